@@ -1,0 +1,220 @@
+"""The database boundary: what roles, JSON, texts and times are inside a database, and the way back.
+
+Plain functions do the work. The column types call them for ORM users, the compiled statements call them directly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from pydantic_core import PydanticSerializationError, from_json, to_json
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Dialect
+
+from lango_store.errors import InvalidKey, InvalidMessage
+from lango_store.model import MessageRole
+
+MAX_KEY_LENGTH: Final = 512
+MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
+MAX_LEVELS: Final = 200  # what pydantic_core.from_json reads
+
+_JSON_REMEDY: Final = (
+    "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
+    "convert it first (model_dump(mode='json'), str(), list())"
+)
+
+
+# Roles
+
+
+def encode_role(role: MessageRole) -> str:
+    """Make a role the text that a database keeps."""
+    try:
+        return MessageRole(role).value
+    except ValueError:
+        raise InvalidMessage("role", f"{role!r} is none of {', '.join(MessageRole)}") from None
+
+
+def decode_role(text: str) -> MessageRole:
+    """Make the text that a database kept a role; ValueError if it is none."""
+    return MessageRole(text)
+
+
+# Texts
+
+
+def encode_text(text: str | None, field: str) -> str | None:
+    """Give a text that both databases can keep; `InvalidMessage` for a NUL or a lone surrogate."""
+    if text is None:
+        return None
+    if fault := _text_fault(text):
+        raise InvalidMessage(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
+    return text
+
+
+def encode_id(text: str | None) -> str | None:
+    """Give a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
+    if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
+        raise InvalidMessage("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
+    return text
+
+
+def checked_key(key: str) -> str:
+    """Give a session key back, or raise `InvalidKey`."""
+    fault = _text_fault(key)
+    if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
+        fault = f"has {len(key)} characters"
+    if fault is not None:
+        raise InvalidKey(f"session key: {fault}; a key is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
+    return key
+
+
+def _text_fault(text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not text"
+    if "\0" in text:
+        return "holds a NUL"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "holds a lone surrogate"
+    return None
+
+
+# JSON
+
+
+def encode_json(value: Any, field: str) -> str:
+    """Make a value JSON text that gives the equal value back; `InvalidMessage` naming the field if none does.
+
+    `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
+    reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
+    """
+    try:
+        text = to_json(value)
+        if type(value) is not str and from_json(text, allow_inf_nan=False) != value:
+            raise InvalidMessage(field, f"{type(value).__name__} does not survive as JSON; {_JSON_REMEDY}")
+        return text.decode()
+    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        if isinstance(error, InvalidMessage):
+            raise
+        return _encode_surrogates(value, field)
+
+
+def _encode_surrogates(value: Any, field: str) -> str:
+    try:
+        if _levels_within(value, MAX_LEVELS):
+            text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+            if json.loads(text) == value:
+                return text
+        reason = "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = f"is no JSON ({error})"
+    raise InvalidMessage(field, f"{type(value).__name__} {reason}; {_JSON_REMEDY}")
+
+
+def _levels_within(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [
+            item
+            for container in level
+            if isinstance(container, (dict, list))
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return True
+    return False
+
+
+def decode_json(text: str) -> Any:
+    """Read JSON text that `encode_json` made; ValueError if it is damaged."""
+    try:
+        return from_json(text)
+    except ValueError:  # lone surrogates, or levels that one field's guard could not count
+        return json.loads(text)
+
+
+# Times
+
+
+def encode_time_text(moment: datetime) -> str:
+    """Make a time the text that SQLite keeps: always UTC, six digits, so that it sorts."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def decode_time(kept: datetime | str) -> datetime:
+    """Make what a database kept an aware UTC time."""
+    moment = datetime.fromisoformat(kept) if isinstance(kept, str) else kept
+    return moment.astimezone(UTC)
+
+
+# Column types
+
+KEY_TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+"""Keys sort by code point on both databases, and their index serves prefixes."""
+
+
+class RoleColumn(sa.types.TypeDecorator[MessageRole]):
+    """A `MessageRole` in Python, text in the database."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: MessageRole | None, dialect: Dialect) -> str | None:
+        return None if value is None else encode_role(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> MessageRole | None:
+        return None if value is None else decode_role(value)
+
+
+class _PostgresJson(postgresql.JSON):
+    """PostgreSQL's json, given and taken as text: what the driver would parse loses digits."""
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        return None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        return None
+
+
+class JsonColumn(sa.types.TypeDecorator[Any]):
+    """Any JSON value: `JSON` on PostgreSQL (which keeps key order, digits and NUL), text on SQLite. None is NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text().with_variant(_PostgresJson(), "postgresql"))
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else encode_json(value, "value")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else decode_json(value)
+
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.type_coerce(sa.cast(column, sa.Text), self)
+
+
+class TimeColumn(sa.types.TypeDecorator[datetime]):
+    """An aware UTC time: `timestamptz` on PostgreSQL, text that sorts on SQLite."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql"))
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], Any] | None:
+        as_text = dialect.type_descriptor(self.load_dialect_impl(dialect)).python_type is str
+        return (lambda value: None if value is None else encode_time_text(value)) if as_text else None
+
+    def process_result_value(self, value: datetime | str | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else decode_time(value)

@@ -1,0 +1,286 @@
+"""Each difference between SQLite and PostgreSQL, named, with its reason. Nothing else asks which database it is."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store.columns import TimeColumn, encode_time_text
+from lango_store.engine import BEGIN_OPTION
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+
+_MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
+_MIGRATION_PATIENCE: Final = 60.0
+
+
+class Dialect:
+    """What the operations may ask of a database."""
+
+    drivers: tuple[str, ...]
+    """The drivers that we know the behaviour of, by SQLAlchemy's names."""
+
+    modifying_cte: bool
+    """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
+
+    def time(self, moment: datetime) -> Any:
+        """Make an aware time what the driver takes."""
+        raise NotImplementedError
+
+    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        """Say when a session expires that was written to now; NULL without a TTL."""
+        raise NotImplementedError
+
+    def atomic(self, connection: sa.Connection) -> bool:
+        """Whether several statements on this connection are one transaction."""
+        raise NotImplementedError
+
+    def begun(self, connection: sa.Connection) -> None:
+        """Make sure that a transaction that will write has really begun."""
+        raise NotImplementedError
+
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        """Commit several writes together, or none of them."""
+        with connection.begin():
+            self.begun(connection)
+            yield
+
+    @contextmanager
+    def once(self, connection: sa.Connection) -> Iterator[None]:
+        """Commit what one append writes, with as few round trips as the database allows."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def look(self, connection: sa.Connection) -> Iterator[None]:
+        """Run single reads without a transaction around them."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        """Let several reads see one moment."""
+        raise NotImplementedError
+        yield
+
+    def ours(self, error: BaseException) -> LangoStoreError:
+        """Make a driver's error one of ours."""
+        raise NotImplementedError
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        """Whether a driver's error says that a unique value is there already."""
+        raise NotImplementedError
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
+        raise NotImplementedError
+        yield
+
+    def unfit(self, connection: sa.Connection) -> str | None:
+        """Say what a host's engine lacks that we rely on, with the line to add; None if nothing."""
+        raise NotImplementedError
+
+
+class SQLite(Dialect):
+    """One writer at a time, in this process or another; no server, so that round trips are free."""
+
+    drivers = ("pysqlite", "aiosqlite")
+    modifying_cte = False
+
+    def time(self, moment: datetime) -> str:
+        return encode_time_text(moment)
+
+    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        form = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
+        return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
+
+    def atomic(self, connection: sa.Connection) -> bool:
+        return True
+
+    def begun(self, connection: sa.Connection) -> None:
+        # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def once(self, connection: sa.Connection) -> Iterator[None]:
+        cursor = connection.connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            connection.connection.rollback()
+            raise
+        cursor.execute("COMMIT")
+
+    @contextmanager
+    def look(self, connection: sa.Connection) -> Iterator[None]:
+        yield  # each statement is its own transaction when none was begun
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        with connection.execution_options(**{BEGIN_OPTION: "DEFERRED"}).begin():
+            if not connection.connection.in_transaction:  # type: ignore[attr-defined]
+                connection.exec_driver_sql("BEGIN")
+            yield
+
+    def ours(self, error: BaseException) -> LangoStoreError:
+        code = getattr(error, "sqlite_errorcode", None)
+        reason = f"SQLite: {error}"
+        match None if code is None else code & 0xFF:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return DatabaseBusy(f"{reason}; another connection held the file for too long, try again")
+            case sqlite3.SQLITE_FULL:
+                return DatabaseUnavailable(f"{reason}; nothing was written: make room, then try again")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
+            case sqlite3.SQLITE_CANTOPEN:
+                return DatabaseUnavailable(f"{reason}; see that the folder exists and may be written")
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return DatabaseUnavailable(f"{reason}; restore the file from a backup")
+            case sqlite3.SQLITE_IOERR:
+                return DatabaseUnavailable(f"{reason}; the disk refused")
+            case _:
+                return LangoStoreError(reason)
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+        return getattr(error, "sqlite_errorcode", None) in codes
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
+        # outside of a transaction. BEGIN IMMEDIATE is the lock.
+        driver: Any = connection.connection.dbapi_connection
+        driver.execute("PRAGMA foreign_keys = OFF")
+        try:
+            with self.transaction(connection):
+                yield
+                if orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").all():
+                    raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+        finally:
+            driver.execute("PRAGMA foreign_keys = ON")
+
+    def unfit(self, connection: sa.Connection) -> str | None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            return f"SQLite is {sqlite3.sqlite_version}, 3.35 is needed for RETURNING: install a newer Python or SQLite"
+        if not connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+            return (
+                "this engine's connections have foreign keys off, a delete would leave messages behind: "
+                "make the engine with lango_store.create_engine(url), or add "
+                '`sqlalchemy.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = ON"))`'
+            )
+        return None
+
+
+class PostgreSQL(Dialect):
+    """Many writers, row locks, and a network in between: round trips are what costs."""
+
+    drivers = ("psycopg",)
+    modifying_cte = True
+
+    def time(self, moment: datetime) -> datetime:
+        return moment
+
+    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        return sa.type_coerce(now + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl), TimeColumn())
+
+    def atomic(self, connection: sa.Connection) -> bool:
+        driver: Any = connection.connection.dbapi_connection
+        return not driver.autocommit
+
+    def begun(self, connection: sa.Connection) -> None:
+        pass  # the driver begins by itself with the first statement
+
+    @contextmanager
+    def once(self, connection: sa.Connection) -> Iterator[None]:
+        # A transaction around one statement costs three round trips, autocommit one. It is set back in any case: left
+        # on, the next transaction on this pooled connection could not be rolled back.
+        driver: Any = connection.connection.dbapi_connection
+        if driver.autocommit:
+            yield
+            return
+        driver.autocommit = True
+        try:
+            yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+    look = once
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        # READ COMMITTED shows each statement its own moment.
+        with self.once(connection):
+            connection.connection.cursor().execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield
+            finally:
+                connection.connection.rollback()
+
+    def ours(self, error: BaseException) -> LangoStoreError:
+        state = getattr(error, "sqlstate", None)
+        reason = f"PostgreSQL: {str(error).strip()}"
+        if state in ("40001", "40P01", "55P03", "57014"):
+            return DatabaseBusy(f"{reason}; try again")
+        if state == "25006":
+            return DatabaseUnavailable(f"{reason}; this server takes no writes: connect to the primary")
+        if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
+            return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
+        if state is None and type(error).__name__ in ("OperationalError", "InterfaceError"):
+            return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
+        if state == "42501":
+            return DatabaseUnavailable(f"{reason}; grant it to the role of this URL")
+        return LangoStoreError(reason)
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) == "23505"
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # An advisory lock that waits holds a snapshot, which deadlocks with CREATE INDEX CONCURRENTLY: ask and ask
+        # again, on a connection of its own that the migration's failure does not touch.
+        engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as keeper:
+            deadline = time.monotonic() + _MIGRATION_PATIENCE
+            while not keeper.exec_driver_sql(f"SELECT pg_try_advisory_lock({_MIGRATION_LOCK})").scalar():
+                if time.monotonic() > deadline:
+                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+                time.sleep(0.05)
+            try:
+                with self.transaction(connection):
+                    # A migration that waits for a table makes every append wait behind it.
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
+                    yield
+            finally:
+                keeper.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK})")
+
+    def unfit(self, connection: sa.Connection) -> str | None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
+        return None
+
+
+_DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
+
+
+def of(connection: sa.Connection | sa.Engine) -> Dialect:
+    """Say which dialect a connection or an engine speaks; ValueError for a database or driver we do not know."""
+    dialect = _DIALECTS.get(connection.dialect.name)
+    if dialect is None or connection.dialect.driver not in dialect.drivers:
+        raise ValueError(
+            f"{connection.dialect.name}+{connection.dialect.driver} is not supported: "
+            "use sqlite or postgresql+psycopg, best through lango_store.create_engine(url)"
+        )
+    return dialect

@@ -1,0 +1,168 @@
+"""From a URL to an engine with the settings we rely on, and what becomes of it in a forked child."""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+import time
+import weakref
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, Pool, QueuePool
+
+Durability = Literal["full", "normal"]
+
+BEGIN_OPTION: Final = "lango_store_begin"
+"""The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
+
+_TIMEOUT: Final = 30.0
+_IDLE_BEFORE_PING: Final = 30.0
+
+
+def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
+    """Make an engine with our settings, to share between a `Store` and your own queries.
+
+    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`,
+    `postgresql+psycopg://`; on PostgreSQL `?prepare_threshold=none` (or a number) in the URL is psycopg's setting.
+    `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides. `options` go to
+    SQLAlchemy's create_engine. Connects to nothing. ValueError for other databases.
+    """
+    parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
+    make = {"sqlite": _sqlite, "postgresql": _postgresql}.get(parsed.get_backend_name())
+    if make is None or "+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg"):
+        raise ValueError(
+            f"{parsed.drivername!r} is not supported: give sqlite:///file, sqlite:// or postgresql://user@host/database"
+        )
+    engine = make(parsed, durability, options)
+    if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
+        _engines.add(engine)
+    return engine
+
+
+def _in_memory(url: sa.URL) -> bool:
+    in_memory = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+    return in_memory and url.get_backend_name() == "sqlite"
+
+
+# SQLite
+
+
+def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
+    in_memory = _in_memory(url)
+    connect_args = {"timeout": _TIMEOUT, "isolation_level": None, "check_same_thread": False}
+    options["connect_args"] = connect_args | options.get("connect_args", {})
+    if in_memory:  # one connection is one database: threads take turns
+        options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+    engine = sa.create_engine(url, **options)
+
+    @event.listens_for(engine, "connect")
+    def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        driver.execute("PRAGMA foreign_keys = ON")
+        driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
+        if not in_memory:
+            _ensure_wal(driver)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # The driver begins nothing (isolation_level None). A deferred transaction that reads and then writes fails
+        # under concurrency without waiting, so that taking the write lock first is the default.
+        if not connection.connection.in_transaction:  # type: ignore[attr-defined]
+            connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(BEGIN_OPTION, 'IMMEDIATE')}")
+
+    return engine
+
+
+def _ensure_wal(driver: sqlite3.Connection) -> None:
+    """Switch a file to WAL, once: look first, and try again, since the switch ignores the timeout."""
+    deadline = time.monotonic() + _TIMEOUT
+    while True:
+        try:
+            if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                driver.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                return  # a file to read from: its journal mode is its owner's affair
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+# PostgreSQL
+
+
+def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
+    connect_args = dict(options.get("connect_args", {}))
+    threshold = url.query.get("prepare_threshold")
+    if threshold is not None:  # in the URL it would reach the driver as text, and break every statement
+        connect_args["prepare_threshold"] = _prepare_threshold(threshold)
+        url = url.difference_update_query(["prepare_threshold"])
+    options["connect_args"] = connect_args
+    engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), **options)
+
+    @event.listens_for(engine, "connect")
+    def settings(driver: Any, _: ConnectionPoolEntry) -> None:
+        driver.autocommit = True
+        driver.execute("SET TIME ZONE 'UTC'")
+        driver.autocommit = False
+
+    @event.listens_for(engine, "checkin")
+    def idle_since(driver: Any, entry: ConnectionPoolEntry) -> None:
+        entry.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def alive(driver: Any, entry: ConnectionPoolEntry, _: Any) -> None:
+        # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network
+        # that dropped the connection leaves nothing, so that a long idle one is asked.
+        if entry.info.get("idle_since") is None:
+            return
+        try:
+            if driver.closed or _readable(driver.fileno()):
+                raise DisconnectionError("the server closed the connection")
+            if time.monotonic() - entry.info["idle_since"] > _IDLE_BEFORE_PING:
+                engine.dialect.do_ping(driver)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise DisconnectionError(str(error)) from error
+
+    return engine
+
+
+def _prepare_threshold(text: str | tuple[str, ...]) -> int | None:
+    if isinstance(text, str) and text.lower() in ("", "none", "null"):
+        return None
+    try:
+        return int(str(text))
+    except ValueError:
+        raise ValueError(f"prepare_threshold={text!r} in the URL: give a number or none") from None
+
+
+def _readable(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# Forks
+
+_engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_inherited: list[Pool] = []
+
+
+def _forget_inherited() -> None:
+    """In a forked child, start new pools; the parent's connections are neither used nor closed here."""
+    for engine in list(_engines):
+        _inherited.append(engine.pool)  # closing what the parent uses would take the parent's locks and session away
+        engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,113 @@
+"""Everything that can go wrong, in words a tired person can act on: each message says what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LangoStoreError(Exception):
+    """The parent of every error this package raises by itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # constructors differ, so that pickle must not call them
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[LangoStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> LangoStoreError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class SessionNotFound(LangoStoreError, LookupError):
+    """No live session has this key."""
+
+    def __init__(self, key: str, message: str | None = None) -> None:
+        super().__init__(message or f"no session {key!r}: create it first, or use get_or_create")
+        self.key = key
+
+
+class SessionExpired(SessionNotFound):
+    """The session is there, but past its TTL; until it is purged, `touch` revives it."""
+
+    def __init__(self, key: str, expires_at: object) -> None:
+        super().__init__(
+            key, f"session {key!r} expired at {expires_at}: touch it to revive it, or replace it with renew=True"
+        )
+        self.expires_at = expires_at
+
+
+class SessionExists(LangoStoreError):
+    """A session with this key is there already; nothing was changed."""
+
+    def __init__(self, key: str, *, expired: bool = False) -> None:
+        remedy = (
+            "and has expired: get_or_create(renew=True) replaces it, touch revives it"
+            if expired
+            else "already: use get_or_create, or another key"
+        )
+        super().__init__(f"session {key!r} exists {remedy}")
+        self.key = key
+        self.expired = expired
+
+
+class Conflict(LangoStoreError):
+    """Somebody else wrote to the session first; nothing was changed. `last_seq` says where it stands now."""
+
+    def __init__(self, key: str, *, expected: int, last_seq: int) -> None:
+        super().__init__(
+            f"session {key!r} is at seq {last_seq}, not at {expected}: read what came in, then append after={last_seq}"
+        )
+        self.key = key
+        self.expected = expected
+        self.last_seq = last_seq
+
+
+class InvalidKey(LangoStoreError, ValueError):
+    """A session key is not non-empty text of at most 512 characters without NUL or lone surrogates."""
+
+
+class InvalidMessage(LangoStoreError, ValueError):
+    """A value cannot be stored without loss; `field` names it. Nothing was written."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+
+
+class InvalidCursor(LangoStoreError, ValueError):
+    """A cursor was not made by `list_sessions`."""
+
+
+class DamagedMessage(LangoStoreError):
+    """A stored message cannot be read; the messages before and after it can, with `before=` and `after=`."""
+
+    def __init__(self, key: str, seq: int, field: str, reason: str) -> None:
+        super().__init__(
+            f"message {seq} of session {key!r} cannot be read, {field}: {reason}; "
+            f"the others can: all_messages({key!r}, before={seq}) and all_messages({key!r}, after={seq})"
+        )
+        self.key = key
+        self.seq = seq
+        self.field = field
+
+
+class SchemaOutOfDate(LangoStoreError):
+    """The database lacks the tables of this release; `found` and `needed` are revisions."""
+
+    def __init__(self, found: str | None, needed: str) -> None:
+        state = "has no lango_store tables" if found is None else f"is at revision {found}"
+        super().__init__(
+            f"the database {state}, this release needs revision {needed}: run `lango-store db upgrade`, "
+            "or open the store with Store(..., migrate=True)"
+        )
+        self.found = found
+        self.needed = needed
+
+
+class DatabaseUnavailable(LangoStoreError):
+    """The database cannot be reached, opened, read or written."""
+
+
+class DatabaseBusy(LangoStoreError):
+    """The database is there, but somebody else held what was needed for too long; trying again may work."""

@@ -1,0 +1,240 @@
+"""The values that callers hold: validated when made, detached from any database, theirs to change."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WrapSerializer,
+)
+from pydantic_core import PydanticSerializationError, to_json
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""Not given, where `None` has a meaning of its own."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks. Text such as "user" at the database boundary and in JSON, this type everywhere else."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    FUNCTION = "function"
+    MODEL = "model"
+
+    @property
+    def canonical(self) -> MessageRole:
+        """The role's common name: `model` is an assistant, `function` is a tool."""
+        return _CANONICAL.get(self, self)
+
+
+_CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+
+_keep_surrogates: ContextVar[bool] = ContextVar("_keep_surrogates", default=False)
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {_escaped(name): _escaped(item) for name, item in value.items()}
+    return value
+
+
+def _json_mode(value: Any, handler: SerializerFunctionWrapHandler) -> Any:
+    # pydantic writes no lone surrogate, and a web framework that serializes by itself would answer 500.
+    if not _keep_surrogates.get():
+        try:
+            to_json(value)
+        except PydanticSerializationError:
+            value = _escaped(value)
+    return handler(value)
+
+
+Json = Annotated[Any, WrapSerializer(_json_mode, when_used="json")]
+JsonObject = Annotated[dict[str, Any], WrapSerializer(_json_mode, when_used="json")]
+JsonList = Annotated[list[Any], WrapSerializer(_json_mode, when_used="json")]
+
+
+def _absent(value: object) -> bool:
+    return value is None or value == 0 or value == [] or value == {}
+
+
+class Value(BaseModel):
+    """What all values share: unknown fields are refused, assignments are validated."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """Give the value as JSON text, whatever its texts hold: lone surrogates come out as `\\udXXX`."""
+        token = _keep_surrogates.set(True)
+        try:
+            return super().model_dump_json(indent=indent, **options)
+        except PydanticSerializationError:
+            plain = self.model_dump(mode="json", **options)
+            return json.dumps(plain, indent=indent, separators=None if indent else (",", ":"), allow_nan=False)
+        finally:
+            _keep_surrogates.reset(token)
+
+
+class ToolCall(Value):
+    """A tool that a model asked for, and, once it ran, what it answered.
+
+    `arguments` and `output` are any JSON and are kept as handed in: a string stays that string. An `output` of None
+    counts as an answer when it was given, see `answered`. `extra` holds what a provider adds (a thought signature).
+    """
+
+    id: str
+    name: str
+    arguments: Json = None
+    output: Json = None
+    extra: JsonObject = Field(default_factory=dict, exclude_if=_absent)
+
+    @property
+    def answered(self) -> bool:
+        """Whether an output was given, None included."""
+        return "output" in self.model_fields_set
+
+
+class Message(Value):
+    """One message of a session.
+
+    `author` is the agent that speaks, `name` the tool that answers. `content` is any JSON. `id` is the caller's own
+    (a request id): the database keeps one message of an id. `seq` and `created_at` are given when it is stored
+    (`created_at` is kept when set). `replayed` says that an append found the id there already and wrote nothing.
+    """
+
+    role: MessageRole
+    content: Json = None
+    author: str | None = Field(default=None, exclude_if=_absent)
+    name: str | None = Field(default=None, exclude_if=_absent)
+    tool_call_id: str | None = Field(default=None, exclude_if=_absent)
+    tool_calls: list[ToolCall] = Field(default_factory=list, exclude_if=_absent)
+    tokens: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    id: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude_if=_absent)
+    extra: JsonObject = Field(default_factory=dict, exclude_if=_absent)
+    created_at: AwareDatetime | None = Field(default=None, exclude_if=_absent)
+    seq: int = Field(default=0, ge=0, exclude_if=_absent)
+    turn_no: int | None = Field(default=None, exclude_if=_absent)
+    replayed: bool = Field(default=False, exclude=True, repr=False)
+
+    @classmethod
+    def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
+        """Read a message in OpenAI's form; a key we have no field for goes to `extra`.
+
+        `arguments` of a tool call stay the string they are. `fields` are ours to add, such as `author` or `id`.
+        """
+        known = {name: value for name, value in message.items() if name in _OPENAI_FIELDS}
+        extra = {name: value for name, value in message.items() if name not in _OPENAI_FIELDS and name != "tool_calls"}
+        calls = message.get("tool_calls")
+        if calls:
+            known["tool_calls"] = [_call_from_openai(call) for call in calls]
+        elif "tool_calls" in message:  # null or an empty list: no calls, but there when it is written again
+            extra["tool_calls"] = calls
+        return cls(**known, extra=extra, **fields)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Write the message in OpenAI's nested form, with whatever `extra` kept of it."""
+        message: dict[str, Any] = {"role": self.role.value, "content": self.content}
+        if self.name is not None:
+            message["name"] = self.name
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            message["tool_calls"] = [_call_to_openai(call) for call in self.tool_calls]
+        return message | self.extra
+
+
+_OPENAI_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
+
+
+def _call_from_openai(call: dict[str, Any]) -> ToolCall:
+    function = dict(call.get("function") or {})
+    known = {"name": function.pop("name", "")}
+    if "arguments" in function:
+        known["arguments"] = function.pop("arguments")
+    extra = {name: value for name, value in call.items() if name not in ("id", "type", "function")}
+    if call.get("type", "function") != "function":
+        extra["type"] = call["type"]
+    if function:
+        extra["function"] = function
+    return ToolCall(id=call.get("id") or "", **known, extra=extra)
+
+
+def _call_to_openai(call: ToolCall) -> dict[str, Any]:
+    extra = dict(call.extra)
+    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
+    function = {"name": call.name, "arguments": arguments} | extra.pop("function", {})
+    return {"id": call.id, "type": "function", "function": function} | extra
+
+
+class SessionInfo(Value):
+    """A session without its messages: what lists show.
+
+    Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
+    highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`.
+    """
+
+    key: str
+    agent_id: str | None = None
+    user_id: str | None = None
+    title: str | None = None
+    model: str | None = None
+    settings: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
+    tools: JsonList = Field(default_factory=list)
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+    ttl_seconds: float | None = None
+    last_seq: int = 0
+    message_count: int = 0
+    token_count: int = 0
+    turn_count: int = 0
+    last_consolidated: int = 0
+    forked_from: str | None = None
+
+
+class Session(SessionInfo):
+    """A session with its messages, in the order of their `seq`."""
+
+    messages: list[Message] = Field(default_factory=list)
+
+
+class Page(Value):
+    """One page of a list, and in `next` the cursor of the page after it, None at the end."""
+
+    items: list[SessionInfo]
+    next: str | None = None
+
+
+def new_key(now: datetime) -> str:
+    """Make a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
+    milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)
+    number = milliseconds << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,380 @@
+"""Sessions as rows of their own: create, look up, change, list, delete."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy.dialects import postgresql, sqlite
+
+from lango_store import dialect
+from lango_store.columns import (
+    MAX_KEY_LENGTH,
+    TimeColumn,
+    checked_key,
+    decode_json,
+    decode_time,
+    encode_json,
+    encode_text,
+)
+from lango_store.errors import (
+    Conflict,
+    DamagedMessage,
+    InvalidCursor,
+    InvalidMessage,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+)
+from lango_store.model import UNSET, Page, SessionInfo, Unset
+from lango_store.statement import Statement
+from lango_store.tables import Base
+
+SESSION: Final = Base.metadata.tables["lango_session"]
+MESSAGE: Final = Base.metadata.tables["lango_message"]
+TURN: Final = Base.metadata.tables["lango_turn"]
+
+MAX_TTL: Final = timedelta(days=36_525)
+MAX_PAGE: Final = 1_000
+
+_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
+_OBJECTS: Final = ("settings", "metadata")
+_TIMES: Final = ("created_at", "updated_at", "expires_at")
+FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
+_COLUMNS: Final = [SESSION.c[name] for name in FIELDS]
+
+KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
+NOW: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
+_TTL: Final = SESSION.c.ttl_seconds
+LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), NOW < SESSION.c.expires_at)
+
+
+# Values in and out
+
+
+def encoded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Make what a caller gave of a session what the driver takes; `InvalidMessage` names the field that cannot be."""
+    row: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _TEXTS:
+            row[name] = encode_text(value, name)
+        elif name in _OBJECTS or name == "tools":
+            kind = list if name == "tools" else dict
+            if value is not None and not isinstance(value, kind):
+                raise InvalidMessage(name, f"is {type(value).__name__}, not a {kind.__name__}")
+            row[name] = encode_json(value, name) if value else None
+        else:
+            row[name] = value
+    return row
+
+
+def seconds(ttl: timedelta | None) -> float | None:
+    """Check a TTL and give it in seconds."""
+    if ttl is None:
+        return None
+    if not timedelta(0) < ttl <= MAX_TTL:
+        raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
+    return ttl.total_seconds()
+
+
+def decoded(row: Sequence[Any]) -> dict[str, Any]:
+    """Make a row of `FIELDS` what `SessionInfo` takes."""
+    value = dict(zip(FIELDS, row, strict=True))
+    for name in _TIMES:
+        if value[name] is not None:
+            value[name] = decode_time(value[name])
+    for name in (*_OBJECTS, "tools"):
+        if value[name] is None:
+            del value[name]
+        else:
+            try:
+                value[name] = decode_json(value[name])
+            except ValueError as error:
+                raise DamagedMessage(value["key"], 0, name, str(error)) from None
+    return value
+
+
+def _info(row: Sequence[Any]) -> SessionInfo:
+    value = decoded(row)
+    try:
+        return SessionInfo.model_validate(value)
+    except ValidationError as error:
+        raise DamagedMessage(value["key"], 0, str(error.errors()[0]["loc"][0]), error.errors()[0]["msg"]) from None
+
+
+# One session
+
+_one = Statement(lambda _: sa.select(sa.literal_column("1")))
+
+
+def ping(connection: sa.Connection) -> None:
+    """Ask the database for a sign of life."""
+    _one.run(connection, {})
+
+
+_select = Statement(lambda _: sa.select(*_COLUMNS).where(SESSION.c.key == KEY))
+
+
+def row_of(connection: sa.Connection, now: datetime, key: str) -> dict[str, Any]:
+    """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
+    rows = _select.run(connection, {"key": checked_key(key)})
+    if not rows:
+        raise SessionNotFound(key)
+    value = decoded(rows[0])
+    if value["expires_at"] is not None and value["expires_at"] <= now:
+        raise SessionExpired(key, value["expires_at"])
+    return value
+
+
+def info(connection: sa.Connection, now: datetime, key: str) -> SessionInfo:
+    """Look up a live session without its messages."""
+    return SessionInfo.model_validate(row_of(connection, now, key))
+
+
+def refuse(connection: sa.Connection, now: datetime, key: str, after: int | None = None) -> None:
+    """Raise why a write to the session met no row; returns if by now there is no reason left."""
+    value = row_of(connection, now, key)
+    if after is not None and value["last_seq"] != after:
+        raise Conflict(key, expected=after, last_seq=value["last_seq"])
+
+
+_expiry = Statement(lambda _: sa.select(SESSION.c.expires_at).where(SESSION.c.key == KEY))
+
+
+def exists(connection: sa.Connection, now: datetime, key: str) -> bool:
+    """Tell whether a live session has this key."""
+    rows = _expiry.run(connection, {"key": checked_key(key)})
+    return bool(rows) and not _past(rows[0][0], now)
+
+
+def _past(expires_at: Any, now: datetime) -> bool:
+    return expires_at is not None and decode_time(expires_at) <= now
+
+
+_lock = Statement(
+    lambda _: sa.select(SESSION.c.last_seq, SESSION.c.message_count).where(SESSION.c.key == KEY, LIVE).with_for_update()
+)
+
+
+def lock(connection: sa.Connection, now: datetime, key: str) -> tuple[int, int]:
+    """Keep other writers out of a live session until the transaction ends; gives last_seq and message_count."""
+    while True:
+        rows = _lock.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
+        if rows:
+            last_seq, message_count = rows[0]
+            return last_seq, message_count
+        refuse(connection, now, key)
+
+
+def _write_insert(spoken: dialect.Dialect) -> sa.Executable:
+    insert = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
+    given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
+    return (
+        insert.values(given | {"summarized_upto": sa.literal_column("0")})
+        .on_conflict_do_nothing(index_elements=[SESSION.c.key])
+        .returning(SESSION.c.key)
+    )
+
+
+_insert = Statement(_write_insert)
+
+
+@dataclass(frozen=True)
+class New:
+    """A session about to be made: its key, its TTL and the fields its creator gave."""
+
+    key: str
+    ttl: timedelta | None
+    fields: Mapping[str, Any]
+
+
+def insert(connection: sa.Connection, now: datetime, new: New) -> SessionInfo | None:
+    """Make a session, or give None if its key is there already, live or expired."""
+    ttl_seconds = seconds(new.ttl)
+    given = {name: value for name, value in new.fields.items() if value is not None}
+    value = SessionInfo(
+        key=checked_key(new.key),
+        created_at=now,
+        updated_at=now,
+        expires_at=None if new.ttl is None else now + new.ttl,
+        ttl_seconds=ttl_seconds,
+    )
+    row = dict(value) | dict.fromkeys((*_TEXTS, *_OBJECTS, "tools")) | encoded(given)
+    time = dialect.of(connection).time
+    for name in _TIMES:
+        row[name] = None if row[name] is None else time(row[name])
+    if not _insert.run(connection, row):
+        return None
+    return value.model_copy(update=given)
+
+
+def exists_error(connection: sa.Connection, now: datetime, key: str) -> SessionExists:
+    """Make the error for a key that is taken, saying whether its session has expired."""
+    rows = _expiry.run(connection, {"key": checked_key(key)})
+    return SessionExists(key, expired=bool(rows) and _past(rows[0][0], now))
+
+
+def update(connection: sa.Connection, now: datetime, key: str, fields: Mapping[str, Any]) -> SessionInfo:
+    """Replace fields of a live session; what is `UNSET` stays."""
+    given = {name: value for name, value in fields.items() if value is not UNSET}
+    encoded(given)  # for the error that names the field
+    consolidated = given.get("last_consolidated")
+    if "last_consolidated" in given and (type(consolidated) is not int or consolidated < 0):
+        raise ValueError(f"last_consolidated={consolidated!r} is no count of messages: give 0 or more")
+    statement = (
+        sa.update(SESSION)
+        .where(SESSION.c.key == checked_key(key), SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now))
+        .values({SESSION.c[name]: value for name, value in given.items()} | {SESSION.c.updated_at: now})
+    )
+    if consolidated is not None:
+        statement = statement.where(SESSION.c.message_count >= consolidated)
+    while not connection.execute(statement).rowcount:
+        count = row_of(connection, now, key)["message_count"]
+        if consolidated is not None and consolidated > count:
+            raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
+    return info(connection, now, key)
+
+
+def touch(connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset) -> SessionInfo:
+    """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
+    expiry: dict[str, Any] = {"expires_at": dialect.of(connection).slid(sa.literal(now, TimeColumn()), _TTL)}
+    if ttl is not UNSET:
+        expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
+    statement = sa.update(SESSION).where(SESSION.c.key == checked_key(key)).values(updated_at=now, **expiry)
+    if not connection.execute(statement).rowcount:
+        raise SessionNotFound(key)
+    return info(connection, now, key)
+
+
+def delete(connection: sa.Connection, key: str) -> bool:
+    """Delete a session and all that belongs to it; False if there was none."""
+    return bool(connection.execute(sa.delete(SESSION).where(SESSION.c.key == checked_key(key))).rowcount)
+
+
+def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
+    """Delete a session if it has expired."""
+    connection.execute(sa.delete(SESSION).where(SESSION.c.key == checked_key(key), SESSION.c.expires_at <= now))
+
+
+# Many sessions
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which sessions are meant; `expired` is False for live ones, True for expired ones, None for both."""
+
+    agent_id: str | None = None
+    user_id: str | None = None
+    key_prefix: str | None = None
+    updated_since: datetime | None = None
+    expired: bool | None = False
+
+    def named(self) -> tuple[str, ...]:
+        """Name the conditions that this filter sets."""
+        texts = tuple(n for n in ("agent_id", "user_id", "key_prefix", "updated_since") if getattr(self, n) is not None)
+        return texts + {False: ("live",), True: ("expired",), None: ()}[self.expired]
+
+    def values(self, spoken: dialect.Dialect, now: datetime) -> dict[str, Any]:
+        """Give the values of those conditions, as the driver takes them."""
+        prefix = encode_text(self.key_prefix, "key_prefix") or ""
+        return {
+            "agent_id": encode_text(self.agent_id, "agent_id"),
+            "user_id": encode_text(self.user_id, "user_id"),
+            "key_prefix": prefix,
+            "prefix_end": _end_of(prefix),
+            "updated_since": None if self.updated_since is None else spoken.time(_aware(self.updated_since)),
+            "now": spoken.time(now),
+        }
+
+
+_CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
+    "agent_id": SESSION.c.agent_id == sa.bindparam("agent_id", type_=sa.Text(), required=True),
+    "user_id": SESSION.c.user_id == sa.bindparam("user_id", type_=sa.Text(), required=True),
+    "key_prefix": sa.and_(
+        SESSION.c.key >= sa.bindparam("key_prefix", type_=SESSION.c.key.type, required=True),
+        SESSION.c.key < sa.bindparam("prefix_end", type_=SESSION.c.key.type, required=True),
+    ),
+    "updated_since": SESSION.c.updated_at >= sa.bindparam("updated_since", type_=TimeColumn(), required=True),
+    "live": LIVE,
+    "expired": SESSION.c.expires_at <= NOW,
+    "cursor": sa.tuple_(SESSION.c.updated_at, SESSION.c.key)
+    < sa.tuple_(
+        sa.bindparam("cursor_time", type_=TimeColumn(), required=True),
+        sa.bindparam("cursor_key", type_=SESSION.c.key.type, required=True),
+    ),
+}
+
+
+@cache
+def _page(*conditions: str) -> Statement:
+    return Statement(
+        lambda _: (
+            sa.select(*_COLUMNS)
+            .where(*(_CONDITIONS[name] for name in conditions))
+            .order_by(SESSION.c.updated_at.desc(), SESSION.c.key.desc())
+            .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+        )
+    )
+
+
+@cache
+def _count(*conditions: str) -> Statement:
+    return Statement(
+        lambda _: sa.select(sa.func.count()).select_from(SESSION).where(*(_CONDITIONS[n] for n in conditions))
+    )
+
+
+def page(connection: sa.Connection, now: datetime, chosen: Filter, limit: int, cursor: str | None) -> Page:
+    """List sessions, the last updated first, from a cursor on."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
+    spoken = dialect.of(connection)
+    values = chosen.values(spoken, now) | {"limit": limit + 1}
+    conditions = chosen.named()
+    if cursor is not None:
+        moment, values["cursor_key"] = _read_cursor(cursor)
+        values["cursor_time"] = spoken.time(moment)
+        conditions += ("cursor",)
+    items = [_info(row) for row in _page(*conditions).run(connection, values)]
+    return Page(items=items[:limit], next=_cursor(items[limit - 1]) if len(items) > limit else None)
+
+
+def count(connection: sa.Connection, now: datetime, chosen: Filter) -> int:
+    """Count sessions."""
+    rows = _count(*chosen.named()).run(connection, chosen.values(dialect.of(connection), now))
+    return int(rows[0][0])
+
+
+def _cursor(last: SessionInfo) -> str:
+    text = json.dumps([last.updated_at.isoformat(), last.key])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return _aware(datetime.fromisoformat(moment)), checked_key(key)
+    except (ValueError, TypeError) as error:
+        raise InvalidCursor(f"{cursor!r} is no cursor of list_sessions: give back Page.next as it was") from error
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone: use datetime.now(UTC)")
+    return moment
+
+
+def _end_of(prefix: str) -> str:
+    """Give the first text that sorts after every text with this prefix."""
+    for length in range(len(prefix), 0, -1):
+        following = ord(prefix[length - 1]) + 1
+        if following <= 0x10FFFF:
+            return prefix[: length - 1] + chr(0xE000 if following == 0xD800 else following)
+    return chr(0x10FFFF) * (MAX_KEY_LENGTH + 1)

@@ -1,0 +1,268 @@
+"""Migrations as functions: what `alembic upgrade` and `lango-store db upgrade` do, for programs to call.
+
+The revisions stand in the package when it is installed, else beside the checkout. They have a version table of their
+own, touch our tables only, and run one upgrade at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.autogenerate.api import AutogenContext
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from lango_store import dialect
+from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store.engine import create_engine
+from lango_store.errors import LangoStoreError
+from lango_store.operations import revision as revisions
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+
+Database = str | sa.URL | sa.Engine
+
+LOCK_TIMEOUT: Final = 5.0
+"""Seconds that a migration waits for a table on PostgreSQL."""
+
+URL_VARIABLES: Final = ("LANGO_STORE_URL", "DATABASE_URL")
+
+_TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
+
+
+# What callers do
+
+
+def upgrade(database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Bring the schema up to a revision, and tell the revision it is at then.
+
+    Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
+    """
+    return _migrate(command.upgrade, database, revision, lock_timeout)
+
+
+def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Take the schema back to a revision ("base" drops the tables), and tell the revision it is at then."""
+    return _migrate(command.downgrade, database, revision, lock_timeout)
+
+
+def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Write down that the schema is at a revision, without running anything."""
+    return _migrate(command.stamp, database, revision, lock_timeout)
+
+
+def current(database: Database) -> str | None:
+    """Tell the revision a database is at, None if it has none of our tables."""
+    with _connected(database) as connection:
+        return revisions.found(connection)
+
+
+def check(database: Database) -> list[str]:
+    """Say where a database differs from what this release needs, a sentence each; [] if nowhere."""
+    with _connected(database) as connection:
+        found = revisions.found(connection)
+        if found != SCHEMA_REVISION:
+            state = "has none of our tables" if found is None else f"is at revision {found}"
+            remedy = "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
+            return [f"the database {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
+        return [*_differences(connection), *_predicates(connection)]
+
+
+def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
+    """Write the SQL that an upgrade would run, from revision `start` or else from where the database is.
+
+    With `start` (such as "base") the database is not asked.
+    """
+    with _engine(database) as engine:
+        if start is None:
+            start = current(engine) or "base"
+        output = io.StringIO()
+        config = _config(output=output, dialect=engine.dialect.name)
+        with _our_errors(engine):
+            command.upgrade(config, f"{start}:{revision}", sql=True)
+        return output.getvalue()
+
+
+def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
+    """Leave our tables out of your autogenerate: `context.configure(..., include_name=schema.include_name)`."""
+    return type_ != "table" or name not in _TABLES
+
+
+def url_from_environment() -> str | None:
+    """Give the URL that `LANGO_STORE_URL`, else `DATABASE_URL`, names."""
+    return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)
+
+
+def head() -> str:
+    """Tell the newest revision that this release ships."""
+    found = ScriptDirectory.from_config(_config()).get_current_head()
+    if found is None:
+        raise LangoStoreError("this installation ships no revisions: install the package again")
+    return found
+
+
+# What Alembic's environment does (migrations/env.py)
+
+
+def run(context: Any) -> None:
+    """Run what Alembic was asked for, on the connection given, else on the URL of `-x url=`, alembic.ini or variables."""
+    config: Config = context.config
+    if context.is_offline_mode():
+        name = config.attributes.get("dialect") or create_engine(_url(context)).dialect.name
+        context.configure(dialect_name=name, literal_binds=True, **_OPTIONS)
+        with context.begin_transaction():
+            context.run_migrations()
+        return
+    connection = config.attributes.get("connection")
+    if connection is not None:
+        _run_on(context, connection)
+        return
+    with create_engine(_url(context), poolclass=sa.NullPool).connect() as connection:
+        if _command(config) in ("upgrade", "downgrade", "stamp"):
+            timeout = float(context.get_x_argument(as_dictionary=True).get("lock_timeout", LOCK_TIMEOUT))
+            with dialect.of(connection).migration(connection, timeout):
+                _run_on(context, connection)
+        else:
+            _run_on(context, connection)
+
+
+def _run_on(context: Any, connection: sa.Connection) -> None:
+    context.configure(connection=connection, **_OPTIONS)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def _command(config: Config) -> str:
+    options = getattr(config, "cmd_opts", None)
+    return options.cmd[0].__name__ if options is not None and hasattr(options, "cmd") else "upgrade"
+
+
+def _url(context: Any) -> str:
+    url = (
+        context.get_x_argument(as_dictionary=True).get("url")
+        or context.config.get_main_option("sqlalchemy.url")
+        or url_from_environment()
+    )
+    if not url:
+        raise LangoStoreError("which database? set LANGO_STORE_URL (or DATABASE_URL), or give `-x url=…`")
+    return str(url)
+
+
+def _ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
+    return type_ != "table" or name in Base.metadata.tables
+
+
+def _render_item(kind: str, item: Any, context: AutogenContext) -> str | Literal[False]:
+    """Write plain SQLAlchemy types into a new revision, which may import nothing of the package."""
+    plain = {JsonColumn: "postgresql.JSON()", TimeColumn: "sa.DateTime(timezone=True)", RoleColumn: "sa.Text()"}
+    if kind != "type" or type(item) not in plain and item is not KEY_TEXT:
+        return False
+    if type(item) is JsonColumn:
+        context.imports.add("from sqlalchemy.dialects import postgresql")
+    variant = plain.get(type(item), 'sa.Text(collation="C")')
+    return f'sa.Text().with_variant({variant}, "postgresql")'
+
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "target_metadata": Base.metadata,
+    "version_table": VERSION_TABLE,
+    "include_name": _ours,
+    "render_as_batch": True,
+    "render_item": _render_item,
+    "transactional_ddl": True,
+    "compare_type": True,
+}
+
+
+# How
+
+
+def _migrate(what: Callable[..., None], database: Database, revision: str, lock_timeout: float) -> str | None:
+    with _engine(database) as engine, _our_errors(engine):
+        with engine.connect() as connection, dialect.of(connection).migration(connection, lock_timeout):
+            what(_config(connection=connection), revision)
+        return current(engine)
+
+
+def _config(output: io.StringIO | None = None, **attributes: Any) -> Config:
+    config = Config(attributes=attributes, stdout=io.StringIO(), output_buffer=output)
+    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _folder() -> Path:
+    package = Path(__file__).resolve().parent
+    for folder in (package / "migrations", package.parent / "migrations"):
+        if (folder / "env.py").exists():
+            return folder
+    raise LangoStoreError(f"no revisions beside {package}: install the package again")
+
+
+@contextmanager
+def _engine(database: Database) -> Iterator[sa.Engine]:
+    if isinstance(database, sa.Engine):
+        yield database
+        return
+    engine = create_engine(database)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _connected(database: Database) -> Iterator[sa.Connection]:
+    with _engine(database) as engine, _our_errors(engine), engine.connect() as connection:
+        with dialect.of(connection).snapshot(connection):
+            yield connection
+
+
+@contextmanager
+def _our_errors(engine: sa.Engine) -> Iterator[None]:
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise dialect.of(engine).ours(error.orig or error) from error
+
+
+def _context(connection: sa.Connection) -> MigrationContext:
+    return MigrationContext.configure(connection, opts={**_OPTIONS, "script": None})
+
+
+def _differences(connection: sa.Connection) -> list[str]:
+    context = _context(connection)
+    script = produce_migrations(context, Base.metadata)
+    assert script.upgrade_ops is not None
+    code = render_python_code(script.upgrade_ops, render_item=_render_item, migration_context=context)
+    lines = [line.strip() for line in code.splitlines()]
+    return [f"to be as this release needs it: {line}" for line in lines if line.startswith(("op.", "batch_op."))]
+
+
+def _predicates(connection: sa.Connection) -> list[str]:
+    """Compare what partial indexes are partial by, which Alembic does not."""
+    found: list[str] = []
+    option = f"{connection.dialect.name}_where"
+    for table in Base.metadata.sorted_tables:
+        there = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
+        for index in table.indexes:
+            needed = index.dialect_options[connection.dialect.name].get("where")
+            has = there.get(index.name, {}).get("dialect_options", {}).get(option)
+            if index.name in there and _bare(needed) != _bare(has):
+                found.append(f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again")
+    return found
+
+
+def _bare(predicate: object) -> str:
+    return re.sub(r"[\s()\"]", "", str(predicate)).lower()
+
+

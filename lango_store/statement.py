@@ -1,0 +1,66 @@
+"""The compiled statement: written with SQLAlchemy from the tables, compiled once, run on the driver's own cursor.
+
+Everything SQLAlchemy does per execution costs more than the append itself; a statement that runs on every step of an
+agent skips it. Values are what the driver takes (see `columns`), rows are what the driver gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from lango_store import dialect
+from lango_store.dialect import Dialect
+
+
+class Statement:
+    """A statement for every dialect, by a function that writes it for one."""
+
+    def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
+        self._write = write
+        self._compiled: dict[tuple[str, str], _Compiled] = {}
+
+    def run(self, connection: sa.Connection, values: Mapping[str, Any]) -> list[Any]:
+        """Execute with these values and give the rows back, [] for a statement without any."""
+        compiled = self._for(connection)
+        # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
+        # a coroutine that nobody awaits would store nothing.
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(compiled.text, compiled.parameters(values))
+            return cursor.fetchall() if cursor.description else []
+        finally:
+            cursor.close()
+
+    def run_many(self, connection: sa.Connection, values: Sequence[Mapping[str, Any]]) -> None:
+        """Execute once for each of these values."""
+        compiled = self._for(connection)
+        cursor = connection.connection.cursor()
+        try:
+            cursor.executemany(compiled.text, [compiled.parameters(each) for each in values])
+        finally:
+            cursor.close()
+
+    def _for(self, connection: sa.Connection) -> _Compiled:
+        way = connection.dialect.name, connection.dialect.paramstyle
+        compiled = self._compiled.get(way)
+        if compiled is None:
+            compiled = self._compiled[way] = _Compiled(self._write(dialect.of(connection)), connection.dialect)
+        return compiled
+
+
+class _Compiled:
+    def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect) -> None:
+        compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
+        self.text: str = str(compiled)
+        self._order: list[str] | None = compiled.positiontup
+        self._constants: dict[str, Any] = {
+            name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
+        }
+
+    def parameters(self, values: Mapping[str, Any]) -> Any:
+        if self._constants:
+            values = self._constants | values  # type: ignore[operator]
+        return values if self._order is None else [values[name] for name in self._order]

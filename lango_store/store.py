@@ -1,0 +1,364 @@
+"""The Store: many sessions, and the verbs an agent needs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.engine import Durability, create_engine
+from lango_store.errors import SessionExpired
+from lango_store.model import UNSET, Message, Page, Session, SessionInfo, Unset, new_key
+from lango_store.operations import messages as operations
+from lango_store.operations import sessions
+from lango_store.operations.messages import Range
+from lango_store.operations.sessions import Filter, New
+
+
+class Store:
+    """Sessions and messages in SQLite or PostgreSQL.
+
+    `Store(url)` owns its engine and closes it; `Store(engine)` borrows yours and leaves it open. Making a store
+    connects to nothing: the first call looks at the schema, and brings it up to date if `migrate` says so.
+    `default_ttl` is for new sessions: a timedelta, None for never, or a function of the key. `clock` gives aware
+    times. `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed
+    process none. `token_counter` counts the tokens of messages that carry no count. One store serves all threads.
+
+    Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
+    Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
+    """
+
+    def __init__(
+        self,
+        database: str | sa.URL | sa.Engine,
+        *,
+        migrate: bool = False,
+        default_ttl: DefaultTTL = None,
+        clock: Clock = utc_now,
+        durability: Durability = "full",
+        token_counter: TokenCounter | None = None,
+    ) -> None:
+        owned = isinstance(database, str | sa.URL)
+        self._access = Access(
+            create_engine(database, durability=durability) if owned else _borrowed(database),  # type: ignore[arg-type]
+            owned=owned,
+            migrate=migrate,
+            default_ttl=default_ttl,
+            clock=clock,
+            token_counter=token_counter,
+        )
+
+    # Life
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine: yours if the store borrowed it."""
+        return self._access.engine
+
+    def using(self, connection: sa.Connection | orm.Session) -> Store:
+        """Give this store on your own connection or session: what it writes, you commit or roll back.
+
+        In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
+        """
+        store = type(self).__new__(type(self))
+        store._access = self._access.using(connection)
+        return store
+
+    def ping(self) -> None:
+        """Ask the database for a sign of life, and whether its schema is the one this release needs."""
+        with self._access.look() as connection:
+            sessions.ping(connection)
+
+    def close(self) -> None:
+        """Close the connections, unless the engine is borrowed; the store can be used no more."""
+        self._access.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # One session
+
+    def create(
+        self,
+        key: str | None = None,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        settings: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        tools: list[Any] | None = None,
+        ttl: timedelta | None | Unset = UNSET,
+        messages: Sequence[Message] = (),
+    ) -> Session:
+        """Make a session, with its first messages if there are any; no key means a new UUIDv7.
+
+        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an
+        expired session too, and `InvalidMessage` for a field or message that cannot be kept; then nothing is written.
+        """
+        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        first = self._batch(messages)
+        now = self._access.now()
+        with self._access.write() as connection:
+            made = self._insert(connection, now, new, first)
+            if made is None:
+                raise sessions.exists_error(connection, now, new.key)
+            return made
+
+    def get(self, key: str) -> Session:
+        """Load a session and the messages of its window, in two statements whatever their number."""
+        now = self._access.now()
+        with self._access.read() as connection:
+            return self._get(connection, now, key)
+
+    def get_or_create(
+        self,
+        key: str,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        settings: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        tools: list[Any] | None = None,
+        ttl: timedelta | None | Unset = UNSET,
+        messages: Sequence[Message] = (),
+        renew: bool = False,
+    ) -> Session:
+        """Load a session as it is, or make it with these fields; of two callers at once, one makes it.
+
+        An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
+        """
+        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        first = self._batch(messages)
+        now = self._access.now()
+        try:
+            return self.get(key)
+        except SessionExpired:
+            if not renew:
+                raise
+        except LookupError:
+            pass
+        with self._access.write() as connection:
+            if renew:
+                sessions.delete_expired(connection, now, key)
+            return self._insert(connection, now, new, first) or self._get(connection, now, key)
+
+    def info(self, key: str) -> SessionInfo:
+        """Load a session without its messages: one row."""
+        with self._access.look() as connection:
+            return sessions.info(connection, self._access.now(), key)
+
+    def exists(self, key: str) -> bool:
+        """Tell whether there is a live session with this key."""
+        with self._access.look() as connection:
+            return sessions.exists(connection, self._access.now(), key)
+
+    def update(
+        self,
+        key: str,
+        *,
+        agent_id: str | None | Unset = UNSET,
+        user_id: str | None | Unset = UNSET,
+        title: str | None | Unset = UNSET,
+        model: str | None | Unset = UNSET,
+        settings: dict[str, Any] | None | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        tools: list[Any] | None | Unset = UNSET,
+        last_consolidated: int | Unset = UNSET,
+    ) -> SessionInfo:
+        """Change fields of a session: what is left out stays, None clears, JSON is replaced whole.
+
+        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`.
+        """
+        fields = {
+            "agent_id": agent_id,
+            "user_id": user_id,
+            "title": title,
+            "model": model,
+            "settings": settings,
+            "metadata": metadata,
+            "tools": tools,
+            "last_consolidated": last_consolidated,
+        }
+        with self._access.write() as connection:
+            return sessions.update(connection, self._access.now(), key, fields)
+
+    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
+        """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
+
+        Revives a session that has expired and is not purged yet.
+        """
+        with self._access.write() as connection:
+            return sessions.touch(connection, self._access.now(), key, ttl)
+
+    def delete(self, key: str) -> bool:
+        """Delete a session, live or expired, and all its messages; False if there was none."""
+        with self._access.write() as connection:
+            return sessions.delete(connection, key)
+
+    def clear(self, key: str, *, keep_system: bool = False) -> int:
+        """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
+
+        The session stays under its key, and its `seq` goes on counting.
+        """
+        with self._access.write() as connection:
+            return operations.clear(connection, self._access.now(), key, keep_system=keep_system)
+
+    # Messages
+
+    def append_message(self, key: str, message: Message, *, after: int | None = None) -> Message:
+        """Add a message at the end of a live session, and give it back with its `seq` and `created_at`.
+
+        A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
+        `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
+        `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
+        """
+        return self._append(key, [message], after)[0]
+
+    def append_messages(
+        self, key: str, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
+    ) -> list[Message]:
+        """Add messages at the end of a live session, all or none, and give them back in the order handed in.
+
+        Ids and `after` as in `append_message`. `replace_after` first drops what came after that `seq`, in the same
+        transaction: the way to regenerate an answer.
+        """
+        return self._append(key, messages, after, replace_after)
+
+    def messages(self, key: str, *, last: int | None = None) -> list[Message]:
+        """Read the window of a session, what a model should see of it, or its last messages."""
+        return self.all_messages(key, last=last)
+
+    def all_messages(
+        self, key: str, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
+    ) -> list[Message]:
+        """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`."""
+        return self._read(key, Range(after, operations.MAX_SEQ if before is None else before, limit, last))
+
+    def iter_messages(
+        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> Iterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        chosen = Range(after, operations.MAX_SEQ if before is None else before)
+        for page in operations.pages(partial(self._read, key), chosen, page_size):
+            yield from page
+
+    def find_message(self, key: str, id: str) -> Message | None:  # noqa: A002 - the name it has on a message
+        """Look up a message by its `id`; None if the session has none with it."""
+        with self._access.look() as connection:
+            return operations.find(connection, self._access.now(), key, id)
+
+    def pop_message(self, key: str) -> Message | None:
+        """Take the last message away and give it back; None if there is none."""
+        with self._access.write() as connection:
+            return operations.pop(connection, self._access.now(), key)
+
+    def truncate(self, key: str, *, after: int) -> int:
+        """Drop the messages with a `seq` above `after`, and tell how many there were."""
+        with self._access.write() as connection:
+            return operations.truncate(connection, self._access.now(), key, after)
+
+    # Many sessions
+
+    def list_sessions(
+        self,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        key_prefix: str | None = None,
+        updated_since: datetime | None = None,
+        expired: bool | None = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """List sessions without their messages, the last updated first, `limit` (1 to 1,000) a page.
+
+        `cursor` is the `next` of the page before. `expired` is False for live sessions, True for expired ones, None
+        for both. `InvalidCursor` for a cursor that is none.
+        """
+        chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
+        with self._access.look() as connection:
+            return sessions.page(connection, self._access.now(), chosen, limit, cursor)
+
+    def count(
+        self,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        key_prefix: str | None = None,
+        updated_since: datetime | None = None,
+        expired: bool | None = False,
+    ) -> int:
+        """Count sessions; filters as in `list_sessions`."""
+        chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
+        with self._access.look() as connection:
+            return sessions.count(connection, self._access.now(), chosen)
+
+    # Steps of more than one verb
+
+    def _new(self, key: str | None, ttl: timedelta | None | Unset, *values: Any) -> New:
+        names = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+        key = new_key(self._access.now()) if key is None else key
+        return New(key, self._access.ttl(key, ttl), dict(zip(names, values, strict=True)))
+
+    def _batch(self, messages: Sequence[Message]) -> operations.Batch:
+        return operations.batch([self._access.counted(message) for message in messages])
+
+    @staticmethod
+    def _insert(connection: sa.Connection, now: datetime, new: New, first: operations.Batch) -> Session | None:
+        made = sessions.insert(connection, now, new)
+        if made is None:
+            return None
+        if not first.rows:
+            return Session(**dict(made))
+        operations.append_new_ids(connection, now, new.key, first)
+        return Store._get(connection, now, new.key)
+
+    @staticmethod
+    def _get(connection: sa.Connection, now: datetime, key: str) -> Session:
+        row = sessions.row_of(connection, now, key)
+        found = operations.read(connection, now, key, Range(before=row["last_seq"] + 1)) if row["last_seq"] else []
+        return Session(**row, messages=found)
+
+    def _append(
+        self, key: str, messages: Sequence[Message], after: int | None, replace_after: int | None = None
+    ) -> list[Message]:
+        new = self._batch(messages)
+        now = self._access.now()
+        if replace_after is not None:
+            with self._access.write() as connection:
+                return operations.replace(connection, now, key, new, after=replace_after, expected=after)
+        try:
+            with self._access.once() as connection:
+                return operations.append(connection, now, key, new, after)
+        except operations.IdIsThere:
+            with self._access.write() as connection:
+                return operations.append_new_ids(connection, now, key, new, after)
+
+    def _read(self, key: str, chosen: Range) -> list[Message]:
+        with self._access.look() as connection:
+            return operations.read(connection, self._access.now(), key, chosen)
+
+
+def _borrowed(engine: object) -> sa.Engine:
+    if not isinstance(engine, sa.Engine) or engine.dialect.is_async:
+        raise TypeError(
+            f"a Store takes a URL or an Engine, not {'an async engine' if hasattr(engine, 'dialect') else engine!r}: "
+            "write Store(url), and inside your async session "
+            "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
+        )
+    return engine
+
+
+

@@ -1,0 +1,132 @@
+"""The SQLModel tables, public for people who write their own queries.
+
+They live on a metadata of their own, so that a host's `SQLModel.metadata` knows nothing of them. Writing is the
+store's: rows are not validated, values are.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.orm import registry
+from sqlmodel import Field, Relationship, SQLModel
+
+from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store.model import MessageRole
+
+SCHEMA_REVISION: Final = "0002"
+"""The revision of the schema that this release needs."""
+
+VERSION_TABLE: Final = "lango_store_version"
+
+
+class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
+    """The parent of our tables."""
+
+
+class SessionRow(Base, table=True):
+    """A session. `meta` is the column `metadata`, a name that SQLAlchemy keeps for itself."""
+
+    __tablename__ = "lango_session"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
+        sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
+        sa.Index(
+            "ix_lango_session_expires_at",
+            "expires_at",
+            sqlite_where=sa.text("expires_at IS NOT NULL"),
+            postgresql_where=sa.text("expires_at IS NOT NULL"),
+        ),
+    )
+
+    key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    agent_id: str | None = Field(default=None, sa_type=sa.Text)
+    user_id: str | None = Field(default=None, sa_type=sa.Text)
+    title: str | None = Field(default=None, sa_type=sa.Text)
+    model: str | None = Field(default=None, sa_type=sa.Text)
+    settings: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
+    tools: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    updated_at: datetime = Field(sa_type=TimeColumn)
+    expires_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    ttl_seconds: float | None = Field(default=None, sa_type=sa.Double)
+    last_seq: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    message_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    token_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    turn_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
+    summarized_upto: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    last_consolidated: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    forked_from: str | None = Field(default=None, sa_type=sa.Text)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+
+    messages: list["MessageRow"] = Relationship(
+        sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
+    )
+
+
+class TurnRow(Base, table=True):
+    """A turn of a session: its messages are those from `first_seq` to `last_seq`."""
+
+    __tablename__ = "lango_turn"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
+        sa.ForeignKeyConstraint(
+            ["session_key"], ["lango_session.key"], name="fk_lango_turn_session", ondelete="CASCADE"
+        ),
+        sa.Index(
+            "uq_lango_turn_id",
+            "session_key",
+            "id",
+            unique=True,
+            sqlite_where=sa.text("id IS NOT NULL"),
+            postgresql_where=sa.text("id IS NOT NULL"),
+        ),
+    )
+
+    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    id: str | None = Field(default=None, sa_type=sa.Text)
+    kind: str = Field(sa_type=sa.Text)
+    first_seq: int = Field(sa_type=sa.BigInteger)
+    last_seq: int = Field(sa_type=sa.BigInteger)
+    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+
+
+class MessageRow(Base, table=True):
+    """A message of a session; `seq` is its place."""
+
+    __tablename__ = "lango_message"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_message"),
+        sa.ForeignKeyConstraint(
+            ["session_key"], ["lango_session.key"], name="fk_lango_message_session", ondelete="CASCADE"
+        ),
+        sa.Index(
+            "uq_lango_message_id",
+            "session_key",
+            "id",
+            unique=True,
+            sqlite_where=sa.text("id IS NOT NULL"),
+            postgresql_where=sa.text("id IS NOT NULL"),
+        ),
+    )
+
+    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
+    id: str | None = Field(default=None, sa_type=sa.Text)
+    role: MessageRole = Field(sa_type=RoleColumn)
+    author: str | None = Field(default=None, sa_type=sa.Text)
+    name: str | None = Field(default=None, sa_type=sa.Text)
+    tool_call_id: str | None = Field(default=None, sa_type=sa.Text)
+    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
