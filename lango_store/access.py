@@ -102,7 +102,7 @@ class Access:
     def using(self, lender: sa.Connection | orm.Session) -> Access:
         """Give the same access on the caller's own connection; what it writes, the caller commits."""
         if isinstance(lender, orm.Session):
-            lend = lender.connection
+            lend: Callable[[], sa.Connection] = lambda: lender.connection()  # noqa: E731
         elif isinstance(lender, sa.Connection):
             lend = _begun(lender)
         else:

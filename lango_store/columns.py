@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError, from_json, to_json
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 
 from lango_store.errors import InvalidKey, InvalidMessage
@@ -174,14 +173,14 @@ class RoleColumn(sa.types.TypeDecorator[MessageRole]):
         return None if value is None else decode_role(value)
 
 
-class _PostgresJson(postgresql.JSON):
+class _PostgresJson(sa.types.UserDefinedType[str]):
     """PostgreSQL's json, given and taken as text: what the driver would parse loses digits."""
 
-    def bind_processor(self, dialect: Dialect) -> None:
-        return None
+    cache_ok = True
+    render_bind_cast = True
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> None:
-        return None
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
 
 
 class JsonColumn(sa.types.TypeDecorator[Any]):

@@ -15,7 +15,6 @@ from lango_store.columns import TimeColumn, encode_time_text
 from lango_store.engine import BEGIN_OPTION
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
-
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
 
@@ -99,7 +98,7 @@ class SQLite(Dialect):
         return encode_time_text(moment)
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        form = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
+        form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
         return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
 
     def atomic(self, connection: sa.Connection) -> bool:
@@ -129,7 +128,7 @@ class SQLite(Dialect):
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         with connection.execution_options(**{BEGIN_OPTION: "DEFERRED"}).begin():
-            if not connection.connection.in_transaction:  # type: ignore[attr-defined]
+            if not connection.connection.in_transaction:
                 connection.exec_driver_sql("BEGIN")
             yield
 
@@ -192,7 +191,7 @@ class PostgreSQL(Dialect):
         return moment
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        return sa.type_coerce(now + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl), TimeColumn())
+        return sa.type_coerce(now.op("+")(sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl)), TimeColumn())
 
     def atomic(self, connection: sa.Connection) -> bool:
         driver: Any = connection.connection.dbapi_connection

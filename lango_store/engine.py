@@ -33,7 +33,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     """
     parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
     make = {"sqlite": _sqlite, "postgresql": _postgresql}.get(parsed.get_backend_name())
-    if make is None or "+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg"):
+    if make is None or ("+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg")):
         raise ValueError(
             f"{parsed.drivername!r} is not supported: give sqlite:///file, sqlite:// or postgresql://user@host/database"
         )
@@ -70,7 +70,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     def begin(connection: sa.Connection) -> None:
         # The driver begins nothing (isolation_level None). A deferred transaction that reads and then writes fails
         # under concurrency without waiting, so that taking the write lock first is the default.
-        if not connection.connection.in_transaction:  # type: ignore[attr-defined]
+        if not connection.connection.in_transaction:
             connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(BEGIN_OPTION, 'IMMEDIATE')}")
 
     return engine

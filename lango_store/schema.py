@@ -72,7 +72,9 @@ def check(database: Database) -> list[str]:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:
             state = "has none of our tables" if found is None else f"is at revision {found}"
-            remedy = "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
+            remedy = (
+                "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
+            )
             return [f"the database {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         return [*_differences(connection), *_predicates(connection)]
 
@@ -114,7 +116,7 @@ def head() -> str:
 
 
 def run(context: Any) -> None:
-    """Run what Alembic was asked for, on the connection given, else on the URL of `-x url=`, alembic.ini or variables."""
+    """Run what Alembic was asked for: on the connection given, else on the URL of `-x url=`, else of a variable."""
     config: Config = context.config
     if context.is_offline_mode():
         name = config.attributes.get("dialect") or create_engine(_url(context)).dialect.name
@@ -164,7 +166,7 @@ def _ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
 def _render_item(kind: str, item: Any, context: AutogenContext) -> str | Literal[False]:
     """Write plain SQLAlchemy types into a new revision, which may import nothing of the package."""
     plain = {JsonColumn: "postgresql.JSON()", TimeColumn: "sa.DateTime(timezone=True)", RoleColumn: "sa.Text()"}
-    if kind != "type" or type(item) not in plain and item is not KEY_TEXT:
+    if kind != "type" or (type(item) not in plain and item is not KEY_TEXT):
         return False
     if type(item) is JsonColumn:
         context.imports.add("from sqlalchemy.dialects import postgresql")
@@ -222,9 +224,13 @@ def _engine(database: Database) -> Iterator[sa.Engine]:
 
 @contextmanager
 def _connected(database: Database) -> Iterator[sa.Connection]:
-    with _engine(database) as engine, _our_errors(engine), engine.connect() as connection:
-        with dialect.of(connection).snapshot(connection):
-            yield connection
+    with (
+        _engine(database) as engine,
+        _our_errors(engine),
+        engine.connect() as connection,
+        dialect.of(connection).snapshot(connection),
+    ):
+        yield connection
 
 
 @contextmanager
@@ -253,7 +259,7 @@ def _predicates(connection: sa.Connection) -> list[str]:
     found: list[str] = []
     option = f"{connection.dialect.name}_where"
     for table in Base.metadata.sorted_tables:
-        there = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
+        there: dict[Any, Any] = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
         for index in table.indexes:
             needed = index.dialect_options[connection.dialect.name].get("where")
             has = there.get(index.name, {}).get("dialect_options", {}).get(option)
@@ -264,5 +270,3 @@ def _predicates(connection: sa.Connection) -> list[str]:
 
 def _bare(predicate: object) -> str:
     return re.sub(r"[\s()\"]", "", str(predicate)).lower()
-
-

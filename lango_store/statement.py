@@ -30,7 +30,7 @@ class Statement:
         cursor = connection.connection.cursor()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
-            return cursor.fetchall() if cursor.description else []
+            return list(cursor.fetchall()) if cursor.description else []
         finally:
             cursor.close()
 

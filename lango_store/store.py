@@ -254,7 +254,7 @@ class Store:
         for page in operations.pages(partial(self._read, key), chosen, page_size):
             yield from page
 
-    def find_message(self, key: str, id: str) -> Message | None:  # noqa: A002 - the name it has on a message
+    def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""
         with self._access.look() as connection:
             return operations.find(connection, self._access.now(), key, id)
@@ -359,6 +359,3 @@ def _borrowed(engine: object) -> sa.Engine:
             "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
         )
     return engine
-
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -37,7 +37,7 @@ _FIELDS: Final = ("id", "role", "author", "name", "tool_call_id", "content", "to
 _GIVEN: Final = (*_FIELDS, "created_at")
 
 
-class IdIsThere(Exception):  # noqa: N818 - a turn of the road, never seen by callers
+class IdIsThere(Exception):
     """An append met an id that is there already: what is new has to be told from what is not."""
 
 
@@ -77,7 +77,9 @@ def batch(messages: Sequence[Message]) -> Batch:
 
 def _encoded(message: Message) -> dict[str, Any]:
     if not isinstance(message, Message):
-        raise InvalidMessage("message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one")
+        raise InvalidMessage(
+            "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
+        )
     created_at = message.created_at
     if created_at is not None and created_at.tzinfo is None:
         raise InvalidMessage("created_at", "has no time zone: use datetime.now(UTC)")
@@ -159,8 +161,11 @@ def _append_one(spoken: Dialect, *, compare: bool) -> sa.Executable:
 def _append_many(spoken: Dialect, *, compare: bool) -> sa.Executable:
     """Count and insert any number of messages in one statement, their columns as arrays."""
     bumped = _bump(spoken, compare=compare).cte("bumped")
-    kinds = {name: sa.Text() for name in _GIVEN} | {"tokens": sa.BigInteger(), "created_at": TimeColumn()}
-    arrays = [sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in _GIVEN]
+    kinds: dict[str, Any] = {name: sa.Text() for name in _GIVEN} | {
+        "tokens": sa.BigInteger(),
+        "created_at": TimeColumn(),
+    }
+    arrays: list[Any] = [sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in _GIVEN]
     given = sa.func.unnest(*arrays).table_valued(*_GIVEN, with_ordinality="place").render_derived(name="given")
     added = sa.bindparam("added", type_=sa.BigInteger(), required=True)
     columns = [sa.cast(given.c[name], MESSAGE.c[name].type) for name in _GIVEN]
@@ -191,7 +196,7 @@ def append(connection: sa.Connection, now: datetime, key: str, new: Batch, after
     try:
         return _append(connection, now, key, new, after)
     except Exception as error:
-        if new.ids and spoken.is_duplicate(error):
+        if new.ids and (isinstance(error, Conflict) or spoken.is_duplicate(error)):
             raise IdIsThere from None
         raise
 
@@ -213,7 +218,9 @@ def append_new_ids(
     fresh = iter(written)
     chosen = set(positions)
     return [
-        next(fresh) if position in chosen else _replayed(stored.get(str(message.id)) or written[places[str(message.id)]])
+        next(fresh)
+        if position in chosen
+        else _replayed(stored.get(str(message.id)) or written[places[str(message.id)]])
         for position, message in enumerate(new.messages)
     ]
 
@@ -269,9 +276,7 @@ def _write(
     last_seq: int = found[0][0]
     first = last_seq - len(rows) + 1
     key = values["key"]
-    _insert_statement.run_many(
-        connection, [row | {"key": key, "seq": first + place} for place, row in enumerate(rows)]
-    )
+    _insert_statement.run_many(connection, [row | {"key": key, "seq": first + place} for place, row in enumerate(rows)])
     return last_seq
 
 
@@ -349,11 +354,13 @@ def read(connection: sa.Connection, now: datetime, key: str, chosen: Range) -> l
     return decoded(key, rows)
 
 
-def pages(connection_of: Any, key: str, chosen: Range, size: int) -> Iterator[list[Message]]:
-    """Read messages page by page; `connection_of` is called for each, so that no connection is held in between."""
+def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
+    """Read messages page by page; nothing is held between two calls of `read_page`."""
+    if size < 1:
+        raise ValueError(f"page_size={size} is not positive")
     after = chosen.after
     while True:
-        found = connection_of(Range(after=after, before=chosen.before, limit=size))
+        found = read_page(Range(after=after, before=chosen.before, limit=size))
         if found:
             yield found
         if len(found) < size:
@@ -463,12 +470,14 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     return _drop(connection, now, key, condition, last_consolidated=0)
 
 
-def _drop(
-    connection: sa.Connection, now: datetime, key: str, condition: sa.ColumnElement[bool], **also: Any
-) -> int:
-    gone = connection.execute(
-        sa.delete(MESSAGE).where(MESSAGE.c.session_key == key, condition).returning(MESSAGE.c.tokens)
-    ).scalars().all()
+def _drop(connection: sa.Connection, now: datetime, key: str, condition: sa.ColumnElement[bool], **also: Any) -> int:
+    gone = (
+        connection.execute(
+            sa.delete(MESSAGE).where(MESSAGE.c.session_key == key, condition).returning(MESSAGE.c.tokens)
+        )
+        .scalars()
+        .all()
+    )
     if not gone and not also:
         return 0
     left = SESSION.c.message_count - len(gone)

@@ -53,7 +53,7 @@ _COLUMNS: Final = [SESSION.c[name] for name in FIELDS]
 KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
 NOW: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
 _TTL: Final = SESSION.c.ttl_seconds
-LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), NOW < SESSION.c.expires_at)
+LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
 
 
 # Values in and out
@@ -173,8 +173,8 @@ def lock(connection: sa.Connection, now: datetime, key: str) -> tuple[int, int]:
         refuse(connection, now, key)
 
 
-def _write_insert(spoken: dialect.Dialect) -> sa.Executable:
-    insert = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
+def _write_insert(spoken: dialect.Dialect) -> Any:
+    insert: Any = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
     given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
     return (
         insert.values(given | {"summarized_upto": sa.literal_column("0")})

@@ -1,0 +1,56 @@
+"""The command line: a voice, not a brain. It prints what the functions of the package return."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from lango_store.cli import db, demo
+from lango_store.cli.terminal import say_error
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+NO, USAGE, UNREACHABLE = 1, 2, 3
+"""Exit codes: the answer is no, the command is wrong, the database is not there."""
+
+app = typer.Typer(
+    name="lango-store",
+    help="Keep a store of sessions and messages: its schema, and what is in it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(db.app, name="db")
+app.command("demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lango-store {version('lango-store')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; errors become one line and an exit code."""
+    try:
+        app()
+    except (DatabaseUnavailable, DatabaseBusy) as error:
+        say_error(error)
+        sys.exit(UNREACHABLE)
+    except LangoStoreError as error:
+        say_error(error)
+        sys.exit(NO)
+    except ValueError as error:
+        say_error(error)
+        sys.exit(USAGE)

@@ -1,0 +1,85 @@
+"""`lango-store db`: the functions of `lango_store.schema`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from lango_store import schema
+from lango_store.cli.terminal import JsonOption, UrlOption, database
+
+app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
+
+LockTimeout = Annotated[
+    float, typer.Option("--lock-timeout", min=0.001, help="Seconds to wait for a table in use (PostgreSQL).")
+]
+
+
+@app.command()
+def upgrade(
+    revision: Annotated[str, typer.Argument(help="The revision to go to.")] = "head",
+    url: UrlOption = None,
+    lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
+) -> None:
+    """Bring the schema up to a revision. Several at once are safe: one works, the others wait."""
+    typer.echo(_at(schema.upgrade(database(url), revision, lock_timeout=lock_timeout)))
+
+
+@app.command()
+def downgrade(
+    revision: Annotated[str, typer.Argument(help='The revision to go back to; "base" drops the tables.')],
+    url: UrlOption = None,
+    lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
+) -> None:
+    """Take the schema back to a revision."""
+    typer.echo(_at(schema.downgrade(database(url), revision, lock_timeout=lock_timeout)))
+
+
+@app.command()
+def stamp(
+    revision: Annotated[str, typer.Argument(help="The revision the schema is at.")],
+    url: UrlOption = None,
+) -> None:
+    """Write down that the schema is at a revision, without running anything."""
+    typer.echo(_at(schema.stamp(database(url), revision)))
+
+
+@app.command()
+def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Print the revision the database is at, and the one this release needs."""
+    found, needed = schema.current(database(url)), schema.head()
+    if as_json:
+        typer.echo(json.dumps({"revision": found, "needed": needed}))
+    else:
+        typer.echo(f"{_at(found)}, this release needs {needed}")
+
+
+@app.command()
+def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Say whether the schema is the one this release needs; exit code 1 if it is not."""
+    differences = schema.check(database(url))
+    if as_json:
+        typer.echo(json.dumps({"ok": not differences, "differences": differences}))
+    else:
+        for difference in differences or ["the schema is the one this release needs"]:
+            typer.echo(difference)
+    if differences:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sql(
+    revision: Annotated[str, typer.Argument(help="The revision to go to.")] = "head",
+    url: UrlOption = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Where to start; else the database is asked.", show_default=False)
+    ] = None,
+) -> None:
+    """Print the SQL that an upgrade would run."""
+    typer.echo(schema.sql(database(url), revision, start=start), nl=False)
+
+
+def _at(revision: str | None) -> str:
+    return "no lango_store tables" if revision is None else f"at revision {revision}"

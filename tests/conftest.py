@@ -1,0 +1,234 @@
+"""Databases, clocks and stores for all tests: every behaviour runs on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from postgres_server import PostgresServer
+
+from lango_store import Store, schema
+
+settings.register_profile(
+    "lango",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    print_blob=True,
+)
+settings.load_profile("lango")
+
+_server: PostgresServer | None = None
+
+
+def _server_url() -> str:
+    global _server
+    given = os.environ.get("LANGO_STORE_TEST_POSTGRES")
+    if given:
+        return given
+    if _server is None:
+        _server = PostgresServer()
+    return _server.url()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["postgres"] = _server_url()  # the workers of one run share one server
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    global _server
+    if _server is not None:
+        _server.stop()
+        _server = None
+
+
+@pytest.fixture(scope="session")
+def server_url(request: pytest.FixtureRequest) -> sa.URL:
+    given = getattr(request.config, "workerinput", {}).get("postgres")
+    return sa.make_url(given or _server_url())
+
+
+@pytest.fixture(scope="session")
+def administrator(server_url: sa.URL) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(
+        server_url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT", pool_size=1
+    )
+    yield engine
+    engine.dispose()
+
+
+_numbers = itertools.count()
+
+
+class Postgres:
+    """Makes databases, empty or as copies of a migrated one, and drops them."""
+
+    def __init__(self, administrator: sa.Engine, server_url: sa.URL) -> None:
+        self._administrator = administrator
+        self._server_url = server_url
+        self._run = uuid.uuid4().hex[:10]
+        self._made: list[str] = []
+        self._template: str | None = None
+
+    def make(self, *, migrated: bool = True) -> str:
+        name = f"t_{self._run}_{next(_numbers)}"
+        if migrated:
+            self._say(f"CREATE DATABASE {name} TEMPLATE {self._migrated()} STRATEGY FILE_COPY")
+        else:
+            self._say(f"CREATE DATABASE {name}")
+        self._made.append(name)
+        return self._url(name)
+
+    def drop_all(self) -> None:
+        while self._made:  # FORCE: a connection that leaked in one test must not fail the next
+            self._say(f"DROP DATABASE {self._made.pop()} WITH (FORCE)")
+
+    def _migrated(self) -> str:
+        if self._template is None:
+            self._template = f"t_{self._run}_template"
+            self._say(f"CREATE DATABASE {self._template}")
+            schema.upgrade(self._url(self._template))
+        return self._template
+
+    def forget(self) -> None:
+        if self._template is not None:
+            self._say(f"DROP DATABASE {self._template} WITH (FORCE)")
+
+    def _url(self, name: str) -> str:
+        return self._server_url.set(database=name).render_as_string(hide_password=False)
+
+    def _say(self, statement: str) -> None:
+        with self._administrator.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(administrator: sa.Engine, server_url: sa.URL) -> Iterator[Postgres]:
+    databases = Postgres(administrator, server_url)
+    yield databases
+    databases.forget()
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "migrated.db"
+    schema.upgrade(f"sqlite:///{path}")
+    return path
+
+
+MakeDatabase = Callable[..., str]
+
+
+def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[MakeDatabase]:
+    if kind == "sqlite":
+
+        def make_file(*, migrated: bool = True) -> str:
+            path = folder / f"store-{next(_numbers)}.db"
+            if migrated:
+                shutil.copy(request.getfixturevalue("migrated_file"), path)
+            return f"sqlite:///{path}"
+
+        yield make_file
+        return
+    databases: Postgres = request.getfixturevalue("postgres_databases")
+    yield databases.make
+    databases.drop_all()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
+    """Make a database of the kind under test, with our tables unless `migrated=False`; gives its URL."""
+    yield from _maker(request, tmp_path, request.param)
+
+
+@pytest.fixture
+def make_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
+    yield from _maker(request, tmp_path, "postgresql")
+
+
+@pytest.fixture
+def make_sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
+    yield from _maker(request, tmp_path, "sqlite")
+
+
+@pytest.fixture
+def url(make_database: MakeDatabase) -> str:
+    """The URL of a migrated, empty database."""
+    return make_database()
+
+
+@pytest.fixture
+def empty_url(make_database: MakeDatabase) -> str:
+    """The URL of a database without any table."""
+    return make_database(migrated=False)
+
+
+class Clock:
+    """A clock that stands until it is moved, forwards or back."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def move(self, **by: float) -> None:
+        self.time += timedelta(**by)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[Store]:
+    with Store(url, clock=clock) as opened:
+        yield opened
+
+
+@contextmanager
+def watched(engine: sa.Engine) -> Iterator[list[str]]:
+    """Collect the statements that reach the driver through this engine's connections."""
+    seen: list[str] = []
+
+    class Watching(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            seen.append(query)
+            return super().execute(query, *args, **options)
+
+        def executemany(self, query: Any, *args: Any, **options: Any) -> None:
+            seen.append(query)
+            super().executemany(query, *args, **options)
+
+    def watch(driver: Any, *_: object) -> None:
+        if engine.dialect.name == "sqlite":
+            driver.set_trace_callback(seen.append)
+        else:
+            driver.cursor_factory = Watching
+
+    def leave(driver: Any, *_: object) -> None:
+        if engine.dialect.name == "sqlite":
+            driver.set_trace_callback(None)
+        else:
+            driver.cursor_factory = psycopg.Cursor
+
+    sa.event.listen(engine, "checkout", watch)
+    sa.event.listen(engine, "checkin", leave)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(engine, "checkout", watch)
+        sa.event.remove(engine, "checkin", leave)

