@@ -19,7 +19,7 @@ from lango_store.model import MessageRole
 
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
-MAX_LEVELS: Final = 200  # what pydantic_core.from_json reads
+MAX_LEVELS: Final = 200
 
 _JSON_REMEDY: Final = (
     "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
@@ -96,7 +96,8 @@ def encode_json(value: Any, field: str) -> str:
     """
     try:
         text = to_json(value)
-        if type(value) is not str and from_json(text, allow_inf_nan=False) != value:
+        # One level more than the value has: from_json reads 201, and 200 is what we promise.
+        if type(value) is not str and from_json(b"[" + text + b"]", allow_inf_nan=False) != [value]:
             raise InvalidMessage(field, f"{type(value).__name__} does not survive as JSON; {_JSON_REMEDY}")
         return text.decode()
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
@@ -119,7 +120,7 @@ def _encode_surrogates(value: Any, field: str) -> str:
 
 def _levels_within(value: Any, limit: int) -> bool:
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         level = [
             item
             for container in level

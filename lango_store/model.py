@@ -17,7 +17,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     WrapSerializer,
 )
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 
 class Unset(Enum):
@@ -95,8 +95,9 @@ class Value(BaseModel):
         try:
             return super().model_dump_json(indent=indent, **options)
         except PydanticSerializationError:
-            plain = self.model_dump(mode="json", **options)
-            return json.dumps(plain, indent=indent, separators=None if indent else (",", ":"), allow_nan=False)
+            plain = self.model_dump(**options)
+            separators = None if indent else (",", ":")
+            return json.dumps(plain, indent=indent, separators=separators, allow_nan=False, default=to_jsonable_python)
         finally:
             _keep_surrogates.reset(token)
 

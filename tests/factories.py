@@ -25,12 +25,6 @@ class MessageFactory(factory.Factory):  # type: ignore[misc]
     role = MessageRole.USER
     content = factory.Sequence(lambda n: f"message {n}")
 
-    class Params:
-        call = factory.Trait(
-            role=MessageRole.ASSISTANT, content=None, tool_calls=factory.List([factory.SubFactory(ToolCallFactory)])
-        )
-        answer = factory.Trait(role=MessageRole.TOOL, name="get_weather", tool_call_id=factory.Sequence(str))
-
 
 def message(content: Any = "hello", **fields: Any) -> Message:
     """Make a message of a user, unless told otherwise."""

@@ -81,8 +81,11 @@ def _encoded(message: Message) -> dict[str, Any]:
             "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
         )
     created_at = message.created_at
-    if created_at is not None and created_at.tzinfo is None:
-        raise InvalidMessage("created_at", "has no time zone: use datetime.now(UTC)")
+    if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
+        raise InvalidMessage("created_at", f"{created_at!r} is no time with a time zone: use datetime.now(UTC)")
+    tokens = message.tokens
+    if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
+        raise InvalidMessage("tokens", f"{tokens!r} is no count: give 0 or more, or None")
     return {
         "id": encode_id(message.id),
         "role": encode_role(message.role),
@@ -91,7 +94,7 @@ def _encoded(message: Message) -> dict[str, Any]:
         "tool_call_id": encode_text(message.tool_call_id, "tool_call_id"),
         "content": None if message.content is None else encode_json(message.content, "content"),
         "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
-        "tokens": message.tokens,
+        "tokens": tokens,
         "extra": encode_json(message.extra, "extra") if message.extra else None,
         "created_at": created_at,
     }

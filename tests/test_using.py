@@ -1,0 +1,181 @@
+"""The caller's own transaction: what the store writes there, the caller commits or rolls back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import sqlmodel
+from factories import message, messages
+from sqlalchemy import orm
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from lango_store import Conflict, LangoStoreError, SchemaOutOfDate, SessionNotFound, Store, create_engine
+
+HOST = sa.Table("host_order", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True))
+
+
+@pytest.fixture(params=["ours", "stock"])
+def host_engine(request: pytest.FixtureRequest, url: str) -> Any:
+    """An engine of ours, or one as hosts make them."""
+    engine = create_engine(url) if request.param == "ours" else sa.create_engine(url)
+    if request.param == "stock" and engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    HOST.create(engine)
+    yield engine
+    engine.dispose()
+
+
+Lender = Callable[[sa.Engine], Any]
+LENDERS: dict[str, Lender] = {
+    "Connection": lambda engine: engine.connect(),
+    "Session": lambda engine: orm.Session(engine),
+    "SQLModel session": lambda engine: sqlmodel.Session(engine),
+}
+
+
+@pytest.mark.parametrize("lender", LENDERS)
+def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engine: sa.Engine, lender: str) -> None:
+    store.create("k")
+    with LENDERS[lender](host_engine) as own:
+        own.execute(HOST.insert().values(number=1))
+        mine = store.using(own)
+        mine.append_message("k", message("gone"))
+        mine.append_messages("k", [message("gone", id="a"), message("gone too")])
+        mine.create("other", messages=messages(2))
+        mine.update("k", title="gone")
+        assert len(mine.get("k").messages) == 3
+        own.rollback()
+        assert mine.messages("k") == []
+        own.rollback()
+    assert store.get("k").messages == []
+    assert store.info("k").title is None
+    assert not store.exists("other")
+    with LENDERS[lender](host_engine) as own:
+        store.using(own).append_message("k", message("kept"))
+        own.execute(HOST.insert().values(number=2))
+        own.commit()
+        store.using(own).append_message("k", message("kept as well"))
+        own.commit()
+    assert [m.content for m in store.messages("k")] == ["kept", "kept as well"]
+    with host_engine.connect() as connection:
+        assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [2]
+
+
+def test_an_append_as_the_first_thing_on_a_connection_is_part_of_its_transaction(
+    store: Store, host_engine: sa.Engine
+) -> None:
+    store.create("k")
+    with host_engine.connect() as connection:
+        store.using(connection).append_message("k", message("gone"))
+        connection.rollback()
+        store.using(connection).append_message("k", message("kept"))
+        connection.commit()
+        store.using(connection).delete("k")
+    assert [m.content for m in store.messages("k")] == ["kept"]
+
+
+def test_an_error_of_ours_leaves_the_callers_transaction_usable(store: Store, host_engine: sa.Engine) -> None:
+    store.create("k", messages=[message("a", id="a"), message("b")])
+    with host_engine.begin() as connection:
+        mine = store.using(connection)
+        connection.execute(HOST.insert().values(number=1))
+        with pytest.raises(Conflict):
+            mine.append_messages("k", messages(1), replace_after=1, after=7)
+        with pytest.raises(SessionNotFound):
+            mine.append_message("nobody", message())
+        assert mine.append_message("k", message("other", id="a")).replayed
+        mine.append_message("k", message("c"))
+    assert [m.content for m in store.messages("k")] == ["a", "b", "c"]
+    with host_engine.connect() as connection:
+        assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [1]
+
+
+def test_the_pool_is_as_it_was_after_an_append(url: str) -> None:
+    engine = create_engine(url, pool_size=1, max_overflow=0)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message("a", id="a"))
+        with pytest.raises(SessionNotFound):
+            store.append_message("nobody", message())
+        store.append_message("k", message("again", id="a"))
+        with engine.connect() as connection:
+            HOST.create(connection)
+            connection.execute(HOST.insert().values(number=1))
+            connection.rollback()
+        assert not sa.inspect(engine).has_table(HOST.name)
+    engine.dispose()
+
+
+def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
+    with Store(host_engine) as store:
+        store.create("k", messages=messages(3))
+        assert store.engine is host_engine
+        store.using(host_engine.connect()).close()
+        assert len(store.get("k").messages) == 3
+    with pytest.raises(LangoStoreError, match="closed"):
+        store.get("k")
+    with host_engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
+
+
+def async_url(url: str) -> str:
+    return url.replace("sqlite:///", "sqlite+aiosqlite:///")
+
+
+def test_inside_an_async_session(store: Store, url: str) -> None:
+    store.create("k")
+
+    async def host() -> None:
+        engine = create_async_engine(async_url(url))
+        if engine.dialect.name == "sqlite":
+            sa.event.listen(engine.sync_engine, "connect", lambda c, _: c.cursor().execute("PRAGMA foreign_keys = ON"))
+        async with engine.begin() as connection:
+            await connection.run_sync(HOST.create)
+        async with AsyncSession(engine) as session:
+            await session.execute(HOST.insert().values(number=1))
+            await session.run_sync(lambda s: store.using(s).append_message("k", message("gone")))
+            await session.run_sync(lambda s: store.using(s).append_messages("k", messages(2)))
+            await session.rollback()
+            await session.run_sync(lambda s: store.using(s).append_message("k", message("kept", id="a")))
+            again = await session.run_sync(lambda s: store.using(s).append_message("k", message("other", id="a")))
+            assert again.replayed
+            await session.run_sync(lambda s: store.using(s).append_messages("k", messages(2), replace_after=1))
+            await session.execute(HOST.insert().values(number=2))
+            await session.commit()
+            found = await session.run_sync(lambda s: store.using(s).get("k"))
+            assert [m.content for m in found.messages] == ["kept", "message 0", "message 1"]
+            assert (await session.execute(sa.select(HOST.c.number))).scalars().all() == [2]
+        await engine.dispose()
+
+    asyncio.run(host())
+    assert [m.content for m in store.messages("k")] == ["kept", "message 0", "message 1"]
+
+
+def test_what_is_asynchronous_is_refused_with_the_line_to_write(store: Store, url: str) -> None:
+    engine = create_async_engine(async_url(url))
+    for wrong in (engine, engine.sync_engine):
+        with pytest.raises(TypeError, match="run_sync"):
+            Store(wrong)  # type: ignore[arg-type]
+    for lender in (AsyncSession(engine), engine.connect(), engine):
+        with pytest.raises(TypeError, match="run_sync"):
+            store.using(lender)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="URL"):
+        Store(5)  # type: ignore[arg-type]
+
+
+def test_the_callers_database_needs_our_tables_too(store: Store, empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
+        store.using(connection).get("k")
+    engine.dispose()
+
+
+def test_foreign_keys_are_asked_for_on_sqlite(tmp_path: Any, migrated_file: Any) -> None:
+    engine = sa.create_engine(f"sqlite:///{migrated_file}")
+    with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
+        Store(engine).count()
+    engine.dispose()

@@ -1,0 +1,176 @@
+"""What callers hold: pydantic models that refuse what makes no sense, and dump what others can read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+from factories import message
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from lango_store import (
+    Conflict,
+    DamagedMessage,
+    InvalidMessage,
+    Message,
+    MessageRole,
+    SchemaOutOfDate,
+    Session,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    ToolCall,
+)
+from lango_store.model import SessionInfo
+from lango_store.tables import MessageRow, SessionRow
+
+
+def test_a_role_is_typed_inside_and_text_in_json() -> None:
+    made = Message(role=MessageRole.USER, content="hi")
+    assert made.role is MessageRole.USER
+    assert made.model_dump_json() == '{"role":"user","content":"hi"}'
+    assert Message.model_validate_json('{"role":"user","content":"hi"}') == made
+
+
+def test_canonical_roles() -> None:
+    assert MessageRole.MODEL.canonical is MessageRole.ASSISTANT
+    assert MessageRole.FUNCTION.canonical is MessageRole.TOOL
+    assert MessageRole.DEVELOPER.canonical is MessageRole.DEVELOPER
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"role": "bogus"},
+        {"role": "user", "surprise": 1},
+        {"role": "user", "tokens": -1},
+        {"role": "user", "id": ""},
+        {"role": "user", "created_at": datetime(2026, 1, 1)},
+        {"role": "user", "tool_calls": [{"id": 1, "name": "n"}]},
+        {"content": "x"},
+    ],
+)
+def test_a_constructor_refuses_what_makes_no_sense(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Message.model_validate(wrong)
+
+
+def test_assignments_are_validated() -> None:
+    made = message()
+    with pytest.raises(ValidationError):
+        made.role = 5  # type: ignore[assignment]
+    made.role = "tool"  # type: ignore[assignment]
+    assert made.role is MessageRole.TOOL
+
+
+def test_a_dump_leaves_out_what_is_absent_and_never_content() -> None:
+    assert message(None).model_dump() == {"role": MessageRole.USER, "content": None}
+    full = message("x", author="a", name="n", tool_call_id="c", tokens=0, id="i", extra={"e": 1}, seq=3)
+    assert set(full.model_dump()) == {
+        "role",
+        "content",
+        "author",
+        "name",
+        "tool_call_id",
+        "tokens",
+        "id",
+        "extra",
+        "seq",
+    }
+    assert "replayed" not in full.model_copy(update={"replayed": True}).model_dump_json()
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_lone_surrogates_are_written_as_json_escapes(indent: int | None) -> None:
+    made = message({"\udfff": ["a\ud800b", "☀"]}, created_at=datetime(2026, 1, 1, tzinfo=UTC))
+    dumped = json.loads(made.model_dump_json(indent=indent))
+    assert dumped["content"] == made.content
+    assert Message.model_validate(dumped) == made
+
+
+def test_openai_messages_come_back_with_every_key() -> None:
+    for original in (
+        {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "ann"},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}, "index": 0},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "", "strict": True}},
+            ],
+        },
+        {"role": "tool", "content": "-3", "tool_call_id": "c1"},
+        {"role": "developer", "content": "x", "tool_calls": []},
+    ):
+        read = Message.from_openai(original, author="planner")
+        assert read.author == "planner"
+        assert read.to_openai() == original
+    assert read.extra == {"tool_calls": []}
+
+
+def test_fields_are_named_alike_in_value_and_row() -> None:
+    renamed = {"metadata": "meta"}
+    assert {renamed.get(name, name) for name in SessionInfo.model_fields} <= set(SessionRow.model_fields)
+    assert set(Message.model_fields) - {"replayed"} == set(MessageRow.model_fields) - {"session_key"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SessionNotFound("k"),
+        SessionExpired("k", datetime(2026, 1, 1, tzinfo=UTC)),
+        SessionExists("k", expired=True),
+        Conflict("k", expected=1, last_seq=2),
+        InvalidMessage("content", "is bad"),
+        DamagedMessage("k", 3, "content", "torn"),
+        SchemaOutOfDate("0001", "0002"),
+    ],
+)
+def test_errors_cross_process_boundaries(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__
+
+
+class NewMessage(BaseModel):
+    role: MessageRole
+    content: object = None
+
+
+def test_sessions_round_trip_through_fastapi(store: Store) -> None:
+    app = FastAPI()
+
+    @app.post("/sessions/{key}/messages", response_model=Message)
+    def append(key: str, new: NewMessage) -> Message:
+        return store.append_message(key, Message(**new.model_dump()))
+
+    @app.get("/sessions/{key}", response_model=Session)
+    def get(key: str) -> Session:
+        return store.get(key)
+
+    call = ToolCall(id="c", name="n", output={"celsius": -3})
+    store.create("k", settings={"a": 1}, messages=[message("☀", tool_calls=[call])])
+    with TestClient(app) as client:
+        assert client.post("/sessions/k/messages", json={"role": "user", "content": [1]}).json()["seq"] == 2
+        response = client.get("/sessions/k")
+        assert Session.model_validate(response.json()) == store.get("k")
+        assert Session.model_validate_json(response.text) == store.get("k")
+        store.append_message("k", message("torn \ud83d emoji"))
+        answer = client.get("/sessions/k")
+        assert answer.status_code == 200
+        assert Session.model_validate(answer.json()).messages[2].content == "torn \\ud83d emoji"
+    schema = app.openapi()["components"]["schemas"]
+    assert "MessageRole" in schema
+    assert "content" in schema["Message"]["properties"]
+
+
+def test_many_values_dump_through_a_type_adapter() -> None:
+    dumped = TypeAdapter(list[Message]).dump_json([message("a"), message("b")])
+    assert json.loads(dumped) == [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
