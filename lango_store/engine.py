@@ -31,7 +31,10 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides. `options` go to
     SQLAlchemy's create_engine. Connects to nothing. ValueError for other databases.
     """
-    parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
+    try:
+        parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
+    except sa.exc.ArgumentError:  # its text would show the password
+        raise ValueError("that is no database URL: give sqlite:///file or postgresql://user@host/database") from None
     make = {"sqlite": _sqlite, "postgresql": _postgresql}.get(parsed.get_backend_name())
     if make is None or ("+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg")):
         raise ValueError(

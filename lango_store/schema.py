@@ -21,6 +21,7 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from lango_store import dialect
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
@@ -239,6 +240,8 @@ def _our_errors(engine: sa.Engine) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise dialect.of(engine).ours(error.orig or error) from error
+    except CommandError as error:
+        raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 
 
 def _context(connection: sa.Connection) -> MigrationContext:
@@ -259,6 +262,8 @@ def _predicates(connection: sa.Connection) -> list[str]:
     found: list[str] = []
     option = f"{connection.dialect.name}_where"
     for table in Base.metadata.sorted_tables:
+        if not sa.inspect(connection).has_table(table.name):
+            continue
         there: dict[Any, Any] = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
         for index in table.indexes:
             needed = index.dialect_options[connection.dialect.name].get("where")

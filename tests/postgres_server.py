@@ -60,19 +60,28 @@ class PostgresServer:
         )
         with (data / "postgresql.conf").open("a") as file:
             file.write(CONFIGURATION.format(socket=self.folder, fsync="on" if fsync else "off"))
-        self._log = (self.folder / "log").open("wb")
-        self._process = subprocess.Popen(
-            [programs / "postgres", "-D", data],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-            cwd=self.folder,
-            env=environment,
-            **account,
-        )
-        self._wait(data / "postmaster.pid")
+        self._command: list[str | Path] = [programs / "postgres", "-D", data]
+        self._options: dict[str, Any] = {"cwd": self.folder, "env": environment, **account}
+        self.resume()
+
+    def resume(self) -> None:
+        """Start, again if it was interrupted."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                **self._options,
+            )
+        self._wait(self.folder / "data" / "postmaster.pid")
+
+    def interrupt(self) -> None:
+        """Stop at once, as a crash would; what was committed is there after `resume`."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(20)
 
     def _wait(self, pid_file: Path) -> None:
         deadline = time.monotonic() + 60
@@ -90,9 +99,7 @@ class PostgresServer:
 
     def stop(self) -> None:
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGQUIT)  # nothing to keep
-            self._process.wait(20)
-        self._log.close()
+            self.interrupt()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

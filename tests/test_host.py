@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,7 +129,6 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
         assert not any(c.identity or c is table.autoincrement_column for c in table.columns)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_both_halves_of_a_fork_go_on(url: str) -> None:
     program = """
 import os, sys
@@ -158,7 +156,6 @@ print(len(store.messages("k")))
 
 def test_a_store_in_memory_lives_on_in_a_forked_child() -> None:
     program = """
-import os
 from lango_store import Store, Message
 store = Store("sqlite://", migrate=True)
 store.create("k")

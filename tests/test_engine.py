@@ -1,0 +1,172 @@
+"""Engines: which URLs, which settings, and what becomes of connections that die."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from conftest import MakeDatabase
+from factories import message
+from postgres_server import PostgresServer
+
+from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine, schema
+
+
+def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    for durability, level in (("full", 2), ("normal", 1)):
+        engine = create_engine(url, durability=durability)  # type: ignore[arg-type]
+        with engine.connect() as connection:
+
+            def pragma(name: str, connection: sa.Connection = connection) -> object:
+                return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+            assert pragma("journal_mode") == "wal"
+            assert pragma("synchronous") == level
+            assert pragma("foreign_keys") == 1
+            assert pragma("busy_timeout") == 30_000
+        engine.dispose()
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
+    engine = create_engine(f"{scheme}{make_postgres().removeprefix('postgresql+psycopg')}")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW timezone").scalar() == "UTC"
+    with Store(engine) as store:
+        assert store.create("k").key == "k"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("given", "used"), [("none", None), ("0", 0), ("7", 7)])
+def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, used: int | None) -> None:
+    with Store(f"{make_postgres()}&prepare_threshold={given}") as store:
+        store.create("k")
+        for _ in range(12):
+            store.append_message("k", message())
+        with store.engine.connect() as connection:
+            assert connection.connection.dbapi_connection.prepare_threshold == used  # type: ignore[union-attr]
+            prepared = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
+            assert (prepared == 0) == (used is None)
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "postgresql+asyncpg://x/y", "sqlite+aiosqlite:///x", "nonsense", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:///file"):
+        Store(url)
+    with pytest.raises(ValueError, match="prepare_threshold"):
+        Store("postgresql://x/y?prepare_threshold=often")
+
+
+def test_other_databases_are_refused() -> None:
+    engine = sa.create_mock_engine("mysql://", lambda *_: None)
+    with pytest.raises(TypeError, match="URL"):
+        Store(engine)  # type: ignore[arg-type]
+
+
+def test_making_a_store_connects_to_nothing(tmp_path: Path) -> None:
+    Store(f"sqlite:///{tmp_path}/never.db", migrate=True).close()
+    Store("postgresql://nobody@127.0.0.1:1/never").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there() -> None:
+    with (
+        Store("postgresql://ann:hunter2@127.0.0.1:1/never?connect_timeout=2") as store,
+        pytest.raises(DatabaseUnavailable) as raised,
+    ):
+        store.ping()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k")
+        store.append_message("k", message())
+        with administrator.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
+                (store.engine.url.database,),
+            )
+        assert store.append_message("k", message()).seq == 2
+        assert len(store.get("k").messages) == 2
+
+
+def test_a_server_that_goes_away_and_comes_back() -> None:
+    server = PostgresServer(fsync=True)
+    try:
+        schema.upgrade(server.url())
+        with Store(server.url()) as store:
+            store.create("k")
+            server.interrupt()
+            with pytest.raises(DatabaseUnavailable):
+                store.append_message("k", message("lost"))
+            server.resume()
+            assert store.append_message("k", message("kept")).seq == 1
+    finally:
+        server.stop()
+
+
+def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    name = f"latin_{os.getpid()}"
+    with administrator.connect() as connection:
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0 STRATEGY FILE_COPY"
+        )
+    url = sa.make_url(make_postgres()).set(database=name)
+    with Store(url) as store, pytest.raises(LangoStoreError, match="UTF8"):
+        store.ping()
+    with administrator.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+
+
+def test_a_full_disk_is_said_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+    with Store(create_engine(make_sqlite(), pool_size=1, max_overflow=0)) as store:
+        store.create("k", messages=[message("a")])
+        with store.engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DatabaseUnavailable, match="make room"):
+            store.append_messages("k", [message("b"), message("x" * 1_000_000)])
+        with store.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+        assert [m.content for m in store.messages("k")] == ["a"]
+        assert store.append_message("k", message("b")).seq == 2
+
+
+def test_files_that_are_no_database(tmp_path: Path) -> None:
+    torn = tmp_path / "torn.db"
+    torn.write_bytes(b"this is no database, " * 500)
+    for url in (f"sqlite:///{torn}", f"sqlite:///{tmp_path}/no/folder/x.db"):
+        with Store(url) as store, pytest.raises(DatabaseUnavailable):
+            store.ping()
+
+
+READ_ONLY = """
+import sys
+from lango_store import DatabaseUnavailable, Message, Store
+with Store(sys.argv[1]) as store:
+    print([m.content for m in store.get("k").messages], store.count())
+    try:
+        store.append_message("k", Message(role="user", content="b"))
+    except DatabaseUnavailable as error:
+        print("writable" in str(error))
+"""
+
+
+def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("k", messages=[message("a")])
+    path = Path(url.removeprefix("sqlite:///"))
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY, f"sqlite:///file:{path}?mode=ro&uri=true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("['a'] 1\nTrue\n", "")

@@ -1,0 +1,230 @@
+"""Migrations: up, down and up again with rows in the tables, several at once, as a guest who asks first."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
+from conftest import MakeDatabase
+from factories import message, messages
+
+from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
+
+ROOT = Path(__file__).parent.parent
+REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
+
+
+def test_this_release_needs_the_newest_revision() -> None:
+    assert schema.head() == SCHEMA_REVISION == REVISIONS[-1]
+    assert sorted(REVISIONS) == REVISIONS
+
+
+def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    for number, revision in enumerate(REVISIONS):
+        assert schema.upgrade(engine, revision) == revision
+        if number == 0:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(
+                    "INSERT INTO lango_session (key, created_at, updated_at, last_seq, message_count) "
+                    "VALUES ('k', '2026-01-01 00:00:00.000000+00:00', '2026-01-01 00:00:00.000000+00:00', 1, 1)"
+                )
+                connection.exec_driver_sql(
+                    "INSERT INTO lango_message (session_key, seq, role, content, created_at) "
+                    "VALUES ('k', 1, 'user', '\"hi\"', '2026-01-01 00:00:00.000000+00:00')"
+                )
+            continue
+        assert schema.downgrade(engine, REVISIONS[number - 1]) == REVISIONS[number - 1]
+        assert schema.upgrade(engine, revision) == revision
+    assert schema.check(engine) == []
+    with Store(engine) as store:
+        assert [m.content for m in store.get("k").messages] == ["hi"]
+        assert store.append_message("k", message()).seq == 2
+    assert schema.downgrade(engine, "base") is None
+    assert set(sa.inspect(engine).get_table_names()) <= {VERSION_TABLE}
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    engine.dispose()
+
+
+def test_a_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> None:
+    with Store(empty_url) as store:
+        for _ in range(2):
+            with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade") as raised:
+                store.create("k")
+        assert (raised.value.found, raised.value.needed) == (None, SCHEMA_REVISION)
+        schema.upgrade(store.engine)
+        store.create("k")
+
+
+def test_an_older_schema_is_refused_with_both_revisions(empty_url: str) -> None:
+    schema.upgrade(empty_url, "0001")
+    with Store(empty_url) as store, pytest.raises(SchemaOutOfDate, match=f"0001.*{SCHEMA_REVISION}") as raised:
+        store.ping()
+    assert raised.value.found == "0001"
+
+
+def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
+        connection.exec_driver_sql("ALTER TABLE lango_message ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+        connection.exec_driver_sql("ALTER TABLE lango_session ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+    with Store(engine) as store, caplog.at_level(logging.WARNING, "lango_store"):
+        store.create("k", messages=messages(3))
+        assert len(store.get("k").messages) == 3
+    assert [record.name for record in caplog.records] == ["lango_store"]
+    assert "9999" in caplog.text
+    assert "upgrade the package" in schema.check(engine)[0]
+    engine.dispose()
+
+
+def test_connections_that_were_open_go_on_when_a_column_is_added(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        store.create("k")
+        for _ in range(10):  # often enough for the driver to prepare its statements
+            store.append_message("k", message())
+            store.get("k")
+        other = create_engine(url, poolclass=sa.NullPool)
+        with other.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE lango_message ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+        store.append_message("k", message())
+        assert len(store.get("k").messages) == 11
+    engine.dispose()
+
+
+def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> None:
+    store = Store(empty_url, migrate=True)
+    assert schema.current(empty_url) is None
+    store.ping()
+    assert schema.current(empty_url) == SCHEMA_REVISION
+    store.close()
+
+
+def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
+    program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    results = [process.communicate(timeout=120) for process in running]
+    assert results == [(f"{SCHEMA_REVISION}\n", "")] * 4
+    assert schema.check(empty_url) == []
+
+
+def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM lango_turn")
+        with pytest.raises(DatabaseBusy, match="lock timeout"):
+            schema.downgrade(url, "0001", lock_timeout=0.2)
+    assert schema.current(engine) == SCHEMA_REVISION
+    assert schema.downgrade(url, "0001") == "0001"
+    engine.dispose()
+
+
+def test_a_failed_migration_leaves_everything_as_it_was(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
+    with pytest.raises(LangoStoreError, match="already exists"):
+        schema.upgrade(engine)
+    assert schema.current(engine) is None
+    assert not sa.inspect(engine).has_table("lango_session")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_turn")
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        assert store.delete("k")
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar() == 0
+    engine.dispose()
+
+
+DRIFTS = {
+    "a missing index": ("DROP INDEX ix_lango_session_updated_at", "ix_lango_session_updated_at"),
+    "a missing table": ("DROP TABLE lango_turn", "lango_turn"),
+    "a missing column": ("ALTER TABLE lango_session DROP COLUMN forked_from", "forked_from"),
+    "a column too many": ("ALTER TABLE lango_session ADD COLUMN mood TEXT", "mood"),
+    "an index without its predicate": (
+        "DROP INDEX uq_lango_message_id; CREATE UNIQUE INDEX uq_lango_message_id ON lango_message (session_key, id)",
+        "WHERE",
+    ),
+}
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_check_names_what_differs(url: str, drift: str) -> None:
+    engine = create_engine(url)
+    statements, named = DRIFTS[drift]
+    with engine.begin() as connection:
+        for statement in statements.split(";"):
+            connection.exec_driver_sql(statement)
+    differences = schema.check(engine)
+    assert differences
+    assert all(named in difference for difference in differences)
+    engine.dispose()
+
+
+def test_sql_prints_what_would_run(make_database: MakeDatabase) -> None:
+    url = make_database(migrated=False)
+    script = schema.sql(url)
+    assert "CREATE TABLE lango_session" in script
+    assert "CREATE TABLE lango_turn" in script
+    schema.upgrade(url, "0001")
+    assert "CREATE TABLE lango_session" not in schema.sql(url)
+    assert "CREATE TABLE lango_turn" in schema.sql(url)
+    assert "CREATE TABLE lango_session" in schema.sql("postgresql://nobody@localhost:1/none", start="base")
+    by_hand = make_database(migrated=False)
+    engine = create_engine(by_hand)
+    with engine.begin() as connection:
+        for statement in schema.sql(by_hand).split(";"):
+            plain = "\n".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
+            if plain and plain not in ("BEGIN", "COMMIT"):
+                connection.exec_driver_sql(plain)
+    assert schema.check(engine) == []
+    engine.dispose()
+
+
+def test_stamp_writes_a_revision_down(empty_url: str) -> None:
+    assert schema.stamp(empty_url, "0001") == "0001"
+    assert schema.current(empty_url) == "0001"
+
+
+def test_a_revision_that_is_none_is_refused(empty_url: str) -> None:
+    with pytest.raises(LangoStoreError, match="nonsense"):
+        schema.upgrade(empty_url, "nonsense")
+
+
+def test_migrating_a_hosts_stock_engine(empty_url: str) -> None:
+    engine = sa.create_engine(empty_url)
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    assert schema.check(engine) == []
+    engine.dispose()
+
+
+def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_url)
+
+    def alembic(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "alembic", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert alembic("upgrade", "head").returncode == 0
+    assert schema.check(empty_url) == []
+    assert SCHEMA_REVISION in alembic("current").stdout
+    assert alembic("check").returncode == 0
+    assert alembic("downgrade", "base").returncode == 0
+    assert schema.current(empty_url) is None
+    monkeypatch.delenv("DATABASE_URL")
+    assert "LANGO_STORE_URL" in alembic("current").stderr
