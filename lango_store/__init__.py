@@ -1,5 +1,6 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
+from lango_store.aio import AsyncStore
 from lango_store.engine import create_engine
 from lango_store.errors import (
     Conflict,
@@ -20,6 +21,7 @@ from lango_store.store import Store
 
 __all__ = [
     "UNSET",
+    "AsyncStore",
     "Conflict",
     "DamagedMessage",
     "DatabaseBusy",

@@ -250,9 +250,15 @@ class Store:
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> Iterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        chosen = Range(after, operations.MAX_SEQ if before is None else before)
-        for page in operations.pages(partial(self._read, key), chosen, page_size):
+        for page in self.message_pages(key, after=after, before=before, page_size=page_size):
             yield from page
+
+    def message_pages(
+        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> Iterator[list[Message]]:
+        """Read the log as `iter_messages` does, page by page."""
+        chosen = Range(after, operations.MAX_SEQ if before is None else before)
+        return operations.pages(partial(self._read, key), chosen, page_size)
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -18,7 +21,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 
-from lango_store import Store, schema
+from lango_store import AsyncStore, Store, schema
 
 settings.register_profile(
     "lango",
@@ -193,10 +196,57 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def store(url: str, clock: Clock) -> Iterator[Store]:
-    with Store(url, clock=clock) as opened:
-        yield opened
+class Awaiting:
+    """An `AsyncStore` that tests call like a `Store`: each call is awaited on an event loop in a thread of its own."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self.awaited = store
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.awaited, name)
+        return functools.partial(self._wait, found) if callable(found) else found
+
+    def _wait(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(method(*arguments, **options), self._loop).result(120)
+
+    def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        found = self.awaited.iter_messages(*arguments, **options)
+        nothing = object()
+        while (each := self._wait(anext, found, nothing)) is not nothing:
+            yield each
+
+    def using(self, connection: Any) -> Store:
+        return self.awaited.store.using(connection)
+
+    def stop(self) -> None:
+        self._wait(self.awaited.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def awaiting(store: AsyncStore) -> Iterator[Store]:
+    """Give an `AsyncStore` the face of a `Store`."""
+    waiting = Awaiting(store)
+    try:
+        yield cast(Store, waiting)
+    finally:
+        waiting.stop()
+
+
+@pytest.fixture(params=["sync", "async"])
+def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[Store]:
+    """A store on a migrated, empty database: synchronous, and asynchronous behind the same verbs."""
+    if request.param == "sync":
+        with Store(url, clock=clock) as opened:
+            yield opened
+    else:
+        with awaiting(AsyncStore(url, clock=clock)) as opened:
+            yield opened
 
 
 @contextmanager

@@ -156,6 +156,7 @@ print(len(store.messages("k")))
 
 def test_a_store_in_memory_lives_on_in_a_forked_child() -> None:
     program = """
+import os
 from lango_store import Store, Message
 store = Store("sqlite://", migrate=True)
 store.create("k")

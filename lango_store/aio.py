@@ -1,0 +1,140 @@
+"""The store, awaited: each call of `Store` in a worker thread, so that there is one implementation and one engine.
+
+A thread over the synchronous drivers serves more than the drivers' own asynchronous ones, and lets the event loop wait
+less. Nothing here belongs to an event loop: one `AsyncStore` serves several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+import sqlalchemy as sa
+
+from lango_store.access import Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.engine import Durability
+from lango_store.model import Message
+from lango_store.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_THREADS: Final = 32
+
+
+def awaited(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]:
+    """Make a method of `Store` one of `AsyncStore`: same name, same arguments, same types."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncStore, /, *arguments: P.args, **options: P.kwargs) -> R:
+        return await self._in_thread(functools.partial(method, self.store, *arguments, **options))
+
+    return call
+
+
+class AsyncStore:
+    """`Store` for async code: the same verbs, awaited.
+
+    Takes a URL, an engine or a `Store`, and `Store`'s options. Calls run in threads of its own, at most as many as the
+    engine's pool has connections. A cancelled call may still be carried out: give messages an `id` where that matters,
+    then sending again is safe. In your own async session use the synchronous store inside:
+    `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
+    """
+
+    def __init__(
+        self,
+        database: str | sa.URL | sa.Engine | Store,
+        *,
+        migrate: bool = False,
+        default_ttl: DefaultTTL = None,
+        clock: Clock = utc_now,
+        durability: Durability = "full",
+        token_counter: TokenCounter | None = None,
+    ) -> None:
+        self._owned = not isinstance(database, Store)
+        self.store = (
+            database
+            if isinstance(database, Store)
+            else Store(
+                database,
+                migrate=migrate,
+                default_ttl=default_ttl,
+                clock=clock,
+                durability=durability,
+                token_counter=token_counter,
+            )
+        )
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
+
+    async def _in_thread(self, call: Callable[[], R]) -> R:
+        if self._process != os.getpid():  # a forked child has none of its parent's threads
+            self._start()
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine: yours if the store borrowed it."""
+        return self.store.engine
+
+    ping = awaited(Store.ping)
+
+    create = awaited(Store.create)
+    get = awaited(Store.get)
+    get_or_create = awaited(Store.get_or_create)
+    info = awaited(Store.info)
+    exists = awaited(Store.exists)
+    update = awaited(Store.update)
+    touch = awaited(Store.touch)
+    delete = awaited(Store.delete)
+    clear = awaited(Store.clear)
+
+    append_message = awaited(Store.append_message)
+    append_messages = awaited(Store.append_messages)
+    messages = awaited(Store.messages)
+    all_messages = awaited(Store.all_messages)
+    find_message = awaited(Store.find_message)
+    pop_message = awaited(Store.pop_message)
+    truncate = awaited(Store.truncate)
+
+    list_sessions = awaited(Store.list_sessions)
+    count = awaited(Store.count)
+
+    async def iter_messages(
+        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> AsyncIterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        pages = self.store.message_pages(key, after=after, before=before, page_size=page_size)
+        while page := await self._in_thread(functools.partial(next, pages, None)):
+            for message in page:
+                yield message
+
+    async def close(self) -> None:
+        """Wait for the calls under way, then close the connections, unless they are borrowed."""
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        if self._owned:
+            self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _connections(engine: sa.Engine) -> int:
+    """Tell how many connections the engine's pool lends at once: more threads would only wait for them."""
+    pool: Any = engine.pool
+    if not isinstance(pool, sa.QueuePool):
+        return 1 if isinstance(pool, sa.StaticPool) else _MOST_THREADS
+    overflow = pool._max_overflow
+    return _MOST_THREADS if overflow < 0 else min(_MOST_THREADS, pool.size() + overflow)

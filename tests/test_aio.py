@@ -1,0 +1,147 @@
+"""What is asynchronous about `AsyncStore`; what the verbs do is tested where `Store`'s are."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from factories import message, messages
+
+from lango_store import AsyncStore, Message, SessionNotFound, Store, create_engine
+
+SYNC_ONLY = {"using", "message_pages"}
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+def test_the_twins_have_the_same_verbs() -> None:
+    assert set(public(Store)) - SYNC_ONLY == set(public(AsyncStore))
+    for name, value in public(AsyncStore).items():
+        if inspect.iscoroutinefunction(value) and name != "close":
+            assert inspect.signature(value) == inspect.signature(getattr(Store, name))
+            assert value.__doc__ == getattr(Store, name).__doc__
+    assert inspect.signature(AsyncStore.iter_messages).parameters == inspect.signature(Store.iter_messages).parameters
+    options = dict(inspect.signature(Store).parameters)
+    assert {n: p.default for n, p in inspect.signature(AsyncStore).parameters.items()} == {
+        n: p.default for n, p in options.items()
+    }
+
+
+def test_a_store_is_awaited(url: str) -> None:
+    async def work() -> None:
+        async with AsyncStore(url) as store:
+            await store.create("k")
+            stored = await store.append_message("k", message("hi"))
+            assert [m async for m in store.iter_messages("k")] == [stored]
+            async with AsyncStore(store.store) as borrowed:
+                assert (await borrowed.get("k")).messages == [stored]
+            assert await store.exists("k")
+
+    asyncio.run(work())
+
+
+def test_it_belongs_to_no_event_loop(url: str) -> None:
+    store = AsyncStore(url)
+
+    async def append(author: str) -> None:
+        await asyncio.gather(*(store.append_message("k", message(n, author=author)) for n in range(20)))
+
+    asyncio.run(store.create("k"))
+    for turn in range(3):
+        asyncio.run(append(f"one after another {turn}"))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: asyncio.run(append(f"at once {n}")), range(3)))
+    found = asyncio.run(store.get("k"))
+    assert [m.seq for m in found.messages] == list(range(1, 121))
+    asyncio.run(store.close())
+
+
+def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
+    engine = create_engine(url, pool_size=3, max_overflow=1)
+
+    async def work() -> None:
+        async with AsyncStore(engine) as store:
+            await store.create("k")
+            tasks = []
+            for n in range(1_000):
+                tasks.append(asyncio.create_task(store.append_message("k", message(n, id=f"id-{n}"))))
+                if n % 3 == 0:
+                    await asyncio.sleep(0)
+                tasks[n - n % 7].cancel()
+                if n % 10 == 9:
+                    tasks[-1].cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            cancelled = [n for n, result in enumerate(results) if isinstance(result, asyncio.CancelledError)]
+            assert len(cancelled) > 100
+            assert all(isinstance(result, Message | asyncio.CancelledError) for result in results)
+            assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("lango_store")}) <= 4
+        async with AsyncStore(engine) as store:  # the first one waited for what was under way
+            assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+            found = await store.get("k")
+            assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
+            stored = {m.id for m in found.messages}
+            assert len(stored) == found.message_count
+            for n, result in enumerate(results):
+                looked_up = await store.find_message("k", f"id-{n}")
+                assert (looked_up is not None) == (f"id-{n}" in stored)
+                if not isinstance(result, BaseException):
+                    assert looked_up == result
+            for n in cancelled:  # sending again is safe
+                await store.append_message("k", message(n, id=f"id-{n}"))
+            assert (await store.info("k")).message_count == 1_000
+
+    asyncio.run(work())
+    engine.dispose()
+
+
+def test_closing_waits_for_what_is_under_way(url: str) -> None:
+    async def work() -> list[object]:
+        store = AsyncStore(url)
+        await store.create("k")
+        tasks = [asyncio.create_task(store.append_messages("k", messages(50))) for _ in range(5)]
+        await asyncio.sleep(0)
+        await store.close()
+        return await asyncio.gather(*tasks)
+
+    asyncio.run(work())
+    with Store(url) as store:
+        assert store.info("k").message_count == 250
+
+
+def test_an_error_comes_back_as_it_is(url: str) -> None:
+    async def work() -> None:
+        async with AsyncStore(url) as store:
+            with pytest.raises(SessionNotFound, match="nobody"):
+                await store.get("nobody")
+
+    asyncio.run(work())
+
+
+def test_a_forked_child_has_threads_of_its_own(url: str) -> None:
+    program = """
+import asyncio, os, sys
+from lango_store import AsyncStore, Message
+store = AsyncStore(sys.argv[1])
+asyncio.run(store.create("k"))
+if os.fork() == 0:
+    asyncio.run(store.append_message("k", Message(role="user", content="child")))
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+asyncio.run(store.append_message("k", Message(role="user", content="parent")))
+print([m.content for m in asyncio.run(store.messages("k"))])
+asyncio.run(store.close())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("['child', 'parent']\n", "")
