@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store.columns import TimeColumn, encode_time_text
 from lango_store.engine import BEGIN_OPTION
@@ -17,6 +18,18 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
+
+
+class Lent(Protocol):
+    """What a statement runs on: a SQLAlchemy connection, or as little of one as it needs."""
+
+    @property
+    def connection(self) -> PoolProxiedConnection:
+        """The pool's proxy of the driver's connection."""
+
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The dialect of its engine."""
 
 
 class Dialect:
@@ -36,10 +49,6 @@ class Dialect:
         """Say when a session expires that was written to now; NULL without a TTL."""
         raise NotImplementedError
 
-    def atomic(self, connection: sa.Connection) -> bool:
-        """Whether several statements on this connection are one transaction."""
-        raise NotImplementedError
-
     def begun(self, connection: sa.Connection) -> None:
         """Make sure that a transaction that will write has really begun."""
         raise NotImplementedError
@@ -51,17 +60,13 @@ class Dialect:
             self.begun(connection)
             yield
 
-    @contextmanager
-    def once(self, connection: sa.Connection) -> Iterator[None]:
-        """Commit what one append writes, with as few round trips as the database allows."""
+    def start(self, driver: Any, *, writes: bool) -> None:
+        """Begin single reads, or one append, with as few round trips as the database allows."""
         raise NotImplementedError
-        yield
 
-    @contextmanager
-    def look(self, connection: sa.Connection) -> Iterator[None]:
-        """Run single reads without a transaction around them."""
+    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+        """End what `start` began, and leave the driver's connection as it was."""
         raise NotImplementedError
-        yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -101,29 +106,24 @@ class SQLite(Dialect):
         form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
         return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
 
-    def atomic(self, connection: sa.Connection) -> bool:
-        return True
-
     def begun(self, connection: sa.Connection) -> None:
         # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
         driver: Any = connection.connection.driver_connection
         if not driver.in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def once(self, connection: sa.Connection) -> Iterator[None]:
-        cursor = connection.connection.cursor()
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            connection.connection.rollback()
-            raise
-        cursor.execute("COMMIT")
+    def start(self, driver: Any, *, writes: bool) -> None:
+        if writes:  # a single read is its own transaction when none was begun
+            driver.execute("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def look(self, connection: sa.Connection) -> Iterator[None]:
-        yield  # each statement is its own transaction when none was begun
+    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+        if not writes:
+            return
+        try:
+            if not failed:
+                driver.execute("COMMIT")
+        finally:
+            driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -193,39 +193,24 @@ class PostgreSQL(Dialect):
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl)), TimeColumn())
 
-    def atomic(self, connection: sa.Connection) -> bool:
-        driver: Any = connection.connection.dbapi_connection
-        return not driver.autocommit
-
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement
 
-    @contextmanager
-    def once(self, connection: sa.Connection) -> Iterator[None]:
-        # A transaction around one statement costs three round trips, autocommit one. It is set back in any case: left
-        # on, the next transaction on this pooled connection could not be rolled back.
-        driver: Any = connection.connection.dbapi_connection
-        if driver.autocommit:
-            yield
-            return
+    def start(self, driver: Any, *, writes: bool) -> None:
+        # A transaction around one statement costs three round trips, autocommit one.
         driver.autocommit = True
-        try:
-            yield
-        finally:
-            if not driver.closed:
-                driver.autocommit = False
 
-    look = once
+    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+        # Left on, the next transaction on this pooled connection could not be rolled back.
+        if not driver.closed:
+            driver.autocommit = False
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         # READ COMMITTED shows each statement its own moment.
-        with self.once(connection):
-            connection.connection.cursor().execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            try:
-                yield
-            finally:
-                connection.connection.rollback()
+        with connection.begin():
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
 
     def ours(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
@@ -274,7 +259,7 @@ class PostgreSQL(Dialect):
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 
 
-def of(connection: sa.Connection | sa.Engine) -> Dialect:
+def of(connection: Lent | sa.Engine) -> Dialect:
     """Say which dialect a connection or an engine speaks; ValueError for a database or driver we do not know."""
     dialect = _DIALECTS.get(connection.dialect.name)
     if dialect is None or connection.dialect.driver not in dialect.drivers:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry, Pool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, Pool, PoolResetState, QueuePool
 
 Durability = Literal["full", "normal"]
 
@@ -107,7 +107,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     if threshold is not None:  # in the URL it would reach the driver as text, and break every statement
         connect_args["prepare_threshold"] = _prepare_threshold(threshold)
         url = url.difference_update_query(["prepare_threshold"])
-    options["connect_args"] = connect_args
+    options = {"pool_reset_on_return": None} | options | {"connect_args": connect_args}
     engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), **options)
 
     @event.listens_for(engine, "connect")
@@ -115,6 +115,12 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
         driver.autocommit = True
         driver.execute("SET TIME ZONE 'UTC'")
         driver.autocommit = False
+
+    @event.listens_for(engine, "reset")
+    def rolled_back(driver: Any, _: ConnectionPoolEntry, state: PoolResetState) -> None:
+        # The pool's own reset rolls back whether or not there is a transaction, and the driver takes its time over it.
+        if not state.terminate_only and not driver.closed and driver.pgconn.transaction_status:
+            driver.rollback()
 
     @event.listens_for(engine, "checkin")
     def idle_since(driver: Any, entry: ConnectionPoolEntry) -> None:

@@ -108,17 +108,22 @@ class Store:
         new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
         first = self._batch(messages)
         now = self._access.now()
-        with self._access.write() as connection:
-            made = self._insert(connection, now, new, first)
-            if made is None:
-                raise sessions.exists_error(connection, now, new.key)
-            return made
+        if first.rows:
+            with self._access.write() as connection:
+                made = self._insert(connection, now, new, first)
+                if made is None:
+                    raise sessions.exists_error(connection, now, new.key)
+                return made
+        with self._access.once() as lent:
+            bare = sessions.insert(lent, now, new)
+            if bare is None:
+                raise sessions.exists_error(lent, now, new.key)
+            return Session(**dict(bare))
 
     def get(self, key: str) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number."""
-        now = self._access.now()
-        with self._access.read() as connection:
-            return self._get(connection, now, key)
+        with self._access.look() as connection:
+            return operations.load(connection, self._access.now(), key)
 
     def get_or_create(
         self,
@@ -152,7 +157,7 @@ class Store:
         with self._access.write() as connection:
             if renew:
                 sessions.delete_expired(connection, now, key)
-            return self._insert(connection, now, new, first) or self._get(connection, now, key)
+            return self._insert(connection, now, new, first) or operations.load(connection, now, key)
 
     def info(self, key: str) -> SessionInfo:
         """Load a session without its messages: one row."""
@@ -329,13 +334,7 @@ class Store:
         if not first.rows:
             return Session(**dict(made))
         operations.append_new_ids(connection, now, new.key, first)
-        return Store._get(connection, now, new.key)
-
-    @staticmethod
-    def _get(connection: sa.Connection, now: datetime, key: str) -> Session:
-        row = sessions.row_of(connection, now, key)
-        found = operations.read(connection, now, key, Range(before=row["last_seq"] + 1)) if row["last_seq"] else []
-        return Session(**row, messages=found)
+        return operations.load(connection, now, new.key)
 
     def _append(
         self, key: str, messages: Sequence[Message], after: int | None, replace_after: int | None = None

@@ -24,9 +24,9 @@ from lango_store.columns import (
     encode_role,
     encode_text,
 )
-from lango_store.dialect import Dialect
+from lango_store.dialect import Dialect, Lent
 from lango_store.errors import Conflict, DamagedMessage, InvalidMessage
-from lango_store.model import Message, ToolCall
+from lango_store.model import Message, Session, ToolCall
 from lango_store.operations import sessions
 from lango_store.operations.sessions import KEY, LIVE, MESSAGE, NOW, SESSION
 from lango_store.statement import Statement
@@ -185,21 +185,20 @@ _insert_statement = Statement(
 )
 
 
-def append(connection: sa.Connection, now: datetime, key: str, new: Batch, after: int | None = None) -> list[Message]:
+def append(connection: Lent, now: datetime, key: str, new: Batch, after: int | None = None) -> list[Message]:
     """Add messages at the end of a live session, and give them back as stored.
 
-    Raises `IdIsThere`, with nothing written, where telling old from new takes a transaction and this is none.
+    Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
     """
     checked_key(key)
-    spoken = dialect.of(connection)
-    if new.ids and spoken.atomic(connection):
+    if new.ids and isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
         return append_new_ids(connection, now, key, new, after)
     if new.repeats:
         raise IdIsThere
     try:
         return _append(connection, now, key, new, after)
     except Exception as error:
-        if new.ids and (isinstance(error, Conflict) or spoken.is_duplicate(error)):
+        if new.ids and (isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error)):
             raise IdIsThere from None
         raise
 
@@ -232,7 +231,7 @@ def _replayed(message: Message) -> Message:
     return message.model_copy(update={"replayed": True})
 
 
-def _append(connection: sa.Connection, now: datetime, key: str, new: Batch, after: int | None) -> list[Message]:
+def _append(connection: Lent, now: datetime, key: str, new: Batch, after: int | None) -> list[Message]:
     if not new.rows:
         sessions.refuse(connection, now, key, after)
         return []
@@ -263,7 +262,7 @@ def _append(connection: sa.Connection, now: datetime, key: str, new: Batch, afte
 
 
 def _write(
-    connection: sa.Connection, spoken: Dialect, values: Mapping[str, Any], rows: list[dict[str, Any]], *, compare: bool
+    connection: Lent, spoken: Dialect, values: Mapping[str, Any], rows: list[dict[str, Any]], *, compare: bool
 ) -> int | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
     if spoken.modifying_cte:
@@ -320,6 +319,39 @@ _forwards = Statement(lambda d: _read(d, backwards=False))
 _backwards = Statement(lambda d: _read(d, backwards=True))
 
 
+_whole = Statement(
+    lambda _: (
+        sa.select(*_COLUMNS)
+        .where(
+            MESSAGE.c.session_key == KEY,
+            MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
+            sa.select(SESSION.c.last_seq - SESSION.c.message_count).where(SESSION.c.key == KEY).scalar_subquery()
+            == sa.bindparam("removed", type_=sa.BigInteger(), required=True),
+        )
+        .order_by(MESSAGE.c.seq)
+    )
+)
+
+
+def load(connection: Lent, now: datetime, key: str) -> Session:
+    """Load a live session and its messages as they were at one moment, without a transaction.
+
+    An append adds as much to `last_seq` as to `message_count`; whatever takes messages away lets their difference grow.
+    So messages up to `last_seq` are those that the session's row counted, unless that difference is another one now.
+    """
+    removed = -1
+    while True:
+        row = sessions.row_of(connection, now, key)
+        known, removed = removed, row["last_seq"] - row["message_count"]
+        if not row["message_count"]:
+            return sessions.valued(Session, row)
+        values = {"key": key, "last_seq": row["last_seq"], "removed": removed}
+        if rows := _whole.run(connection, values):
+            return sessions.valued(Session, row | {"messages": decoded(key, rows)})
+        if removed == known:  # nobody took messages away: the count is wrong
+            return sessions.valued(Session, row)
+
+
 @dataclass(frozen=True)
 class Range:
     """Which messages: those with `after < seq < before`, of these the first `limit` or the last `last`."""
@@ -338,7 +370,7 @@ class Range:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
 
 
-def read(connection: sa.Connection, now: datetime, key: str, chosen: Range) -> list[Message]:
+def read(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
     statement = _forwards if chosen.last is None else _backwards
     bound = chosen.limit if chosen.last is None else chosen.last
@@ -380,7 +412,7 @@ _find = Statement(
 )
 
 
-def find(connection: sa.Connection, now: datetime, key: str, message_id: str) -> Message | None:
+def find(connection: Lent, now: datetime, key: str, message_id: str) -> Message | None:
     """Look up a message of a live session by its id."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -24,6 +24,7 @@ from lango_store.columns import (
     encode_json,
     encode_text,
 )
+from lango_store.dialect import Lent
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -101,10 +102,13 @@ def decoded(row: Sequence[Any]) -> dict[str, Any]:
     return value
 
 
-def _info(row: Sequence[Any]) -> SessionInfo:
-    value = decoded(row)
+Info = TypeVar("Info", bound=SessionInfo)
+
+
+def valued(kind: type[Info], value: dict[str, Any]) -> Info:
+    """Make a decoded row a value."""
     try:
-        return SessionInfo.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         raise DamagedMessage(value["key"], 0, str(error.errors()[0]["loc"][0]), error.errors()[0]["msg"]) from None
 
@@ -114,7 +118,7 @@ def _info(row: Sequence[Any]) -> SessionInfo:
 _one = Statement(lambda _: sa.select(sa.literal_column("1")))
 
 
-def ping(connection: sa.Connection) -> None:
+def ping(connection: Lent) -> None:
     """Ask the database for a sign of life."""
     _one.run(connection, {})
 
@@ -122,7 +126,7 @@ def ping(connection: sa.Connection) -> None:
 _select = Statement(lambda _: sa.select(*_COLUMNS).where(SESSION.c.key == KEY))
 
 
-def row_of(connection: sa.Connection, now: datetime, key: str) -> dict[str, Any]:
+def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
     """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
     rows = _select.run(connection, {"key": checked_key(key)})
     if not rows:
@@ -133,12 +137,12 @@ def row_of(connection: sa.Connection, now: datetime, key: str) -> dict[str, Any]
     return value
 
 
-def info(connection: sa.Connection, now: datetime, key: str) -> SessionInfo:
+def info(connection: Lent, now: datetime, key: str) -> SessionInfo:
     """Look up a live session without its messages."""
-    return SessionInfo.model_validate(row_of(connection, now, key))
+    return valued(SessionInfo, row_of(connection, now, key))
 
 
-def refuse(connection: sa.Connection, now: datetime, key: str, after: int | None = None) -> None:
+def refuse(connection: Lent, now: datetime, key: str, after: int | None = None) -> None:
     """Raise why a write to the session met no row; returns if by now there is no reason left."""
     value = row_of(connection, now, key)
     if after is not None and value["last_seq"] != after:
@@ -148,7 +152,7 @@ def refuse(connection: sa.Connection, now: datetime, key: str, after: int | None
 _expiry = Statement(lambda _: sa.select(SESSION.c.expires_at).where(SESSION.c.key == KEY))
 
 
-def exists(connection: sa.Connection, now: datetime, key: str) -> bool:
+def exists(connection: Lent, now: datetime, key: str) -> bool:
     """Tell whether a live session has this key."""
     rows = _expiry.run(connection, {"key": checked_key(key)})
     return bool(rows) and not _past(rows[0][0], now)
@@ -163,7 +167,7 @@ _lock = Statement(
 )
 
 
-def lock(connection: sa.Connection, now: datetime, key: str) -> tuple[int, int]:
+def lock(connection: Lent, now: datetime, key: str) -> tuple[int, int]:
     """Keep other writers out of a live session until the transaction ends; gives last_seq and message_count."""
     while True:
         rows = _lock.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
@@ -195,7 +199,7 @@ class New:
     fields: Mapping[str, Any]
 
 
-def insert(connection: sa.Connection, now: datetime, new: New) -> SessionInfo | None:
+def insert(connection: Lent, now: datetime, new: New) -> SessionInfo | None:
     """Make a session, or give None if its key is there already, live or expired."""
     ttl_seconds = seconds(new.ttl)
     given = {name: value for name, value in new.fields.items() if value is not None}
@@ -215,7 +219,7 @@ def insert(connection: sa.Connection, now: datetime, new: New) -> SessionInfo | 
     return value.model_copy(update=given)
 
 
-def exists_error(connection: sa.Connection, now: datetime, key: str) -> SessionExists:
+def exists_error(connection: Lent, now: datetime, key: str) -> SessionExists:
     """Make the error for a key that is taken, saying whether its session has expired."""
     rows = _expiry.run(connection, {"key": checked_key(key)})
     return SessionExists(key, expired=bool(rows) and _past(rows[0][0], now))
@@ -331,7 +335,7 @@ def _count(*conditions: str) -> Statement:
     )
 
 
-def page(connection: sa.Connection, now: datetime, chosen: Filter, limit: int, cursor: str | None) -> Page:
+def page(connection: Lent, now: datetime, chosen: Filter, limit: int, cursor: str | None) -> Page:
     """List sessions, the last updated first, from a cursor on."""
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
@@ -342,11 +346,11 @@ def page(connection: sa.Connection, now: datetime, chosen: Filter, limit: int, c
         moment, values["cursor_key"] = _read_cursor(cursor)
         values["cursor_time"] = spoken.time(moment)
         conditions += ("cursor",)
-    items = [_info(row) for row in _page(*conditions).run(connection, values)]
+    items = [valued(SessionInfo, decoded(row)) for row in _page(*conditions).run(connection, values)]
     return Page(items=items[:limit], next=_cursor(items[limit - 1]) if len(items) > limit else None)
 
 
-def count(connection: sa.Connection, now: datetime, chosen: Filter) -> int:
+def count(connection: Lent, now: datetime, chosen: Filter) -> int:
     """Count sessions."""
     rows = _count(*chosen.named()).run(connection, chosen.values(dialect.of(connection), now))
     return int(rows[0][0])

@@ -1,0 +1,119 @@
+"""Who is measured: each has the same verbs, and runs in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from benchmarks.floors import PostgresFloor, SqliteFloor
+from lango_store import Message, Store, ToolCall
+from lango_store.engine import create_engine
+from lango_store.tables import MessageRow, SessionRow
+
+
+class Contender(Protocol):
+    """What can be measured of anybody."""
+
+    def create(self, key: str) -> Any: ...
+    def append(self, key: str, message: dict[str, Any]) -> Any: ...
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> Any: ...
+    def load(self, key: str) -> list[Any]: ...
+    def last(self, key: str, n: int) -> list[Any]: ...
+    def recent(self, n: int) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+def value(message: dict[str, Any]) -> Message:
+    """Make a payload one of our values, as an application would."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        return Message(**message)
+    rest = {name: each for name, each in message.items() if name != "tool_calls"}
+    return Message(**rest, tool_calls=[ToolCall(**call) for call in calls])
+
+
+class Ours:
+    """lango_store."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(url)
+
+    def create(self, key: str) -> None:
+        self.store.create(key)
+
+    def append(self, key: str, message: dict[str, Any]) -> int:
+        return self.store.append_message(key, value(message)).seq
+
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
+        return self.store.append_messages(key, [value(message) for message in messages])[-1].seq
+
+    def load(self, key: str) -> list[Message]:
+        return self.store.get(key).messages
+
+    def last(self, key: str, n: int) -> list[Message]:
+        return self.store.messages(key, last=n)
+
+    def recent(self, n: int) -> list[Any]:
+        return self.store.list_sessions(limit=n).items
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class NaiveOrm:
+    """The same tables the way tutorials do it: `session.add`, `commit`."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url)
+
+    def create(self, key: str) -> None:
+        now = datetime.now(UTC)
+        with orm.Session(self._engine) as session:
+            session.add(SessionRow(key=key, created_at=now, updated_at=now))
+            session.commit()
+
+    def append(self, key: str, message: dict[str, Any]) -> int:
+        return self.append_many(key, [message])
+
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
+        now = datetime.now(UTC)
+        with orm.Session(self._engine) as session:
+            found = session.get_one(SessionRow, key, with_for_update=True)
+            for message in messages:
+                found.last_seq += 1
+                session.add(MessageRow(session_key=key, seq=found.last_seq, created_at=now, **message))
+            found.message_count += len(messages)
+            found.updated_at = now
+            last = found.last_seq
+            session.commit()
+        return last
+
+    def load(self, key: str) -> list[Any]:
+        with orm.Session(self._engine) as session:
+            option = orm.selectinload(SessionRow.messages)  # type: ignore[arg-type]
+            return list(session.get_one(SessionRow, key, options=[option]).messages)
+
+    def last(self, key: str, n: int) -> list[Any]:
+        query = sa.select(MessageRow).where(MessageRow.session_key == key)  # type: ignore[arg-type]
+        with orm.Session(self._engine) as session:
+            return list(session.scalars(query.order_by(sa.desc(MessageRow.seq)).limit(n)))[::-1]  # type: ignore[arg-type]
+
+    def recent(self, n: int) -> list[Any]:
+        query = sa.select(SessionRow).order_by(sa.desc(SessionRow.updated_at), sa.desc(SessionRow.key))  # type: ignore[arg-type]
+        with orm.Session(self._engine) as session:
+            return list(session.scalars(query.limit(n)))
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def floor(url: str) -> Contender:
+    """Give the floor of a database."""
+    return SqliteFloor(url) if url.startswith("sqlite") else PostgresFloor(url)
+
+
+CONTENDERS: dict[str, Callable[[str], Contender]] = {"floor": floor, "lango_store": Ours, "orm": NaiveOrm}

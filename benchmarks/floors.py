@@ -1,0 +1,178 @@
+"""The floors: what somebody would write by hand over the driver, on our tables and indexes, and nothing more."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+COLUMNS = "role, author, name, tool_call_id, content, tool_calls, created_at"
+COUNTS = "last_seq = last_seq + {n}, message_count = message_count + {n}, updated_at = {now}"
+
+
+def _loaded(rows: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "seq": seq,
+            "role": role,
+            "author": author,
+            "name": name,
+            "tool_call_id": tool_call_id,
+            "content": json.loads(content),
+            "tool_calls": json.loads(calls) if calls else [],
+            "created_at": created_at,
+        }
+        for seq, role, author, name, tool_call_id, content, calls, created_at in rows
+    ]
+
+
+class SqliteFloor:
+    """`sqlite3` with `BEGIN IMMEDIATE`, `UPDATE … RETURNING`, `INSERT`, `COMMIT`."""
+
+    def __init__(self, url: str) -> None:
+        path = sa.make_url(url).database
+        assert path is not None
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            self._connection.execute(f"PRAGMA {pragma}")
+
+    def create(self, key: str) -> None:
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._connection.execute(
+            "INSERT INTO lango_session (key, created_at, updated_at) VALUES (?, ?, ?)", (key, now, now)
+        )
+
+    def append(self, key: str, message: dict[str, Any]) -> int:
+        return self.append_many(key, [message])
+
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
+        execute = self._connection.execute
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        n = len(messages)
+        execute("BEGIN IMMEDIATE")
+        try:
+            counts = COUNTS.format(n="?", now="?")
+            (last,) = execute(
+                f"UPDATE lango_session SET {counts} WHERE key = ? RETURNING last_seq", (n, n, now, key)
+            ).fetchone()
+            self._connection.executemany(
+                f"INSERT INTO lango_message (session_key, seq, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        key,
+                        last - n + 1 + place,
+                        m["role"],
+                        m.get("author"),
+                        m.get("name"),
+                        m.get("tool_call_id"),
+                        json.dumps(m["content"]),
+                        json.dumps(m["tool_calls"]) if "tool_calls" in m else None,
+                        now,
+                    )
+                    for place, m in enumerate(messages)
+                ],
+            )
+        except BaseException:
+            execute("ROLLBACK")
+            raise
+        execute("COMMIT")
+        return int(last)
+
+    def load(self, key: str) -> list[dict[str, Any]]:
+        self._connection.execute("SELECT * FROM lango_session WHERE key = ?", (key,)).fetchone()
+        query = f"SELECT seq, {COLUMNS} FROM lango_message WHERE session_key = ? ORDER BY seq"
+        return _loaded(self._connection.execute(query, (key,)).fetchall())
+
+    def last(self, key: str, n: int) -> list[dict[str, Any]]:
+        query = f"SELECT seq, {COLUMNS} FROM lango_message WHERE session_key = ? ORDER BY seq DESC LIMIT ?"
+        return _loaded(self._connection.execute(query, (key, n)).fetchall()[::-1])
+
+    def recent(self, n: int) -> list[Any]:
+        query = "SELECT key, agent_id, title, last_seq, updated_at FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT ?"
+        return self._connection.execute(query, (n,)).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresFloor:
+    """psycopg with one prepared data-modifying CTE in autocommit."""
+
+    def __init__(self, url: str) -> None:
+        given = sa.make_url(url)
+        text = given.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connection = psycopg.connect(text, autocommit=True)
+
+    def create(self, key: str) -> None:
+        now = datetime.now(UTC)
+        self._connection.execute(
+            "INSERT INTO lango_session (key, created_at, updated_at) VALUES (%s, %s, %s)", (key, now, now)
+        )
+
+    def append(self, key: str, message: dict[str, Any]) -> int:
+        counts = COUNTS.format(n=1, now="%(now)s")
+        calls = message.get("tool_calls")
+        row = self._connection.execute(
+            f"WITH s AS (UPDATE lango_session SET {counts} WHERE key = %(key)s RETURNING last_seq) "
+            f"INSERT INTO lango_message (session_key, seq, {COLUMNS}) SELECT %(key)s, last_seq, %(role)s, %(author)s, "
+            "%(name)s, %(tool_call_id)s, %(content)s::json, %(tool_calls)s::json, %(now)s FROM s RETURNING seq",
+            {
+                "key": key,
+                "now": datetime.now(UTC),
+                "role": message["role"],
+                "author": message.get("author"),
+                "name": message.get("name"),
+                "tool_call_id": message.get("tool_call_id"),
+                "content": json.dumps(message["content"]),
+                "tool_calls": json.dumps(calls) if calls else None,
+            },
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
+        names = ("role", "author", "name", "tool_call_id")
+        n = len(messages)
+        counts = COUNTS.format(n="%(n)s", now="%(now)s")
+        row = self._connection.execute(
+            f"WITH s AS (UPDATE lango_session SET {counts} WHERE key = %(key)s RETURNING last_seq), "
+            f"i AS (INSERT INTO lango_message (session_key, seq, {COLUMNS}) "
+            "SELECT %(key)s, last_seq - %(n)s + place, a, b, c, d, e::json, f::json, %(now)s FROM s, unnest("
+            "%(role)b::text[], %(author)b::text[], %(name)b::text[], %(tool_call_id)b::text[], %(content)b::text[], "
+            "%(tool_calls)b::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, place)) SELECT last_seq FROM s",
+            {
+                "key": key,
+                "now": datetime.now(UTC),
+                "n": n,
+                "content": [json.dumps(m["content"]) for m in messages],
+                "tool_calls": [json.dumps(m["tool_calls"]) if "tool_calls" in m else None for m in messages],
+            }
+            | {name: [m.get(name) for m in messages] for name in names},
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def load(self, key: str) -> list[dict[str, Any]]:
+        self._connection.execute("SELECT * FROM lango_session WHERE key = %s", (key,)).fetchone()
+        return _loaded(self._connection.execute(f"{self._select} ORDER BY seq", (key,)).fetchall())
+
+    def last(self, key: str, n: int) -> list[dict[str, Any]]:
+        return _loaded(
+            self._connection.execute(f"{self._select} ORDER BY seq DESC LIMIT %s", (key, n)).fetchall()[::-1]
+        )
+
+    _select = (
+        "SELECT seq, role, author, name, tool_call_id, content::text, tool_calls::text, created_at "
+        "FROM lango_message WHERE session_key = %s"
+    )
+
+    def recent(self, n: int) -> list[Any]:
+        query = "SELECT key, agent_id, title, last_seq, updated_at FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT %s"
+        return self._connection.execute(query, (n,)).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()

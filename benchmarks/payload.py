@@ -1,0 +1,56 @@
+"""What is written: turns of a user's text, an assistant's tool calls and the tools' outputs, the same for everybody."""
+
+from __future__ import annotations
+
+import random
+import string
+from typing import Any
+
+WORDS = ["".join(random.Random(n).choices(string.ascii_lowercase, k=2 + n % 9)) for n in range(500)]
+
+
+def text(source: random.Random, characters: int) -> str:
+    """Make words of about that many characters."""
+    words: list[str] = []
+    length = 0
+    while length < characters:
+        words.append(source.choice(WORDS))
+        length += len(words[-1]) + 1
+    return " ".join(words)
+
+
+def output(source: random.Random) -> dict[str, Any]:
+    """Make a tool's output of 1 to 8 kB."""
+    rows = [
+        {
+            "id": source.randrange(10**6),
+            "score": source.random(),
+            "ok": source.random() < 0.5,
+            "text": text(source, 120),
+        }
+        for _ in range(source.randint(5, 42))
+    ]
+    return {"rows": rows, "next": None}
+
+
+def message(number: int) -> dict[str, Any]:
+    """Make the message of that number: a user's, an assistant's with tool calls, a tool's, an assistant's answer."""
+    source = random.Random(number)
+    match number % 4:
+        case 0:
+            return {"role": "user", "content": text(source, source.randint(200, 2000))}
+        case 1:
+            calls = [
+                {"id": f"call_{number}_{n}", "name": "search", "arguments": {"query": text(source, 60), "limit": 20}}
+                for n in range(source.randint(1, 2))
+            ]
+            return {"role": "assistant", "content": text(source, 100), "author": "planner", "tool_calls": calls}
+        case 2:
+            return {"role": "tool", "content": output(source), "name": "search", "tool_call_id": f"call_{number - 1}_0"}
+        case _:
+            return {"role": "assistant", "content": text(source, source.randint(200, 800)), "author": "planner"}
+
+
+def messages(number: int, start: int = 0) -> list[dict[str, Any]]:
+    """Make that many messages."""
+    return [message(n) for n in range(start, start + number)]
