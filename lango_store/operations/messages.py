@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -285,6 +286,7 @@ def _write(
 # Read
 
 _READ: Final = ("seq", "turn_no", *_GIVEN)
+_MANY: Final = 500
 _many: Final = TypeAdapter(list[Message])
 
 
@@ -435,6 +437,20 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
 
 def decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Make rows messages, all in one validation; `DamagedMessage` names the first that cannot be read."""
+    if len(rows) < _MANY:
+        return _decoded(key, rows)
+    # Nothing here makes a cycle, and the collector, called again and again by so many new containers, would take as
+    # long as all the rest.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _decoded(key, rows)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     values: list[dict[str, Any]] = []
     for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": role, "seq": seq}
