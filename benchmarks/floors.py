@@ -13,6 +13,42 @@ import sqlalchemy as sa
 COLUMNS = "role, author, name, tool_call_id, content, tool_calls, created_at"
 COUNTS = "last_seq = last_seq + {n}, message_count = message_count + {n}, updated_at = {now}"
 
+RECENT = (
+    "SELECT key, agent_id, user_id, title, model, {settings}, {metadata}, {tools}, created_at, updated_at, expires_at, "
+    "ttl_seconds, last_seq, message_count, token_count, turn_count, last_consolidated, forked_from "
+    "FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT {limit}"
+)
+LISTED = [
+    "key",
+    "agent_id",
+    "user_id",
+    "title",
+    "model",
+    "settings",
+    "metadata",
+    "tools",
+    "created_at",
+    "updated_at",
+    "expires_at",
+    "ttl_seconds",
+    "last_seq",
+    "message_count",
+    "token_count",
+    "turn_count",
+    "last_consolidated",
+    "forked_from",
+]
+TEXTS = {"settings": "settings", "metadata": "metadata", "tools": "tools"}
+CASTS = {name: f"{name}::text" for name in TEXTS}
+
+
+def _listed(rows: list[Any]) -> list[dict[str, Any]]:
+    found = [dict(zip(LISTED, row, strict=True)) for row in rows]
+    for each in found:
+        for name in TEXTS:
+            each[name] = json.loads(each[name]) if each[name] else None
+    return found
+
 
 def _loaded(rows: list[Any]) -> list[dict[str, Any]]:
     return [
@@ -92,8 +128,7 @@ class SqliteFloor:
         return _loaded(self._connection.execute(query, (key, n)).fetchall()[::-1])
 
     def recent(self, n: int) -> list[Any]:
-        query = "SELECT key, agent_id, title, last_seq, updated_at FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT ?"
-        return self._connection.execute(query, (n,)).fetchall()
+        return _listed(self._connection.execute(RECENT.format(limit="?", **TEXTS), (n,)).fetchall())
 
     def close(self) -> None:
         self._connection.close()
@@ -171,8 +206,7 @@ class PostgresFloor:
     )
 
     def recent(self, n: int) -> list[Any]:
-        query = "SELECT key, agent_id, title, last_seq, updated_at FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT %s"
-        return self._connection.execute(query, (n,)).fetchall()
+        return _listed(self._connection.execute(RECENT.format(limit="%s", **CASTS), (n,)).fetchall())
 
     def close(self) -> None:
         self._connection.close()

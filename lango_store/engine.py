@@ -20,6 +20,7 @@ BEGIN_OPTION: Final = "lango_store_begin"
 """The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
 
 _TIMEOUT: Final = 30.0
+_POOL: Final = {"pool_size": 16, "max_overflow": 0}  # a connection above the size would be made and closed every time
 _IDLE_BEFORE_PING: Final = 30.0
 
 
@@ -60,6 +61,8 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     options["connect_args"] = connect_args | options.get("connect_args", {})
     if in_memory:  # one connection is one database: threads take turns
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+    elif "poolclass" not in options:
+        options = _POOL | options
     engine = sa.create_engine(url, **options)
 
     @event.listens_for(engine, "connect")
@@ -108,6 +111,8 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
         connect_args["prepare_threshold"] = _prepare_threshold(threshold)
         url = url.difference_update_query(["prepare_threshold"])
     options = {"pool_reset_on_return": None} | options | {"connect_args": connect_args}
+    if "poolclass" not in options:
+        options = _POOL | options
     engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), **options)
 
     @event.listens_for(engine, "connect")

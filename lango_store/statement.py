@@ -23,14 +23,15 @@ class Statement:
         self._compiled: dict[tuple[str, str], _Compiled] = {}
 
     def run(self, connection: Lent, values: Mapping[str, Any]) -> list[Any]:
-        """Execute with these values and give the rows back, [] for a statement without any."""
+        """Execute a statement that returns rows with these values, and give them back."""
         compiled = self._for(connection)
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
-            return list(cursor.fetchall()) if cursor.description else []
+            rows: list[Any] = cursor.fetchall()  # type: ignore[assignment]
+            return rows
         finally:
             cursor.close()
 
