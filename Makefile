@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint check clean
+.PHONY: demo test lint check bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -19,6 +19,9 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 check: lint test
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) build dist

@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import payload
+from benchmarks.peers import PEER_WORKS, PEERS, peer_agrees
 from benchmarks.picture import Curve, draw
 from benchmarks.works import CURVE_SIZES, SCALES, WORKS, contents_agree
 from lango_store import schema
@@ -91,13 +93,18 @@ def main() -> None:
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
     parser.add_argument("--rounds", type=int, help="that many rounds of each work")
     parser.add_argument("--orm", action="store_true", help="measure the naive ORM way too")
+    parser.add_argument("--peers", action="store_true", help=f"measure {' and '.join(PEERS)} too, if installed")
     parser.add_argument("--picture", type=Path, help="draw the growth curves into this SVG file")
     options = parser.parse_args()
     console = Console()
-    names = ["floor", "lango_store", *(["orm"] if options.orm else [])]
+    names = ["floor", "lango_store", *(["orm"] if options.orm else []), *(PEERS if options.peers else [])]
     with databases(options.database) as urls:
         for database, url in urls.items():
             console.print(f"{database}: {contents_agree(url)} messages compared field by field, all equal")
+            for name in PEERS if options.peers else ():
+                console.print(
+                    f"{name}: {peer_agrees(PEERS[name](url), payload.messages(40))} contents compared, all equal"
+                )
             workers = [Worker(name, url) for name in names]
             console.print(measured(database, workers, options))
             if options.picture:
@@ -118,11 +125,12 @@ def measured(database: str, workers: list[Worker], options: argparse.Namespace) 
         rounds = options.rounds or (work.full if options.full else work.rounds)
         if (options.only and name not in options.only) or not rounds:
             continue
-        for worker in workers:
+        able = [worker for worker in workers if worker.name not in PEERS or name in PEER_WORKS]
+        for worker in able:
             worker.say(prepare=name)
-        found = in_turns(workers, rounds)
+        found = in_turns(able, rounds)
         floor = found["floor"]
-        ratios = [f"{ratio(found[worker.name], floor):.2f}" for worker in workers[1:]]
+        ratios = [f"{ratio(found[w.name], floor):.2f}" if w in able else "" for w in workers[1:]]
         shown = f"{statistics.median(floor) * SCALES[work.unit]:.4g} {work.unit}"
         bar = work.bars[0 if database == "SQLite" else 1]
         table.add_row(work.title, shown, *ratios, f"{bar:.2f}", str(rounds))

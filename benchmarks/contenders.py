@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import orm
+from sqlmodel import col
 
 from benchmarks.floors import PostgresFloor, SqliteFloor
 from lango_store import Message, Store, ToolCall
@@ -98,12 +99,12 @@ class NaiveOrm:
             return list(session.get_one(SessionRow, key, options=[option]).messages)
 
     def last(self, key: str, n: int) -> list[Any]:
-        query = sa.select(MessageRow).where(MessageRow.session_key == key)  # type: ignore[arg-type]
+        query = sa.select(MessageRow).where(col(MessageRow.session_key) == key)
         with orm.Session(self._engine) as session:
-            return list(session.scalars(query.order_by(sa.desc(MessageRow.seq)).limit(n)))[::-1]  # type: ignore[arg-type]
+            return list(session.scalars(query.order_by(col(MessageRow.seq).desc()).limit(n)))[::-1]
 
     def recent(self, n: int) -> list[Any]:
-        query = sa.select(SessionRow).order_by(sa.desc(SessionRow.updated_at), sa.desc(SessionRow.key))  # type: ignore[arg-type]
+        query = sa.select(SessionRow).order_by(col(SessionRow.updated_at).desc(), col(SessionRow.key).desc())
         with orm.Session(self._engine) as session:
             return list(session.scalars(query.limit(n)))
 

@@ -18,26 +18,7 @@ RECENT = (
     "ttl_seconds, last_seq, message_count, token_count, turn_count, last_consolidated, forked_from "
     "FROM lango_session ORDER BY updated_at DESC, key DESC LIMIT {limit}"
 )
-LISTED = [
-    "key",
-    "agent_id",
-    "user_id",
-    "title",
-    "model",
-    "settings",
-    "metadata",
-    "tools",
-    "created_at",
-    "updated_at",
-    "expires_at",
-    "ttl_seconds",
-    "last_seq",
-    "message_count",
-    "token_count",
-    "turn_count",
-    "last_consolidated",
-    "forked_from",
-]
+LISTED = RECENT.removeprefix("SELECT ").split(" FROM ")[0].replace("{", "").replace("}", "").split(", ")
 TEXTS = {"settings": "settings", "metadata": "metadata", "tools": "tools"}
 CASTS = {name: f"{name}::text" for name in TEXTS}
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.peers import PEERS
 from benchmarks.works import CURVES, WORKS, Run
 
 
 def main() -> None:
     """Answer `{"prepare": name}`, `{"curve": [name, size]}` and `{"run": n}`, a line each."""
     name, url = sys.argv[1:]
-    contender = CONTENDERS[name](url)
+    contender: Contender = (PEERS | CONTENDERS)[name](url)
     run: Run | None = None
     for line in sys.stdin:
         order = json.loads(line)

@@ -16,7 +16,7 @@ from lango_store.errors import (
     SessionExpired,
     SessionNotFound,
 )
-from lango_store.model import UNSET, Message, MessageRole, Page, Session, SessionInfo, ToolCall
+from lango_store.model import UNSET, ExpiryReport, Message, MessageRole, Page, Session, SessionInfo, ToolCall
 from lango_store.store import Store
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "DamagedMessage",
     "DatabaseBusy",
     "DatabaseUnavailable",
+    "ExpiryReport",
     "InvalidCursor",
     "InvalidKey",
     "InvalidMessage",

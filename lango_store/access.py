@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -91,9 +92,13 @@ class Access:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
         return _Direct(self, writes=True) if self._lender is None else self._lend_callers(savepoint=False)
 
+    def read(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment."""
+        return self._lend("snapshot") if self._lender is None else self._lend_callers(savepoint=False)
+
     def write(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
-        return self._lend() if self._lender is None else self._lend_callers(savepoint=True)
+        return self._lend("transaction") if self._lender is None else self._lend_callers(savepoint=True)
 
     def using(self, lender: sa.Connection | orm.Session) -> Access:
         """Give the same access on the caller's own connection; what it writes, the caller commits."""
@@ -119,12 +124,12 @@ class Access:
             self.engine.dispose()
 
     @contextmanager
-    def _lend(self) -> Iterator[sa.Connection]:
+    def _lend(self, way: Literal["snapshot", "transaction"]) -> Iterator[sa.Connection]:
         spoken = self.ready()
         try:
             with self.engine.connect() as connection:
                 try:
-                    with spoken.transaction(connection):
+                    with getattr(spoken, way)(connection):
                         yield connection
                 except BaseException:
                     if getattr(connection.connection.dbapi_connection, "closed", False):

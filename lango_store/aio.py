@@ -102,12 +102,19 @@ class AsyncStore:
     append_messages = awaited(Store.append_messages)
     messages = awaited(Store.messages)
     all_messages = awaited(Store.all_messages)
+    salvage = awaited(Store.salvage)
     find_message = awaited(Store.find_message)
     pop_message = awaited(Store.pop_message)
     truncate = awaited(Store.truncate)
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
+    stats = awaited(Store.stats)
+    examine = awaited(Store.examine)
+
+    expire = awaited(Store.expire)
+    delete_where = awaited(Store.delete_where)
+    restore = awaited(Store.restore)
 
     async def iter_messages(
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500

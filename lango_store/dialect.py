@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store.columns import TimeColumn, encode_time_text
@@ -74,6 +75,14 @@ class Dialect:
         raise NotImplementedError
         yield
 
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        """Tell how many bytes tables and their indexes take."""
+        raise NotImplementedError
+
+    def free_bytes(self, connection: sa.Connection) -> int | None:
+        """Tell how many bytes of the database are free for new rows; None where it does not tell."""
+        raise NotImplementedError
+
     def ours(self, error: BaseException) -> LangoStoreError:
         """Make a driver's error one of ours."""
         raise NotImplementedError
@@ -87,6 +96,10 @@ class Dialect:
         """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
         raise NotImplementedError
         yield
+
+    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        """Give what is wrong with the database itself or worth changing in its settings, each with a remedy."""
+        raise NotImplementedError
 
     def unfit(self, connection: sa.Connection) -> str | None:
         """Say what a host's engine lacks that we rely on, with the line to add; None if nothing."""
@@ -132,6 +145,17 @@ class SQLite(Dialect):
                 connection.exec_driver_sql("BEGIN")
             yield
 
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        # What each table takes is told only by reading the whole file: this is the file, less its free pages.
+        pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        return pages * size - self.free_bytes(connection)
+
+    def free_bytes(self, connection: sa.Connection) -> int:
+        pages: int = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+        size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        return pages * size
+
     def ours(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)
         reason = f"SQLite: {error}"
@@ -168,6 +192,14 @@ class SQLite(Dialect):
                     raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
         finally:
             driver.execute("PRAGMA foreign_keys = ON")
+
+    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
+            if fault != "ok":
+                yield f"the file is damaged: {fault}", "restore it from a backup, or `sqlite3 FILE .recover`"
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        if mode not in ("wal", "memory"):
+            yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
 
     def unfit(self, connection: sa.Connection) -> str | None:
         if sqlite3.sqlite_version_info < (3, 35):
@@ -212,6 +244,13 @@ class PostgreSQL(Dialect):
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield
 
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
+        return sum(connection.execute(sizes).one())
+
+    def free_bytes(self, connection: sa.Connection) -> None:
+        return None  # deleted rows are freed later, by a vacuum
+
     def ours(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
         reason = f"PostgreSQL: {str(error).strip()}"
@@ -248,6 +287,17 @@ class PostgreSQL(Dialect):
                     yield
             finally:
                 keeper.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK})")
+
+    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        wanted = {
+            "fsync": "a crash of the machine can destroy the database",
+            "full_page_writes": "a crash of the machine can destroy the database",
+            "synchronous_commit": "a crash can take the last appends",
+            "autovacuum": "tables grow without end",
+        }
+        for name, risk in wanted.items():
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
+                yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
 
     def unfit(self, connection: sa.Connection) -> str | None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()

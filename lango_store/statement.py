@@ -7,6 +7,7 @@ agent skips it. Values are what the driver takes (see `columns`), rows are what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,7 +41,7 @@ class Statement:
         compiled = self._for(connection)
         cursor = connection.connection.cursor()
         try:
-            cursor.executemany(compiled.text, [compiled.parameters(each) for each in values])
+            cursor.executemany(compiled.text, list(map(compiled.parameters, values)))
         finally:
             cursor.close()
 
@@ -59,7 +60,10 @@ class _Compiled:
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")
-        self._order: list[str] | None = compiled.positiontup
+        order: list[str] | None = compiled.positiontup
+        self._in_order = itemgetter(*order) if order is not None and len(order) > 1 else None
+        self._only = order[0] if order is not None and len(order) == 1 else None
+        self._positional = order is not None
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }
@@ -67,4 +71,8 @@ class _Compiled:
     def parameters(self, values: Mapping[str, Any]) -> Any:
         if self._constants:
             values = self._constants | values  # type: ignore[operator]
-        return values if self._order is None else [values[name] for name in self._order]
+        if not self._positional:
+            return values
+        if self._in_order is not None:
+            return self._in_order(values)
+        return () if self._only is None else (values[self._only],)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
+from time import perf_counter
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.columns import checked_key
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import SessionExpired
-from lango_store.model import UNSET, Message, Page, Session, SessionInfo, Unset, new_key
+from lango_store.errors import DamagedMessage, SchemaOutOfDate, SessionExpired
+from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
+from lango_store.operations import examination, expiry, sessions, stats
 from lango_store.operations import messages as operations
-from lango_store.operations import sessions
+from lango_store.operations.expiry import Policy
 from lango_store.operations.messages import Range
 from lango_store.operations.sessions import Filter, New
 
@@ -265,6 +270,14 @@ class Store:
         chosen = Range(after, operations.MAX_SEQ if before is None else before)
         return operations.pages(partial(self._read, key), chosen, page_size)
 
+    def salvage(
+        self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None
+    ) -> list[Message | DamagedMessage]:
+        """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
+        chosen = Range(after, operations.MAX_SEQ, limit, last)
+        with self._access.look() as connection:
+            return operations.salvaged(key, operations.read_rows(connection, self._access.now(), key, chosen))
+
     def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""
         with self._access.look() as connection:
@@ -316,7 +329,139 @@ class Store:
         with self._access.look() as connection:
             return sessions.count(connection, self._access.now(), chosen)
 
+    def stats(self) -> Stats:
+        """Sum up the store: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
+        with self._access.read() as connection:
+            return stats.summed_up(connection, self._access.now())
+
+    def examine(self, *, repair: bool = False) -> list[Finding]:
+        """Look for what is wrong: schema, indexes, counters, orphans, unreadable messages, the database's settings.
+
+        With `repair` mends what can be mended without guessing, and says so in the findings.
+        """
+        from lango_store import schema  # Alembic, which only who examines or migrates should wait for
+
+        try:
+            with self._access.read() as connection:
+                found = list(examination.findings(connection))
+        except SchemaOutOfDate as error:
+            return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
+        indexes = {finding.subject for finding in found if finding.name == "missing index"}
+        for difference in schema.check(self.engine):
+            if not any(index in difference for index in indexes):
+                found.append(
+                    Finding(name="schema", subject="", detail=difference, remedy="compare `lango-store db sql`")
+                )
+        if repair:
+            for finding in found:
+                with self._access.write() as connection:
+                    finding.repaired = examination.repair(connection, finding)
+        return found
+
+    # Expiry
+
+    def expire(
+        self,
+        *,
+        now: datetime | None = None,
+        older_than: timedelta | None = None,
+        created_before: datetime | None = None,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        key_prefix: str | None = None,
+        batch_size: int = 500,
+        limit: int | None = None,
+        archive: str | Path | None = None,
+        on_batch: Callable[[ExpiryReport], None] | None = None,
+        dry_run: bool = False,
+    ) -> ExpiryReport:
+        """Purge sessions past their TTL, and, where given, those idle for `older_than` or made before `created_before`.
+
+        The filters narrow that down, `limit` is the most sessions to purge. Each batch is a transaction of its own:
+        interrupted, whole batches are done, and another run goes on. `archive` names a SQLite file that keeps what is
+        purged; a batch is deleted only when it is on disk there. `on_batch` is called after each with the report so
+        far. With `dry_run` nothing is purged; the report says what would be.
+        """
+        moment = self._access.now() if now is None else now
+        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
+        return self._purge(policy, moment, batch_size, limit, archive, on_batch, dry_run)
+
+    def delete_where(
+        self,
+        *,
+        user_id: str | None = None,
+        agent_id: str | None = None,
+        key_prefix: str | None = None,
+        batch_size: int = 500,
+    ) -> int:
+        """Delete all sessions of a user, an agent or a key prefix, expired ones too, and tell how many.
+
+        At least one filter is needed, ValueError otherwise; several narrow it down. A batch is a transaction.
+        """
+        if user_id is None and agent_id is None and not key_prefix:
+            raise ValueError("delete which sessions? Give user_id, agent_id or key_prefix")
+        policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
+        return self._purge(policy, self._access.now(), batch_size).sessions
+
+    def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
+        """Bring a session back from an archive, without a TTL unless one is given; the archive keeps it too.
+
+        `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
+        """
+        from lango_store.archive import Archive  # sqlite-utils, which only archives need
+
+        now = self._access.now()
+        with Archive(archive) as opened, self._access.write() as connection:
+            opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
+            return operations.load(connection, now, key)
+
     # Steps of more than one verb
+
+    def _purge(
+        self,
+        policy: Policy,
+        now: datetime,
+        batch_size: int,
+        limit: int | None = None,
+        archive: str | Path | None = None,
+        on_batch: Callable[[ExpiryReport], None] | None = None,
+        dry_run: bool = False,
+    ) -> ExpiryReport:
+        if not 1 <= batch_size <= expiry.MAX_BATCH:
+            raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit={limit} is negative: give the most sessions to purge")
+        started = perf_counter()
+        report = ExpiryReport(dry_run=dry_run)
+        reasons, narrowed = policy.reasons(now), policy.narrowed()
+        if dry_run:
+            with self._access.read() as connection:
+                report.sessions, report.messages, report.oldest = expiry.preview(connection, now, policy, 10)
+            report.seconds = perf_counter() - started
+            return report
+        with ExitStack() as stack:
+            keep = None
+            if archive is not None:
+                from lango_store.archive import Archive  # sqlite-utils, which only archives need
+
+                keep = partial(stack.enter_context(Archive(archive, create=True)).keep, now=now)
+            for reason in reasons:
+                while limit is None or report.sessions < limit:
+                    most = batch_size if limit is None else min(batch_size, limit - report.sessions)
+                    with self._access.write() as connection:
+                        gone = expiry.purge(connection, reason, narrowed, most, keep)
+                    if not gone.sessions:
+                        break
+                    report.sessions += gone.sessions
+                    report.messages += gone.messages
+                    if gone.bytes_freed is not None:
+                        report.bytes_freed = (report.bytes_freed or 0) + gone.bytes_freed
+                    report.batches += 1
+                    report.seconds = perf_counter() - started
+                    if on_batch is not None:
+                        on_batch(report)
+        report.seconds = perf_counter() - started
+        return report
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, *values: Any) -> New:
         names = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")

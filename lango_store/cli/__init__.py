@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import db, demo
+from lango_store.cli import archives, db, demo, sessions, upkeep
 from lango_store.cli.terminal import say_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
@@ -22,6 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(sessions.app, name="sessions")
+app.command("expire")(upkeep.expire)
+app.command("stats")(upkeep.stats)
+app.command("doctor")(upkeep.doctor)
+app.add_typer(archives.app, name="archive")
 app.add_typer(db.app, name="db")
 app.command("demo")(demo.demo)
 

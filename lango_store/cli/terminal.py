@@ -1,21 +1,31 @@
-"""What the commands share: where a URL comes from, and how an error looks."""
+"""What the commands share: where a URL comes from, durations, tables, and how an error looks."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from lango_store.schema import URL_VARIABLES, url_from_environment
+from lango_store.store import Store
 
 UrlOption = Annotated[
     str | None,
-    typer.Option(
-        "--url", help=f"The database; else ${URL_VARIABLES[0]}, else ${URL_VARIABLES[1]}.", show_default=False
-    ),
+    typer.Option("--url", help=f"The database; else ${', else $'.join(URL_VARIABLES)}.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Agent = Annotated[str | None, typer.Option("--agent", help="Sessions of this agent id.", show_default=False)]
+User = Annotated[str | None, typer.Option("--user", help="Sessions of this user id.", show_default=False)]
+Prefix = Annotated[str | None, typer.Option("--prefix", help="Sessions whose key begins so.", show_default=False)]
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def database(url: str | None) -> str:
@@ -28,6 +38,62 @@ def database(url: str | None) -> str:
     return found
 
 
+@contextmanager
+def opened(url: str | None) -> Iterator[Store]:
+    """Open the store a command works on."""
+    with Store(database(url)) as store:
+        yield store
+
+
+def announce(store: Store, doing: str) -> None:
+    """Say on which host and database something destructive is about to happen, without the password."""
+    say(f"{doing} {store.engine.url.render_as_string(hide_password=True)}")
+
+
+def duration(text: str) -> timedelta:
+    """Read a duration such as 30d, 12h, 90m, 45s or 2w; wrong usage if it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    if not found:
+        raise typer.BadParameter(f"{text!r} is no duration: write 45s, 90m, 12h, 30d or 2w")
+    try:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is longer than any session lives") from None
+
+
+def moment(text: str) -> datetime:
+    """Read a time: ISO 8601, in UTC unless it says otherwise, or a duration ago."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC) - duration(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Write JSON for people: text as it is, but for what no terminal can show."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Table:
+    """Make an empty table; the columns at `right` are aligned there."""
+    made = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="right" if place in right else "left", overflow="fold")
+    return made
+
+
+def console() -> Console:
+    """Give the console for answers."""
+    return Console(highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line that is no answer, on standard error."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text, markup=False)
+
+
 def say_error(error: Exception) -> None:
     """Print an error as one line on standard error."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {error}", markup=False)
+    say(f"error: {error}")

@@ -238,10 +238,9 @@ def _append(connection: Lent, now: datetime, key: str, new: Batch, after: int | 
         return []
     spoken = dialect.of(connection)
     moment = spoken.time(now)
-    rows = [
-        row | {"created_at": moment if row["created_at"] is None else spoken.time(row["created_at"])}
-        for row in new.rows
-    ]
+    rows = list(new.rows)
+    for row, message in zip(rows, new.messages, strict=True):
+        row["created_at"] = moment if message.created_at is None else spoken.time(message.created_at)
     values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
     while True:
         last_seq = _write(connection, spoken, values, rows, compare=after is not None)
@@ -277,9 +276,11 @@ def _write(
     if not found:
         return None
     last_seq: int = found[0][0]
-    first = last_seq - len(rows) + 1
     key = values["key"]
-    _insert_statement.run_many(connection, [row | {"key": key, "seq": first + place} for place, row in enumerate(rows)])
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
+        row["key"] = key
+        row["seq"] = seq
+    _insert_statement.run_many(connection, rows)
     return last_seq
 
 
@@ -297,7 +298,7 @@ def _unread(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column
 
 
-_COLUMNS: Final = [_unread(MESSAGE.c[name]) for name in _READ]
+COLUMNS: Final = [_unread(MESSAGE.c[name]) for name in _READ]
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
@@ -305,7 +306,7 @@ def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
     live = sa.exists().where(SESSION.c.key == KEY, LIVE)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
-        sa.select(*_COLUMNS)
+        sa.select(*COLUMNS)
         .where(
             MESSAGE.c.session_key == KEY,
             MESSAGE.c.seq > sa.bindparam("after", type_=sa.BigInteger(), required=True),
@@ -323,7 +324,7 @@ _backwards = Statement(lambda d: _read(d, backwards=True))
 
 _whole = Statement(
     lambda _: (
-        sa.select(*_COLUMNS)
+        sa.select(*COLUMNS)
         .where(
             MESSAGE.c.session_key == KEY,
             MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
@@ -374,6 +375,11 @@ class Range:
 
 def read(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
+    return decoded(key, read_rows(connection, now, key, chosen))
+
+
+def read_rows(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Any]:
+    """Read rows of messages, not decoded yet."""
     statement = _forwards if chosen.last is None else _backwards
     bound = chosen.limit if chosen.last is None else chosen.last
     values = {
@@ -388,7 +394,7 @@ def read(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Messa
         sessions.refuse(connection, now, key)
     if chosen.last is not None:
         rows.reverse()
-    return decoded(key, rows)
+    return rows
 
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
@@ -406,7 +412,7 @@ def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int)
 
 
 _find = Statement(
-    lambda _: sa.select(*_COLUMNS).where(
+    lambda _: sa.select(*COLUMNS).where(
         MESSAGE.c.session_key == KEY,
         MESSAGE.c.id == sa.bindparam("id", type_=sa.Text(), required=True),
         sa.exists().where(SESSION.c.key == KEY, LIVE),
@@ -430,7 +436,7 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
     wanted = sorted(ids)
     for start in range(0, len(wanted), 500):  # a statement binds a limited number of values
         part = MESSAGE.c.id.in_(wanted[start : start + 500])
-        rows = connection.execute(sa.select(*_COLUMNS).where(MESSAGE.c.session_key == key, part))
+        rows = connection.execute(sa.select(*COLUMNS).where(MESSAGE.c.session_key == key, part))
         found |= {str(message.id): message for message in decoded(key, rows.all())}
     return found
 
@@ -483,6 +489,17 @@ def _decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         fault = error.errors(include_url=False, include_input=False)[0]
         place, *field = fault["loc"]
         raise DamagedMessage(key, values[int(place)]["seq"], ".".join(map(str, field)), fault["msg"]) from None
+
+
+def salvaged(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
+    """Make rows messages, a damaged one the error that names it."""
+    try:
+        return list(decoded(key, rows))
+    except DamagedMessage as error:
+        if len(rows) == 1:
+            return [error]
+    middle = len(rows) // 2
+    return salvaged(key, rows[:middle]) + salvaged(key, rows[middle:])
 
 
 def _json(key: str, seq: int, field: str, text: str) -> Any:

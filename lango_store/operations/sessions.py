@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from lango_store import dialect
@@ -111,6 +111,11 @@ def valued(kind: type[Info], value: dict[str, Any]) -> Info:
         return kind.model_validate(value)
     except ValidationError as error:
         raise DamagedMessage(value["key"], 0, str(error.errors()[0]["loc"][0]), error.errors()[0]["msg"]) from None
+
+
+def decoded_typed(row: Sequence[Any]) -> SessionInfo:
+    """Make a row of `FIELDS` whose columns SQLAlchemy has read already a value."""
+    return SessionInfo(**{name: value for name, value in zip(FIELDS, row, strict=True) if value is not None})
 
 
 # One session
@@ -292,7 +297,7 @@ class Filter:
             "agent_id": encode_text(self.agent_id, "agent_id"),
             "user_id": encode_text(self.user_id, "user_id"),
             "key_prefix": prefix,
-            "prefix_end": _end_of(prefix),
+            "prefix_end": end_of_prefix(prefix),
             "updated_since": None if self.updated_since is None else spoken.time(_aware(self.updated_since)),
             "now": spoken.time(now),
         }
@@ -346,8 +351,18 @@ def page(connection: Lent, now: datetime, chosen: Filter, limit: int, cursor: st
         moment, values["cursor_key"] = _read_cursor(cursor)
         values["cursor_time"] = spoken.time(moment)
         conditions += ("cursor",)
-    items = [valued(SessionInfo, decoded(row)) for row in _page(*conditions).run(connection, values)]
+    items = _values([decoded(row) for row in _page(*conditions).run(connection, values)])
     return Page(items=items[:limit], next=_cursor(items[limit - 1]) if len(items) > limit else None)
+
+
+_infos: Final = TypeAdapter(list[SessionInfo])
+
+
+def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
+    try:
+        return _infos.validate_python(rows)
+    except ValidationError:
+        return [valued(SessionInfo, row) for row in rows]  # for the error that names the session
 
 
 def count(connection: Lent, now: datetime, chosen: Filter) -> int:
@@ -375,7 +390,7 @@ def _aware(moment: datetime) -> datetime:
     return moment
 
 
-def _end_of(prefix: str) -> str:
+def end_of_prefix(prefix: str) -> str:
     """Give the first text that sorts after every text with this prefix."""
     for length in range(len(prefix), 0, -1):
         following = ord(prefix[length - 1]) + 1

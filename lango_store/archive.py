@@ -1,0 +1,185 @@
+"""Expired sessions kept in a SQLite file of their own, for people: tables, full-text search, readable by Datasette.
+
+`sessions` has a row for each life of a session: a key may be used again after its purge, and both lives are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlite_utils import Database
+from sqlite_utils.db import NotFoundError
+
+from lango_store import dialect
+from lango_store.columns import decode_json, encode_time_text
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, SessionExists, SessionNotFound
+from lango_store.operations import transfer
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+
+_TYPES: Final[dict[type, type]] = {int: int, float: float}
+
+
+def _columns(table: sa.Table) -> dict[str, type]:
+    return {c.name: _TYPES.get(c.type.python_type, str) for c in table.c if c.name != "session_key"}
+
+
+class Archive:
+    """An archive's file; `Archive(path)` makes it if `create`, and closes it as a context manager."""
+
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        if not create and not Path(path).exists():
+            raise DatabaseUnavailable(f"there is no archive {path}: see the path")
+        with _our_errors(path):
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+            self._connection.execute("PRAGMA synchronous = FULL")  # who purges relies on it
+            self._db = Database(self._connection, execute_plugins=False)
+        self._path = path
+        with _our_errors(path):
+            if create:
+                self._make()
+            elif not self._db["sessions"].exists():
+                raise DatabaseUnavailable(f"{path} is no archive: give a file that `expire --archive` wrote")
+
+    def _make(self) -> None:
+        if self._db["messages_fts"].exists():
+            return
+        with self._db.atomic():
+            self._db.table("sessions").create(
+                {"id": int, **_columns(SESSION), "archived_at": str}, pk="id", if_not_exists=True
+            )
+            self._db.table("sessions").create_index(["key", "created_at"], unique=True, if_not_exists=True)
+            for name, table, pk in (("turns", TURN, "turn_no"), ("messages", MESSAGE, "seq")):
+                extra = {"text": str} if name == "messages" else {}
+                self._db.table(name).create(
+                    {"session_id": int, **_columns(table), **extra},
+                    pk=("session_id", pk),
+                    foreign_keys=[("session_id", "sessions", "id")],
+                    if_not_exists=True,
+                )
+            self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
+    def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
+        """Write sessions of a store, and return when they are on disk; one that is there already is written anew."""
+        with _our_errors(self._path), self._db.atomic():
+            ids: dict[str, int] = {}
+            for row in transfer.sessions(connection, keys):
+                self._drop("key = ? AND created_at = ?", [row["key"], row["created_at"]])
+                row["archived_at"] = encode_time_text(now)
+                ids[row["key"]] = self._insert("sessions", [row])
+            for rows in transfer.turns(connection, keys):
+                self._insert("turns", [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
+            for rows in transfer.messages(connection, keys):
+                kept = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
+                self._insert("messages", kept)
+
+    def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
+        names = list(rows[0])
+        marks = ", ".join("?" * len(names))
+        statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"
+        cursor = self._connection.cursor()
+        for row in rows:
+            cursor.execute(statement, list(row.values()))
+        return int(cursor.lastrowid or 0)
+
+    def _drop(self, where: str, values: Sequence[Any]) -> int:
+        chosen = f"SELECT id FROM sessions WHERE {where}"
+        for table in ("messages", "turns"):
+            self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
+        return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
+
+    def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
+        """Find messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
+        query = (
+            "SELECT sessions.key, messages.seq, messages.role, messages.created_at, messages.text "
+            "FROM messages_fts JOIN messages ON messages.rowid = messages_fts.rowid "
+            "JOIN sessions ON sessions.id = messages.session_id WHERE messages_fts MATCH ? ORDER BY rank LIMIT ?"
+        )
+        words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
+        if not words:
+            raise ValueError("search for what? Give a word or more")
+        with _our_errors(self._path):
+            return list(self._db.query(query, [words, limit]))
+
+    def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
+        """Delete sessions so that the file keeps no trace of them, and tell how many; at least one filter."""
+        filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "substr(key, 1, length(?1)) = ?1": key_prefix}
+        given = {condition: value for condition, value in filters.items() if value is not None}
+        if len(given) != 1:
+            raise ValueError("forget whom? Give one of user_id, agent_id and key_prefix")
+        ((where, value),) = given.items()
+        with _our_errors(self._path):
+            with self._db.atomic():
+                gone = self._drop(where, [value])
+                self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
+            self._db.vacuum()
+        return gone
+
+    def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
+        """Put the latest life of a session back into a store, with this TTL in seconds; the archive keeps it too."""
+        with _our_errors(self._path):
+            found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="created_at desc", limit=1))
+            if not found:
+                raise SessionNotFound(key, f"the archive {self._path} has no session {key!r}: search it for words")
+            row = found[0]
+            if connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key)).first():
+                raise SessionExists(key)
+            expires_at = (
+                None if ttl is None else encode_time_text(datetime.fromtimestamp(now.timestamp() + ttl, now.tzinfo))
+            )
+            kept = {column.name: row.get(column.name) for column in SESSION.c}
+            transfer.write(connection, SESSION, [kept | {"ttl_seconds": ttl, "expires_at": expires_at}])
+            for name, table in (("turns", TURN), ("messages", MESSAGE)):
+                rows = self._db[name].rows_where("session_id = ?", [row["id"]])
+                for each in rows:
+                    transfer.write(connection, table, [{"session_key": key, **each}])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def _our_errors(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, NotFoundError) as error:
+        ours = dialect.SQLite().ours(error)
+        raise type(ours)(f"archive {path}: {ours}") if type(ours) is not LangoStoreError else ours from error
+
+
+def _text(row: dict[str, Any]) -> str:
+    """Give the words of a message: its content, its tool calls' arguments and outputs."""
+    found: list[str] = []
+    for name in ("content", "tool_calls"):
+        if row[name] is not None:
+            try:
+                _words(decode_json(row[name]), found)
+            except ValueError:
+                found.append(row[name])  # damaged, and kept as it is
+    return " ".join(found).encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _words(value: Any, found: list[str]) -> None:
+    if isinstance(value, str):
+        found.append(value)
+    elif isinstance(value, list):
+        for item in value:
+            _words(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _words(item, found)
+    elif value is not None:
+        found.append(json.dumps(value))

@@ -1,0 +1,78 @@
+"""`lango-store archive`: what `expire --archive` kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from lango_store.archive import Archive
+from lango_store.cli.terminal import (
+    Agent,
+    JsonOption,
+    Prefix,
+    UrlOption,
+    User,
+    console,
+    duration,
+    opened,
+    say,
+    table,
+)
+
+app = typer.Typer(help="Search, restore and forget what expire --archive kept.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="The archive's file.")]
+
+
+@app.command()
+def search(
+    text: Annotated[str, typer.Argument(help="Words that a message holds, all of them.")],
+    file: File,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 20,
+    json_: JsonOption = False,
+) -> None:
+    """Find archived messages, the best first; exit code 1 if there is none."""
+    with Archive(file) as archive:
+        found = archive.search(text, limit=limit)
+    if json_:
+        for each in found:
+            typer.echo(json.dumps(each))
+    else:
+        made = table("key", "seq", "role", "time", "text", right=(1,))
+        for each in found:
+            short = each["text"] if len(each["text"]) <= 200 else f"{each['text'][:200]}…"
+            made.add_row(Text(each["key"]), str(each["seq"]), each["role"], each["created_at"][:16], Text(short))
+        console().print(made)
+    if not found:
+        raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    key: Annotated[str, typer.Argument(help="The session's key.")],
+    file: File,
+    url: UrlOption = None,
+    ttl: Annotated[str | None, typer.Option(help="A TTL such as 30d; else it never expires.")] = None,
+) -> None:
+    """Bring an archived session back into the store."""
+    with opened(url) as store:
+        session = store.restore(file, key, ttl=None if ttl is None else duration(ttl))
+    typer.echo(f"restored {session.message_count} messages")
+
+
+@app.command()
+def forget(
+    file: File,
+    user: User = None,
+    agent: Agent = None,
+    prefix: Prefix = None,
+) -> None:
+    """Delete archived sessions of a user, an agent or a key prefix, so that the file keeps no trace."""
+    with Archive(file) as archive:
+        say(f"forgetting in {file}")
+        gone = archive.forget(user_id=user, agent_id=agent, key_prefix=prefix)
+    typer.echo(f"forgot {gone} sessions")

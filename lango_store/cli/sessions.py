@@ -1,0 +1,234 @@
+"""`lango-store sessions`: what is in a store."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.panel import Panel
+from rich.text import Text
+
+from lango_store.cli.terminal import (
+    Agent,
+    JsonOption,
+    Prefix,
+    UrlOption,
+    User,
+    announce,
+    as_json,
+    console,
+    duration,
+    moment,
+    opened,
+    say_error,
+    table,
+)
+from lango_store.errors import DamagedMessage, LangoStoreError
+from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
+
+app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
+
+FOLD = 12
+"""So many lines of a content are shown, unless all are asked for."""
+
+
+@app.command("list")
+def list_(
+    url: UrlOption = None,
+    agent: Agent = None,
+    user: User = None,
+    prefix: Prefix = None,
+    since: Annotated[str | None, typer.Option(help="Updated since then: 2026-11-21, or 12h ago.")] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    json_: JsonOption = False,
+) -> None:
+    """List sessions, the last updated first."""
+    with opened(url) as store:
+        found: list[SessionInfo] = []
+        cursor = None
+        while len(found) < limit:
+            page = store.list_sessions(
+                agent_id=agent,
+                user_id=user,
+                key_prefix=prefix,
+                updated_since=None if since is None else moment(since),
+                expired=expired,
+                limit=min(500, limit - len(found)),
+                cursor=cursor,
+            )
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+    if json_:
+        for info in found:
+            typer.echo(info.model_dump_json())
+        return
+    console().print(listed(found))
+    if cursor is not None:
+        console().print(f"… and more: --limit {limit * 2}")
+
+
+def listed(found: list[SessionInfo]) -> Any:
+    """Make a table of sessions."""
+    made = table("key", "title", "agent", "user", "model", "messages", "tokens", "updated", "expires", right=(5, 6))
+    for info in found:
+        expires = "never" if info.expires_at is None else f"{info.expires_at:%Y-%m-%d %H:%M}"
+        texts = (info.key, info.title or "", info.agent_id or "", info.user_id or "", info.model or "")
+        counts = (f"{info.message_count:,}", f"{info.token_count:,}")
+        made.add_row(*map(Text, texts), *counts, f"{info.updated_at:%Y-%m-%d %H:%M}", expires)
+    return made
+
+
+@app.command()
+def show(
+    key: Annotated[str, typer.Argument(help="The session's key.")],
+    url: UrlOption = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last messages.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Show a session and its messages: roles, authors, tool calls with their outputs."""
+    damaged = False
+    with opened(url) as store:
+        info = store.info(key)
+        out = console()
+        if json_:
+            typer.echo(info.model_dump_json())
+        else:
+            out.print(_head(info))
+        after = 0
+        while True:
+            page = store.salvage(key, last=last) if last else store.salvage(key, after=after, limit=500)
+            for each in page:
+                damaged = damaged or isinstance(each, DamagedMessage)
+                if json_:
+                    typer.echo(_json(each))
+                else:
+                    out.print(_shown(each, full=full))
+            if last or len(page) < 500:
+                break
+            after = page[-1].seq
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _json(each: Message | DamagedMessage) -> str:
+    if isinstance(each, DamagedMessage):
+        return json.dumps({"seq": each.seq, "damaged": each.field, "reason": str(each)})
+    return each.model_dump_json()
+
+
+def _head(info: SessionInfo) -> Panel:
+    lines = [
+        f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
+        f"{info.message_count:,} messages, {info.token_count:,} tokens, last seq {info.last_seq:,}",
+        f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
+    ]
+    if info.expires_at is not None:
+        lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    for name in ("settings", "metadata"):
+        if value := getattr(info, name):
+            lines.append(f"{name} {as_json(value)}")
+    title = Text(info.key if info.title is None else f"{info.key} · {info.title}", style="bold")
+    return Panel(Text("\n".join(lines)), title=title, title_align="left")
+
+
+_STYLES = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
+
+
+def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
+    if isinstance(each, DamagedMessage):
+        return Panel(Text(str(each)), title=f"{each.seq} damaged: {each.field}", title_align="left", border_style="red")
+    parts: list[Text] = []
+    if each.content is not None:
+        text = each.content if isinstance(each.content, str) else as_json(each.content, indent=2)
+        parts.append(_folded(text, full=full))
+    for call in each.tool_calls:
+        parts.append(_folded(_call(call), full=full))
+    who = [each.role.value, *(name for name in (each.author, each.name) if name)]
+    right = [f"{each.created_at:%H:%M:%S}"] if each.created_at else []
+    if each.tokens is not None:
+        right.append(f"{each.tokens:,} tokens")
+    title = Text(f"{each.seq} {' · '.join(who)}")
+    style = _STYLES.get(each.role.canonical, "magenta")
+    return Panel(
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=" · ".join(right),
+        subtitle_align="right",
+        border_style=style,
+    )
+
+
+def _call(call: ToolCall) -> str:
+    asked = (
+        "" if call.arguments is None else call.arguments if isinstance(call.arguments, str) else as_json(call.arguments)
+    )
+    lines = [f"→ {call.name}({asked})"]
+    if call.answered:
+        lines.append(f"← {call.output if isinstance(call.output, str) else as_json(call.output, indent=2)}")
+    return "\n".join(lines)
+
+
+def _folded(text: str, *, full: bool) -> Text:
+    safe = text.encode("utf-8", "backslashreplace").decode().replace("\0", "␀")
+    lines = safe.splitlines() or [""]
+    cut = [
+        line if full or len(line) <= 1_000 else f"{line[:1_000]}… (+{len(line) - 1_000:,} characters)" for line in lines
+    ]
+    if full or len(cut) <= FOLD:
+        return Text("\n".join(cut))
+    folded = Text("\n".join(cut[:FOLD]))
+    return folded.append(f"\n… {len(cut) - FOLD} more lines, --full shows them", style="dim")
+
+
+@app.command()
+def delete(
+    keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
+    url: UrlOption = None,
+    user: User = None,
+    agent: Agent = None,
+    prefix: Prefix = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete sessions by key, or all of a user, an agent or a key prefix, expired ones too."""
+    wide = bool(user or agent or prefix)
+    if bool(keys) == wide:
+        raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
+    with opened(url) as store:
+        announce(store, "deleting on")
+        if wide:
+            if not yes:
+                number = store.count(user_id=user, agent_id=agent, key_prefix=prefix, expired=None)
+                typer.confirm(f"delete {number} sessions for good?", abort=True, err=True)
+            gone = store.delete_where(user_id=user, agent_id=agent, key_prefix=prefix)
+            typer.echo(f"deleted {gone} sessions")
+            return
+        missing = [key for key in keys or [] if not store.delete(key)]
+    typer.echo(f"deleted {len(keys or []) - len(missing)} sessions")
+    for key in missing:
+        say_error(LangoStoreError(f"no session {key!r}"))
+    if missing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def touch(
+    key: Annotated[str, typer.Argument(help="The session's key.")],
+    url: UrlOption = None,
+    ttl: Annotated[str | None, typer.Option(help="A new TTL such as 30d, or never.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Move a session's expiry, its TTL from now; revives an expired session."""
+    new = UNSET if ttl is None else None if ttl == "never" else duration(ttl)
+    with opened(url) as store:
+        info = store.touch(key, ttl=new)
+    if json_:
+        typer.echo(info.model_dump_json())
+    else:
+        typer.echo("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")

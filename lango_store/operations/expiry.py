@@ -1,0 +1,117 @@
+"""Which sessions go, and their going: chosen, kept if somebody asks, and deleted, a batch a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store import dialect
+from lango_store.columns import encode_text
+from lango_store.model import SessionInfo
+from lango_store.operations.sessions import FIELDS, SESSION, decoded_typed, end_of_prefix
+
+MAX_BATCH: Final = 10_000
+
+Keep = Callable[[sa.Connection, Sequence[str]], None]
+"""Called with the keys of a batch before it is deleted; returns when they are safe elsewhere."""
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What one batch came to; `bytes_freed` is None where the database does not tell."""
+
+    sessions: int
+    messages: int
+    bytes_freed: int | None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A condition to go, and the order in which those go who meet it: an index's, past what was deleted before."""
+
+    condition: sa.ColumnElement[bool]
+    order: sa.Column[Any]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which sessions go: those past their TTL, and, where given, those idle or kept for too long.
+
+    `agent_id`, `user_id` and `key_prefix` narrow all of that down. With `everything`, all that is narrowed down to.
+    """
+
+    older_than: timedelta | None = None
+    created_before: datetime | None = None
+    agent_id: str | None = None
+    user_id: str | None = None
+    key_prefix: str | None = None
+    everything: bool = False
+
+    def reasons(self, now: datetime) -> list[Reason]:
+        """Give the reasons to go, each by itself, so that an index can serve it."""
+        if self.everything:
+            return [Reason(sa.true(), SESSION.c.key)]
+        reasons = [Reason(SESSION.c.expires_at <= now, SESSION.c.expires_at)]
+        if self.older_than is not None:
+            if self.older_than < timedelta(0):
+                raise ValueError(f"older_than={self.older_than} is negative: give how long a session may be idle")
+            reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
+        if self.created_before is not None:
+            if self.created_before.tzinfo is None:
+                raise ValueError(f"created_before={self.created_before} has no time zone: use datetime.now(UTC)")
+            reasons.append(Reason(SESSION.c.created_at < self.created_before, SESSION.c.created_at))
+        return reasons
+
+    def narrowed(self) -> list[sa.ColumnElement[bool]]:
+        """Give what has to hold of a session in any case."""
+        conditions: list[sa.ColumnElement[bool]] = []
+        if self.agent_id is not None:
+            conditions.append(SESSION.c.agent_id == encode_text(self.agent_id, "agent_id"))
+        if self.user_id is not None:
+            conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))
+        if self.key_prefix is not None:
+            prefix = encode_text(self.key_prefix, "key_prefix") or ""
+            conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
+        return conditions
+
+
+def purge(
+    connection: sa.Connection,
+    reason: Reason,
+    narrowed: Sequence[sa.ColumnElement[bool]],
+    most: int,
+    keep: Keep | None = None,
+) -> Purged:
+    """Delete at most so many sessions that go for one reason, and all that belongs to them.
+
+    They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
+    finds none. Sessions that another purge has locked are left to it.
+    """
+    spoken = dialect.of(connection)
+    free = spoken.free_bytes(connection)
+    query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
+    keys = connection.execute(query.with_for_update(skip_locked=True)).scalars().all()
+    if not keys:
+        return Purged(0, 0, None if free is None else 0)
+    if keep is not None:
+        keep(connection, keys)
+    gone = sa.delete(SESSION).where(SESSION.c.key.in_(keys)).returning(SESSION.c.message_count)
+    counts = connection.execute(gone).scalars().all()
+    after = spoken.free_bytes(connection)
+    return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)
+
+
+def preview(
+    connection: sa.Connection, now: datetime, policy: Policy, oldest: int
+) -> tuple[int, int, list[SessionInfo]]:
+    """Tell what a policy would purge: sessions, messages, and the oldest of them."""
+    goes = [sa.or_(*(reason.condition for reason in policy.reasons(now))), *policy.narrowed()]
+    totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)).where(*goes)
+    sessions, messages = connection.execute(totals).one()
+    columns = [SESSION.c[name] for name in FIELDS]
+    listed = sa.select(*columns).where(*goes).order_by(SESSION.c.updated_at, SESSION.c.key).limit(oldest)
+    return sessions, int(messages), [decoded_typed(row) for row in connection.execute(listed)]

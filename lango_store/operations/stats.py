@@ -1,0 +1,89 @@
+"""A store summed up, quickly: from the sessions' counters, and from a sample of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from lango_store import dialect
+from lango_store.model import AgentStats, Stats
+from lango_store.operations.sessions import MESSAGE, SESSION
+
+EXACT_UP_TO: Final = 20_000
+"""So many messages are counted by role one by one; of more, a sample is."""
+
+_WINDOWS: Final = 400
+_WINDOW: Final = 50
+_SPANS: Final = {
+    "within an hour": timedelta(hours=1),
+    "within a day": timedelta(days=1),
+    "within a week": timedelta(weeks=1),
+    "within 30 days": timedelta(days=30),
+}
+
+
+def summed_up(connection: sa.Connection, now: datetime) -> Stats:
+    """Sum a store up at one moment."""
+    messages = sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)
+    tokens = sa.func.coalesce(sa.func.sum(SESSION.c.token_count), 0)
+    by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens).group_by(SESSION.c.agent_id)
+    agents = [
+        AgentStats(agent_id=agent_id, sessions=sessions, messages=int(number), tokens=int(total))
+        for agent_id, sessions, number, total in connection.execute(by_agent)
+    ]
+    agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
+    expiring = _expiring(connection, now)
+    total = sum(each.messages for each in agents)
+    return Stats(
+        sessions=sum(each.sessions for each in agents),
+        expired=expiring["expired"],
+        messages=total,
+        tokens=sum(each.tokens for each in agents),
+        bytes=dialect.of(connection).bytes_on_disk(connection, ["lango_session", "lango_turn", "lango_message"]),
+        agents=agents,
+        roles=_roles(connection) if total <= EXACT_UP_TO else _sampled_roles(connection, total),
+        roles_estimated=total > EXACT_UP_TO,
+        expiring=expiring,
+    )
+
+
+def _expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
+    cases = [(SESSION.c.expires_at.is_(None), "never"), (SESSION.c.expires_at <= now, "expired")]
+    cases += [(SESSION.c.expires_at <= now + span, name) for name, span in _SPANS.items()]
+    when = sa.case(*((condition, sa.literal_column(f"'{name}'")) for condition, name in cases), else_="later")
+    found: dict[str, int] = dict(
+        connection.execute(sa.select(when, sa.func.count()).group_by(sa.literal_column("1"))).tuples().all()
+    )
+    return {name: found.get(name, 0) for name in ("expired", *_SPANS, "later", "never")}
+
+
+def _roles(connection: sa.Connection) -> dict[str, int]:
+    role = sa.type_coerce(MESSAGE.c.role, sa.Text)
+    counted = sa.select(role, sa.func.count()).group_by(role)
+    found = dict(connection.execute(counted).tuples().all())
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def _sampled_roles(connection: sa.Connection, total: int) -> dict[str, int]:
+    """Count in windows spread evenly over all messages, in the order of the keys: index ranges, whatever the size."""
+    running = sa.func.sum(SESSION.c.message_count).over(order_by=SESSION.c.key)
+    numbered = sa.select(SESSION.c.key, SESSION.c.last_seq, SESSION.c.message_count, running.label("upto")).subquery()
+    step = max(1, total // _WINDOWS)
+    last = sa.cast(numbered.c.upto, sa.BigInteger) - 1
+    before = sa.cast(numbered.c.upto - numbered.c.message_count, sa.BigInteger)
+    # A session holds a window if a multiple of the step falls into its part of all messages.
+    holds = sa.and_(numbered.c.message_count > 0, last - last % step >= before)
+    chosen = sa.select(numbered.c.key, numbered.c.last_seq, numbered.c.message_count, before).where(holds)
+    seen: Counter[str] = Counter()
+    for key, last_seq, count, start in connection.execute(chosen).all():
+        first = -start % step
+        for place in range(first, count, step):
+            at = place * last_seq // count  # seq has gaps where messages were taken away
+            role = sa.type_coerce(MESSAGE.c.role, sa.Text)
+            window = sa.select(role).where(MESSAGE.c.session_key == key, MESSAGE.c.seq > at).limit(_WINDOW)
+            seen.update(connection.execute(window.order_by(MESSAGE.c.seq)).scalars())
+    scale = total / max(1, seen.total())
+    return {role: round(number * scale) for role, number in seen.most_common()}
