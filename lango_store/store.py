@@ -436,7 +436,9 @@ class Store:
         reasons, narrowed = policy.reasons(now), policy.narrowed()
         if dry_run:
             with self._access.read() as connection:
-                report.sessions, report.messages, report.oldest = expiry.preview(connection, now, policy, 10)
+                report.sessions, report.messages, report.oldest = expiry.preview(
+                    connection, reasons, narrowed, limit, 10
+                )
             report.seconds = perf_counter() - started
             return report
         with ExitStack() as stack:

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 
 import lango_store
 from lango_store import schema
 from lango_store.tables import SCHEMA_REVISION
-
-
-def run(
-    *words: str, folder: Path | None = None, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command line with this environment and no URL of ours in it."""
-    inherited = {name: value for name, value in os.environ.items() if name not in schema.URL_VARIABLES}
-    return subprocess.run(
-        [sys.executable, "-m", "lango_store.cli", *words],
-        cwd=folder,
-        env=inherited | {"COLUMNS": "200", "NO_COLOR": "1"} | (environment or {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def test_version() -> None:

@@ -19,6 +19,7 @@ from lango_store.cli.terminal import (
     console,
     duration,
     opened,
+    printable,
     say,
     table,
 )
@@ -45,7 +46,13 @@ def search(
         made = table("key", "seq", "role", "time", "text", right=(1,))
         for each in found:
             short = each["text"] if len(each["text"]) <= 200 else f"{each['text'][:200]}…"
-            made.add_row(Text(each["key"]), str(each["seq"]), each["role"], each["created_at"][:16], Text(short))
+            made.add_row(
+                Text(printable(each["key"])),
+                str(each["seq"]),
+                each["role"],
+                each["created_at"][:16],
+                Text(printable(short)),
+            )
         console().print(made)
     if not found:
         raise typer.Exit(1)

@@ -22,6 +22,7 @@ from lango_store.cli.terminal import (
     duration,
     moment,
     opened,
+    printable,
     say_error,
     table,
 )
@@ -74,12 +75,17 @@ def list_(
 
 def listed(found: list[SessionInfo]) -> Any:
     """Make a table of sessions."""
-    made = table("key", "title", "agent", "user", "model", "messages", "tokens", "updated", "expires", right=(5, 6))
+    made = table("key", "title", "agent", "user", "messages", "tokens", "updated", "expires", right=(4, 5))
+    made.columns[0].min_width = 16
+    for column in made.columns[1:]:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    for column in made.columns[6:]:
+        column.min_width = 10
     for info in found:
         expires = "never" if info.expires_at is None else f"{info.expires_at:%Y-%m-%d %H:%M}"
-        texts = (info.key, info.title or "", info.agent_id or "", info.user_id or "", info.model or "")
+        texts = (info.key, info.title or "", info.agent_id or "", info.user_id or "")
         counts = (f"{info.message_count:,}", f"{info.token_count:,}")
-        made.add_row(*map(Text, texts), *counts, f"{info.updated_at:%Y-%m-%d %H:%M}", expires)
+        made.add_row(*(Text(printable(text)) for text in texts), *counts, f"{info.updated_at:%Y-%m-%d %H:%M}", expires)
     return made
 
 
@@ -133,8 +139,8 @@ def _head(info: SessionInfo) -> Panel:
     for name in ("settings", "metadata"):
         if value := getattr(info, name):
             lines.append(f"{name} {as_json(value)}")
-    title = Text(info.key if info.title is None else f"{info.key} · {info.title}", style="bold")
-    return Panel(Text("\n".join(lines)), title=title, title_align="left")
+    title = Text(printable(info.key if info.title is None else f"{info.key} · {info.title}"), style="bold")
+    return Panel(Text(printable("\n".join(lines))), title=title, title_align="left")
 
 
 _STYLES = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
@@ -142,7 +148,12 @@ _STYLES = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole
 
 def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
     if isinstance(each, DamagedMessage):
-        return Panel(Text(str(each)), title=f"{each.seq} damaged: {each.field}", title_align="left", border_style="red")
+        return Panel(
+            Text(printable(str(each))),
+            title=f"{each.seq} damaged: {each.field}",
+            title_align="left",
+            border_style="red",
+        )
     parts: list[Text] = []
     if each.content is not None:
         text = each.content if isinstance(each.content, str) else as_json(each.content, indent=2)
@@ -153,7 +164,7 @@ def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
     right = [f"{each.created_at:%H:%M:%S}"] if each.created_at else []
     if each.tokens is not None:
         right.append(f"{each.tokens:,} tokens")
-    title = Text(f"{each.seq} {' · '.join(who)}")
+    title = Text(printable(f"{each.seq} {' · '.join(who)}"))
     style = _STYLES.get(each.role.canonical, "magenta")
     return Panel(
         Group(*parts),
@@ -166,18 +177,18 @@ def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
 
 
 def _call(call: ToolCall) -> str:
-    asked = (
-        "" if call.arguments is None else call.arguments if isinstance(call.arguments, str) else as_json(call.arguments)
-    )
-    lines = [f"→ {call.name}({asked})"]
-    if call.answered:
-        lines.append(f"← {call.output if isinstance(call.output, str) else as_json(call.output, indent=2)}")
-    return "\n".join(lines)
+    asked = "" if call.arguments is None else _plain(call.arguments)
+    if not call.answered:
+        return f"→ {call.name}({asked})"
+    return f"← {call.name}{asked and f'({asked})'}: {_plain(call.output)}"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else as_json(value)
 
 
 def _folded(text: str, *, full: bool) -> Text:
-    safe = text.encode("utf-8", "backslashreplace").decode().replace("\0", "␀")
-    lines = safe.splitlines() or [""]
+    lines = printable(text).removesuffix("\n").split("\n")
     cut = [
         line if full or len(line) <= 1_000 else f"{line[:1_000]}… (+{len(line) - 1_000:,} characters)" for line in lines
     ]

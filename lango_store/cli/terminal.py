@@ -70,10 +70,18 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+_CONTROLS = {n: chr(0x2400 + n) for n in range(0x20) if chr(n) not in "\n\t"} | {0x7F: "␡"}
+_CONTROLS |= {n: f"\\x{n:02x}" for n in range(0x80, 0xA0)}
+
+
+def printable(text: str) -> str:
+    """Make stored text harmless to a terminal: control characters, such as those of its commands, become visible."""
+    return text.encode("utf-8", "backslashreplace").decode().translate(_CONTROLS)
+
+
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Write JSON for people: text as it is, but for what no terminal can show."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Write JSON for people, with text as it is."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Table:
@@ -91,7 +99,7 @@ def console() -> Console:
 
 def say(text: str) -> None:
     """Print a line that is no answer, on standard error."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text, markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(printable(text), markup=False)
 
 
 def say_error(error: Exception) -> None:

@@ -26,6 +26,7 @@ from lango_store.cli.terminal import (
     duration,
     moment,
     opened,
+    printable,
     say,
     table,
 )
@@ -142,7 +143,7 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     most = max((each.messages for each in found.agents), default=0)
     for each in found.agents[:20]:
         counts = (f"{each.sessions:,}", f"{each.messages:,}", f"{each.tokens:,}")
-        agents.add_row(Text(each.agent_id or "–"), *counts, _bar(each.messages, most))
+        agents.add_row(Text(printable(each.agent_id) if each.agent_id else "–"), *counts, _bar(each.messages, most))
     out.print(agents)
     out.print(
         _bars("By role", "messages", found.roles, "estimated from a sample" if found.roles_estimated else "exact")
@@ -187,7 +188,7 @@ def doctor(
     else:
         for finding in found:
             state = "repaired" if finding.repaired else finding.remedy
-            console().print(Text(f"{finding.name}: {finding.detail}\n  {state}"), soft_wrap=True)
+            console().print(Text(printable(f"{finding.name}: {finding.detail}\n  {state}")), soft_wrap=True)
         if not found:
             typer.echo("nothing is wrong")
     if any(not finding.repaired for finding in found if finding.name != "settings"):

@@ -106,12 +106,19 @@ def purge(
 
 
 def preview(
-    connection: sa.Connection, now: datetime, policy: Policy, oldest: int
+    connection: sa.Connection,
+    reasons: Sequence[Reason],
+    narrowed: Sequence[sa.ColumnElement[bool]],
+    limit: int | None,
+    shown: int,
 ) -> tuple[int, int, list[SessionInfo]]:
-    """Tell what a policy would purge: sessions, messages, and the oldest of them."""
-    goes = [sa.or_(*(reason.condition for reason in policy.reasons(now))), *policy.narrowed()]
-    totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)).where(*goes)
+    """Tell what would be purged, in the order in which it would go: sessions, messages, and the first of them."""
+    turn = sa.case(*((reason.condition, place) for place, reason in enumerate(reasons)))
+    within = sa.case(*((reason.condition, reason.order) for reason in reasons))
+    conditions = (sa.or_(*(reason.condition for reason in reasons)), *narrowed)
+    chosen = sa.select(SESSION.c.message_count).where(*conditions).order_by(turn, within).limit(limit).subquery()
+    totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(chosen.c.message_count), 0))
     sessions, messages = connection.execute(totals).one()
-    columns = [SESSION.c[name] for name in FIELDS]
-    listed = sa.select(*columns).where(*goes).order_by(SESSION.c.updated_at, SESSION.c.key).limit(oldest)
+    first = sa.select(*(SESSION.c[name] for name in FIELDS)).where(*conditions)
+    listed = first.order_by(turn, within).limit(shown if limit is None else min(shown, limit))
     return sessions, int(messages), [decoded_typed(row) for row in connection.execute(listed)]

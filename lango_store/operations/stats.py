@@ -54,16 +54,15 @@ def _expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
     cases = [(SESSION.c.expires_at.is_(None), "never"), (SESSION.c.expires_at <= now, "expired")]
     cases += [(SESSION.c.expires_at <= now + span, name) for name, span in _SPANS.items()]
     when = sa.case(*((condition, sa.literal_column(f"'{name}'")) for condition, name in cases), else_="later")
-    found: dict[str, int] = dict(
-        connection.execute(sa.select(when, sa.func.count()).group_by(sa.literal_column("1"))).tuples().all()
-    )
+    counted = connection.execute(sa.select(when, sa.func.count()).group_by(sa.literal_column("1")))
+    found: dict[str, int] = {row[0]: row[1] for row in counted}
     return {name: found.get(name, 0) for name in ("expired", *_SPANS, "later", "never")}
 
 
 def _roles(connection: sa.Connection) -> dict[str, int]:
     role = sa.type_coerce(MESSAGE.c.role, sa.Text)
     counted = sa.select(role, sa.func.count()).group_by(role)
-    found = dict(connection.execute(counted).tuples().all())
+    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(counted)}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
