@@ -149,4 +149,5 @@ def grown(workers: list[Worker], sizes: tuple[int, ...]) -> Iterator[Curve]:
         yield Curve(what, points)
 
 
-main()
+if __name__ == "__main__":
+    main()

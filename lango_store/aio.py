@@ -75,11 +75,11 @@ class AsyncStore:
         self._process = os.getpid()
         self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
 
-    async def _in_thread(self, call: Callable[[], R]) -> R:
+    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]:
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._start()
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
+        return asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
 
     @property
     def engine(self) -> sa.Engine:

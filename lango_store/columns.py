@@ -152,7 +152,7 @@ def encode_time_text(moment: datetime) -> str:
 def decode_time(kept: datetime | str) -> datetime:
     """Make what a database kept an aware UTC time."""
     moment = datetime.fromisoformat(kept) if isinstance(kept, str) else kept
-    return moment.astimezone(UTC)
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 
 
 # Column types

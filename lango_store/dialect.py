@@ -223,7 +223,7 @@ class PostgreSQL(Dialect):
         return moment
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        return sa.type_coerce(now.op("+")(sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl)), TimeColumn())
+        return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement

@@ -20,7 +20,8 @@ BEGIN_OPTION: Final = "lango_store_begin"
 """The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
 
 _TIMEOUT: Final = 30.0
-_POOL: Final = {"pool_size": 16, "max_overflow": 0}  # a connection above the size would be made and closed every time
+# A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
+_POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 _IDLE_BEFORE_PING: Final = 30.0
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import configparser
 import re
+import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
+from commands import run
 from conftest import MakeDatabase
 
+from lango_store import Message, Store
 from lango_store.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -40,20 +45,67 @@ def test_shell_blocks_are_shell(number: int) -> None:
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_commands_run(tmp_path: Path) -> None:
-    commands = [line.split("#")[0].split() for block in SCRIPTS for line in block.splitlines()]
-    ours = [words for words in commands if words and words[0] == "lango-store"]
-    assert len(ours) >= 6
-    for words in ours:
-        done = subprocess.run(
-            [sys.executable, "-m", "lango_store.cli", *words[1:]],
-            cwd=tmp_path,
-            env=os.environ | {"LANGO_STORE_URL": "sqlite:///agent.db"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+def commands(block: str) -> list[list[str]]:
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    return [words[1:] for words in lines if words and words[0] == "lango-store"]
+
+
+def test_commands_of_migrations_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS if "lango-store db current" in script)
+    for words in commands(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
+
+
+def test_commands_of_operators_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    (block,) = (script for script in SCRIPTS if "lango-store doctor" in script)
+    with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
+        for user in ("ann", "bob"):
+            store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
+        old = [Message(role="user", content="Oslo weather?")]
+        store.create("telegram:12345678", user_id="bob", ttl=timedelta(days=1), messages=old)
+    with Store(url) as store:
+        store.expire(archive=tmp_path / "cold.db")
+        store.create("telegram:12345678", messages=old)
+        store.create("new", user_id="ann")
+    for words in commands(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": url})
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_schedules_are_what_their_readers_read() -> None:
+    (crontab,) = blocks("crontab")
+    variable, job = crontab.strip().splitlines()
+    assert re.fullmatch(r"\w+=\S+", variable)
+    assert re.match(r"[\d*]+ [\d*]+ [\d*]+ [\d*]+ [\d*]+ /\S+/lango-store expire ", job)
+    assert_known(job.split(" >> ")[0])
+
+    (units,) = blocks("ini")
+    service, timer = (text for text in re.split(r"^# /etc/systemd/\S+$", units, flags=re.MULTILINE) if text.strip())
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(service)
+    assert unit["Service"]["Type"] == "oneshot"
+    assert_known(unit["Service"]["ExecStart"])
+    schedule = configparser.ConfigParser(interpolation=None)
+    schedule.read_string(timer)
+    assert schedule["Timer"]["OnCalendar"] == "*-*-* 03:15:00"
+    assert schedule["Install"]["WantedBy"] == "timers.target"
+
+    (manifest,) = blocks("yaml")
+    job_ = yaml.safe_load(manifest)
+    assert (job_["apiVersion"], job_["kind"]) == ("batch/v1", "CronJob")
+    (container,) = job_["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["env"][0]["name"] == "LANGO_STORE_URL"
+    assert_known(" ".join(container["command"]))
+
+
+def assert_known(command: str) -> None:
+    """Check that a command's options exist."""
+    options = re.findall(r"(--[\w-]+)", command)
+    known = run("expire", "--help").stdout
+    assert "lango-store expire" in command
+    assert all(option in known for option in options), options
 
 
 def test_every_command_stands_in_the_readme() -> None:

@@ -47,6 +47,7 @@ MAX_PAGE: Final = 1_000
 
 _TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
 _OBJECTS: Final = ("settings", "metadata")
+_JSON: Final = (*_OBJECTS, "tools")
 _TIMES: Final = ("created_at", "updated_at", "expires_at")
 FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
 _COLUMNS: Final = [SESSION.c[name] for name in FIELDS]
@@ -87,14 +88,12 @@ def seconds(ttl: timedelta | None) -> float | None:
 
 def decoded(row: Sequence[Any]) -> dict[str, Any]:
     """Make a row of `FIELDS` what `SessionInfo` takes."""
-    value = dict(zip(FIELDS, row, strict=True))
+    value = {name: each for name, each in zip(FIELDS, row, strict=True) if each is not None}
     for name in _TIMES:
-        if value[name] is not None:
+        if name in value:
             value[name] = decode_time(value[name])
-    for name in (*_OBJECTS, "tools"):
-        if value[name] is None:
-            del value[name]
-        else:
+    for name in _JSON:
+        if name in value:
             try:
                 value[name] = decode_json(value[name])
             except ValueError as error:
@@ -137,8 +136,9 @@ def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
     if not rows:
         raise SessionNotFound(key)
     value = decoded(rows[0])
-    if value["expires_at"] is not None and value["expires_at"] <= now:
-        raise SessionExpired(key, value["expires_at"])
+    expires_at = value.get("expires_at")
+    if expires_at is not None and expires_at <= now:
+        raise SessionExpired(key, expires_at)
     return value
 
 
