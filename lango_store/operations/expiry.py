@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store import dialect
 from lango_store.columns import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations.sessions import FIELDS, SESSION, decoded_typed, end_of_prefix
+from lango_store.operations.sessions import FIELDS, SESSION, aware, decoded_typed, end_of_prefix
 
 MAX_BATCH: Final = 10_000
 
@@ -61,9 +61,7 @@ class Policy:
                 raise ValueError(f"older_than={self.older_than} is negative: give how long a session may be idle")
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
-            if self.created_before.tzinfo is None:
-                raise ValueError(f"created_before={self.created_before} has no time zone: use datetime.now(UTC)")
-            reasons.append(Reason(SESSION.c.created_at < self.created_before, SESSION.c.created_at))
+            reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
         return reasons
 
     def narrowed(self) -> list[sa.ColumnElement[bool]]:
