@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from lango_store import dialect
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.columns import checked_key
 from lango_store.engine import Durability, create_engine
@@ -450,10 +451,12 @@ class Store:
             for reason in reasons:
                 while limit is None or report.sessions < limit:
                     most = batch_size if limit is None else min(batch_size, limit - report.sessions)
+                    began = perf_counter()
                     with self._access.write() as connection:
                         gone = expiry.purge(connection, reason, narrowed, most, keep)
                     if not gone.sessions:
                         break
+                    sleep((perf_counter() - began) * dialect.of(self.engine).purge_pause)
                     report.sessions += gone.sessions
                     report.messages += gone.messages
                     if gone.bytes_freed is not None:

@@ -92,13 +92,15 @@ def purge(
     spoken = dialect.of(connection)
     free = spoken.free_bytes(connection)
     query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
-    keys = connection.execute(query.with_for_update(skip_locked=True)).scalars().all()
-    if not keys:
-        return Purged(0, 0, None if free is None else 0)
-    if keep is not None:
-        keep(connection, keys)
-    gone = sa.delete(SESSION).where(SESSION.c.key.in_(keys)).returning(SESSION.c.message_count)
-    counts = connection.execute(gone).scalars().all()
+    chosen = query.with_for_update(skip_locked=True)
+    if keep is None:
+        goes = SESSION.c.key.in_(sa.select(chosen.cte("chosen").c.key))  # by a CTE, so that it is chosen once
+    else:
+        keys = connection.execute(chosen).scalars().all()
+        if keys:
+            keep(connection, keys)
+        goes = SESSION.c.key.in_(keys)
+    counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
     after = spoken.free_bytes(connection)
     return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)
 
