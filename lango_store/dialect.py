@@ -39,6 +39,9 @@ class Dialect:
     drivers: tuple[str, ...]
     """The drivers that we know the behaviour of, by SQLAlchemy's names."""
 
+    purge_pause: float
+    """How long a purge rests after a batch, as a part of the batch's time, to let writers in who wait."""
+
     modifying_cte: bool
     """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
 
@@ -110,6 +113,9 @@ class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
     drivers = ("pysqlite", "aiosqlite")
+    purge_pause = (
+        0.1  # who waits for the file asks again from time to time: without a pause it would hardly ever find it
+    )
     modifying_cte = False
 
     def time(self, moment: datetime) -> str:
@@ -217,6 +223,7 @@ class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
     drivers = ("psycopg",)
+    purge_pause = 0.0  # only rows are locked
     modifying_cte = True
 
     def time(self, moment: datetime) -> datetime:

@@ -7,22 +7,23 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from lango_store import dialect
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.columns import checked_key
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SchemaOutOfDate, SessionExpired
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
-from lango_store.operations import examination, expiry, sessions, stats
-from lango_store.operations import messages as operations
+from lango_store.operations import appends, examination, expiry, sessions, stats
+from lango_store.operations import messages as log
 from lango_store.operations.expiry import Policy
 from lango_store.operations.messages import Range
-from lango_store.operations.sessions import Filter, New
+from lango_store.operations.sessions import Filter, New, aware
 
 
 class Store:
@@ -128,7 +129,7 @@ class Store:
     def get(self, key: str) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number."""
         with self._access.look() as connection:
-            return operations.load(connection, self._access.now(), key)
+            return log.load(connection, self._access.now(), key)
 
     def get_or_create(
         self,
@@ -162,7 +163,7 @@ class Store:
         with self._access.write() as connection:
             if renew:
                 sessions.delete_expired(connection, now, key)
-            return self._insert(connection, now, new, first) or operations.load(connection, now, key)
+            return self._insert(connection, now, new, first) or log.load(connection, now, key)
 
     def info(self, key: str) -> SessionInfo:
         """Load a session without its messages: one row."""
@@ -223,7 +224,7 @@ class Store:
         The session stays under its key, and its `seq` goes on counting.
         """
         with self._access.write() as connection:
-            return operations.clear(connection, self._access.now(), key, keep_system=keep_system)
+            return log.clear(connection, self._access.now(), key, keep_system=keep_system)
 
     # Messages
 
@@ -254,7 +255,7 @@ class Store:
         self, key: str, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
     ) -> list[Message]:
         """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`."""
-        return self._read(key, Range(after, operations.MAX_SEQ if before is None else before, limit, last))
+        return self._read(key, Range(after, log.MAX_SEQ if before is None else before, limit, last))
 
     def iter_messages(
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
@@ -267,31 +268,31 @@ class Store:
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> Iterator[list[Message]]:
         """Read the log as `iter_messages` does, page by page."""
-        chosen = Range(after, operations.MAX_SEQ if before is None else before)
-        return operations.pages(partial(self._read, key), chosen, page_size)
+        chosen = Range(after, log.MAX_SEQ if before is None else before)
+        return log.pages(partial(self._read, key), chosen, page_size)
 
     def salvage(
         self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None
     ) -> list[Message | DamagedMessage]:
         """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
-        chosen = Range(after, operations.MAX_SEQ, limit, last)
+        chosen = Range(after, log.MAX_SEQ, limit, last)
         with self._access.look() as connection:
-            return operations.salvaged(key, operations.read_rows(connection, self._access.now(), key, chosen))
+            return log.salvaged(key, log.read_rows(connection, self._access.now(), key, chosen))
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""
         with self._access.look() as connection:
-            return operations.find(connection, self._access.now(), key, id)
+            return log.find(connection, self._access.now(), key, id)
 
     def pop_message(self, key: str) -> Message | None:
         """Take the last message away and give it back; None if there is none."""
         with self._access.write() as connection:
-            return operations.pop(connection, self._access.now(), key)
+            return log.pop(connection, self._access.now(), key)
 
     def truncate(self, key: str, *, after: int) -> int:
         """Drop the messages with a `seq` above `after`, and tell how many there were."""
         with self._access.write() as connection:
-            return operations.truncate(connection, self._access.now(), key, after)
+            return log.truncate(connection, self._access.now(), key, after)
 
     # Many sessions
 
@@ -382,7 +383,7 @@ class Store:
         purged; a batch is deleted only when it is on disk there. `on_batch` is called after each with the report so
         far. With `dry_run` nothing is purged; the report says what would be.
         """
-        moment = self._access.now() if now is None else now
+        moment = self._access.now() if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
         return self._purge(policy, moment, batch_size, limit, archive, on_batch, dry_run)
 
@@ -413,7 +414,7 @@ class Store:
         now = self._access.now()
         with Archive(archive) as opened, self._access.write() as connection:
             opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
-            return operations.load(connection, now, key)
+            return log.load(connection, now, key)
 
     # Steps of more than one verb
 
@@ -450,10 +451,12 @@ class Store:
             for reason in reasons:
                 while limit is None or report.sessions < limit:
                     most = batch_size if limit is None else min(batch_size, limit - report.sessions)
+                    began = perf_counter()
                     with self._access.write() as connection:
                         gone = expiry.purge(connection, reason, narrowed, most, keep)
                     if not gone.sessions:
                         break
+                    sleep((perf_counter() - began) * dialect.of(self.engine).purge_pause)
                     report.sessions += gone.sessions
                     report.messages += gone.messages
                     if gone.bytes_freed is not None:
@@ -470,18 +473,18 @@ class Store:
         key = new_key(self._access.now()) if key is None else key
         return New(key, self._access.ttl(key, ttl), dict(zip(names, values, strict=True)))
 
-    def _batch(self, messages: Sequence[Message]) -> operations.Batch:
-        return operations.batch([self._access.counted(message) for message in messages])
+    def _batch(self, messages: Sequence[Message]) -> appends.Batch:
+        return appends.batch([self._access.counted(message) for message in messages])
 
     @staticmethod
-    def _insert(connection: sa.Connection, now: datetime, new: New, first: operations.Batch) -> Session | None:
+    def _insert(connection: sa.Connection, now: datetime, new: New, first: appends.Batch) -> Session | None:
         made = sessions.insert(connection, now, new)
         if made is None:
             return None
         if not first.rows:
             return Session(**dict(made))
-        operations.append_new_ids(connection, now, new.key, first)
-        return operations.load(connection, now, new.key)
+        appends.append_new_ids(connection, now, new.key, first)
+        return log.load(connection, now, new.key)
 
     def _append(
         self, key: str, messages: Sequence[Message], after: int | None, replace_after: int | None = None
@@ -490,17 +493,17 @@ class Store:
         now = self._access.now()
         if replace_after is not None:
             with self._access.write() as connection:
-                return operations.replace(connection, now, key, new, after=replace_after, expected=after)
+                return appends.replace(connection, now, key, new, after=replace_after, expected=after)
         try:
             with self._access.once() as connection:
-                return operations.append(connection, now, key, new, after)
-        except operations.IdIsThere:
+                return appends.append(connection, now, key, new, after)
+        except appends.IdIsThere:
             with self._access.write() as connection:
-                return operations.append_new_ids(connection, now, key, new, after)
+                return appends.append_new_ids(connection, now, key, new, after)
 
     def _read(self, key: str, chosen: Range) -> list[Message]:
         with self._access.look() as connection:
-            return operations.read(connection, self._access.now(), key, chosen)
+            return log.read(connection, self._access.now(), key, chosen)
 
 
 def _borrowed(engine: object) -> sa.Engine:

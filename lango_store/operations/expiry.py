@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store import dialect
 from lango_store.columns import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations.sessions import FIELDS, SESSION, decoded_typed, end_of_prefix
+from lango_store.operations.sessions import FIELDS, SESSION, aware, decoded_typed, end_of_prefix
 
 MAX_BATCH: Final = 10_000
 
@@ -61,9 +61,7 @@ class Policy:
                 raise ValueError(f"older_than={self.older_than} is negative: give how long a session may be idle")
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
-            if self.created_before.tzinfo is None:
-                raise ValueError(f"created_before={self.created_before} has no time zone: use datetime.now(UTC)")
-            reasons.append(Reason(SESSION.c.created_at < self.created_before, SESSION.c.created_at))
+            reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
         return reasons
 
     def narrowed(self) -> list[sa.ColumnElement[bool]]:
@@ -94,13 +92,15 @@ def purge(
     spoken = dialect.of(connection)
     free = spoken.free_bytes(connection)
     query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
-    keys = connection.execute(query.with_for_update(skip_locked=True)).scalars().all()
-    if not keys:
-        return Purged(0, 0, None if free is None else 0)
-    if keep is not None:
-        keep(connection, keys)
-    gone = sa.delete(SESSION).where(SESSION.c.key.in_(keys)).returning(SESSION.c.message_count)
-    counts = connection.execute(gone).scalars().all()
+    chosen = query.with_for_update(skip_locked=True)
+    if keep is None:
+        goes = SESSION.c.key.in_(sa.select(chosen.cte("chosen").c.key))  # by a CTE, so that it is chosen once
+    else:
+        keys = connection.execute(chosen).scalars().all()
+        if keys:
+            keep(connection, keys)
+        goes = SESSION.c.key.in_(keys)
+    counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
     after = spoken.free_bytes(connection)
     return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)
 

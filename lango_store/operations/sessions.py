@@ -298,7 +298,7 @@ class Filter:
             "user_id": encode_text(self.user_id, "user_id"),
             "key_prefix": prefix,
             "prefix_end": end_of_prefix(prefix),
-            "updated_since": None if self.updated_since is None else spoken.time(_aware(self.updated_since)),
+            "updated_since": None if self.updated_since is None else spoken.time(aware(self.updated_since)),
             "now": spoken.time(now),
         }
 
@@ -379,12 +379,13 @@ def _cursor(last: SessionInfo) -> str:
 def _read_cursor(cursor: str) -> tuple[datetime, str]:
     try:
         moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return _aware(datetime.fromisoformat(moment)), checked_key(key)
+        return aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError) as error:
         raise InvalidCursor(f"{cursor!r} is no cursor of list_sessions: give back Page.next as it was") from error
 
 
-def _aware(moment: datetime) -> datetime:
+def aware(moment: datetime) -> datetime:
+    """Give a time back, or raise ValueError if it has no time zone."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: use datetime.now(UTC)")
     return moment
