@@ -183,11 +183,13 @@ class Access:
         with self._looking:
             if self.engine in self._fit:
                 return
-            if self._migrate:
-                from lango_store import schema  # Alembic, which only who migrates should wait for
-
-                schema.upgrade(self.engine)
             try:
+                with self.engine.connect() as connection, self._spoken.snapshot(connection):
+                    self._refuse_unfit(connection)
+                if self._migrate:
+                    from lango_store import schema  # Alembic, which only who migrates should wait for
+
+                    schema.upgrade(self.engine)
                 with self.engine.connect() as connection, self._spoken.snapshot(connection):
                     self._check(connection)
             except Exception as error:
@@ -196,9 +198,13 @@ class Access:
             self._fit.add(self.engine)
 
     @staticmethod
-    def _check(connection: sa.Connection) -> None:
+    def _refuse_unfit(connection: sa.Connection) -> None:
         if fault := dialect.of(connection).unfit(connection):
             raise LangoStoreError(fault)
+
+    @staticmethod
+    def _check(connection: sa.Connection) -> None:
+        Access._refuse_unfit(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
             raise SchemaOutOfDate(found, SCHEMA_REVISION)
@@ -223,7 +229,7 @@ class _Direct:
         try:
             self.connection = self._access.engine.raw_connection()
             try:
-                self._spoken.start(self.connection.dbapi_connection, writes=self._writes)
+                self._was = self._spoken.start(self.connection.dbapi_connection, writes=self._writes)
             except BaseException:
                 self.connection.close()
                 raise
@@ -236,7 +242,7 @@ class _Direct:
         driver = self.connection.dbapi_connection
         try:
             try:
-                self._spoken.finish(driver, writes=self._writes, failed=error is not None)
+                self._spoken.finish(driver, self._was, writes=self._writes, failed=error is not None)
             finally:
                 if getattr(driver, "closed", False):
                     self.connection.invalidate()

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.engine import Durability
+from lango_store.errors import LangoStoreError
 from lango_store.model import Message
 from lango_store.store import Store
 
@@ -69,6 +70,7 @@ class AsyncStore:
                 token_counter=token_counter,
             )
         )
+        self._closed = False
         self._start()
 
     def _start(self) -> None:
@@ -76,6 +78,8 @@ class AsyncStore:
         self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
 
     def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]:
+        if self._closed:
+            raise LangoStoreError("this store is closed: make a new one")
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._start()
         context = contextvars.copy_context()
@@ -127,6 +131,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Wait for the calls under way, then close the connections, unless they are borrowed."""
+        self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
         if self._owned:
             self.store.close()

@@ -110,7 +110,7 @@ class Archive:
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
         """Delete sessions so that the file keeps no trace of them, and tell how many; at least one filter."""
         filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "substr(key, 1, length(?1)) = ?1": key_prefix}
-        given = {condition: value for condition, value in filters.items() if value is not None}
+        given = {condition: value for condition, value in filters.items() if value}
         if len(given) != 1:
             raise ValueError("forget whom? Give one of user_id, agent_id and key_prefix")
         ((where, value),) = given.items()
@@ -134,7 +134,11 @@ class Archive:
                 None if ttl is None else encode_time_text(datetime.fromtimestamp(now.timestamp() + ttl, now.tzinfo))
             )
             kept = {column.name: row.get(column.name) for column in SESSION.c}
-            transfer.write(connection, SESSION, [kept | {"ttl_seconds": ttl, "expires_at": expires_at}])
+            transfer.write(
+                connection,
+                SESSION,
+                [kept | {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}],
+            )
             for name, table in (("turns", TURN), ("messages", MESSAGE)):
                 rows = self._db[name].rows_where("session_id = ?", [row["id"]])
                 for each in rows:

@@ -16,9 +16,11 @@ from sqlalchemy.pool import PoolProxiedConnection
 from lango_store.columns import TimeColumn, encode_time_text
 from lango_store.engine import BEGIN_OPTION
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.tables import Base
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
+_OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 
 
 class Lent(Protocol):
@@ -64,11 +66,14 @@ class Dialect:
             self.begun(connection)
             yield
 
-    def start(self, driver: Any, *, writes: bool) -> None:
-        """Begin single reads, or one append, with as few round trips as the database allows."""
+    def start(self, driver: Any, *, writes: bool) -> bool:
+        """Begin single reads, or one append, with as few round trips as the database allows.
+
+        Gives what `finish` has to know: whether the driver committed each statement by itself before.
+        """
         raise NotImplementedError
 
-    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
         """End what `start` began, and leave the driver's connection as it was."""
         raise NotImplementedError
 
@@ -131,11 +136,12 @@ class SQLite(Dialect):
         if not driver.in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def start(self, driver: Any, *, writes: bool) -> None:
+    def start(self, driver: Any, *, writes: bool) -> bool:
         if writes:  # a single read is its own transaction when none was begun
             driver.execute("BEGIN IMMEDIATE")
+        return False
 
-    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
         if not writes:
             return
         try:
@@ -190,14 +196,20 @@ class SQLite(Dialect):
         # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
         # outside of a transaction. BEGIN IMMEDIATE is the lock.
         driver: Any = connection.connection.dbapi_connection
+        (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
         driver.execute("PRAGMA foreign_keys = OFF")
         try:
             with self.transaction(connection):
                 yield
-                if orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").all():
-                    raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+                for table in _OURS:  # a host's tables are the host's affair
+                    if sa.inspect(connection).has_table(table):
+                        orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
+                        if orphans:
+                            raise LangoStoreError(
+                                f"the migration would leave rows without their session: {orphans[:3]}"
+                            )
         finally:
-            driver.execute("PRAGMA foreign_keys = ON")
+            driver.execute(f"PRAGMA foreign_keys = {before}")
 
     def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
@@ -235,13 +247,16 @@ class PostgreSQL(Dialect):
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement
 
-    def start(self, driver: Any, *, writes: bool) -> None:
+    def start(self, driver: Any, *, writes: bool) -> bool:
         # A transaction around one statement costs three round trips, autocommit one.
-        driver.autocommit = True
+        was: bool = driver.autocommit
+        if not was:
+            driver.autocommit = True
+        return was
 
-    def finish(self, driver: Any, *, writes: bool, failed: bool) -> None:
+    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
         # Left on, the next transaction on this pooled connection could not be rolled back.
-        if not driver.closed:
+        if not was and not driver.closed:
             driver.autocommit = False
 
     @contextmanager
@@ -267,7 +282,8 @@ class PostgreSQL(Dialect):
             return DatabaseUnavailable(f"{reason}; this server takes no writes: connect to the primary")
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
-        if state is None and type(error).__name__ in ("OperationalError", "InterfaceError"):
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if state is None and kinds & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
             return DatabaseUnavailable(f"{reason}; grant it to the role of this URL")

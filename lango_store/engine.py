@@ -37,6 +37,8 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
         parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
     except sa.exc.ArgumentError:  # its text would show the password
         raise ValueError("that is no database URL: give sqlite:///file or postgresql://user@host/database") from None
+    if "@" in (parsed.host or ""):  # an error of the server's name would show the password
+        raise ValueError("the URL has an unquoted @ in its user or password: write %40")
     make = {"sqlite": _sqlite, "postgresql": _postgresql}.get(parsed.get_backend_name())
     if make is None or ("+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg")):
         raise ValueError(

@@ -80,12 +80,17 @@ class InvalidCursor(LangoStoreError, ValueError):
 
 
 class DamagedMessage(LangoStoreError):
-    """A stored message cannot be read; the messages before and after it can, with `before=` and `after=`."""
+    """A stored message cannot be read; the messages before and after it can, with `before=` and `after=`.
+
+    `seq` is 0 where a field of the session itself cannot be read.
+    """
 
     def __init__(self, key: str, seq: int, field: str, reason: str) -> None:
         super().__init__(
             f"message {seq} of session {key!r} cannot be read, {field}: {reason}; "
             f"the others can: all_messages({key!r}, before={seq}) and all_messages({key!r}, after={seq})"
+            if seq
+            else f"session {key!r} cannot be read, {field}: {reason}; its messages can: all_messages({key!r})"
         )
         self.key = key
         self.seq = seq

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     WrapSerializer,
+    model_serializer,
 )
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
@@ -114,6 +115,15 @@ class ToolCall(Value):
     arguments: Json = None
     output: Json = None
     extra: JsonObject = Field(default_factory=dict, exclude_if=_absent)
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
+        # An output of null is an answer: what was not given must not come back as given.
+        dumped: dict[str, Any] = handler(self)
+        for name in ("arguments", "output"):
+            if name not in self.model_fields_set:
+                dumped.pop(name, None)
+        return dumped
 
     @property
     def answered(self) -> bool:

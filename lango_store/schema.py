@@ -47,7 +47,12 @@ def upgrade(database: Database, revision: str = "head", *, lock_timeout: float =
     """Bring the schema up to a revision, and tell the revision it is at then.
 
     Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
+    A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
     """
+    if revision == "head":
+        found = current(database)
+        if found is not None and found > SCHEMA_REVISION:
+            return found
     return _migrate(command.upgrade, database, revision, lock_timeout)
 
 

@@ -17,7 +17,7 @@ from lango_store import dialect
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.columns import checked_key
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage, SchemaOutOfDate, SessionExpired
+from lango_store.errors import DamagedMessage, LangoStoreError, SchemaOutOfDate, SessionExpired
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
 from lango_store.operations import appends, examination, expiry, sessions, stats
 from lango_store.operations import messages as log
@@ -344,19 +344,31 @@ class Store:
 
         try:
             with self._access.read() as connection:
-                found = list(examination.findings(connection))
+                missing = examination.missing_tables(connection)
         except SchemaOutOfDate as error:
             return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
+        if missing:
+            detail = f"{', '.join(missing)} not there, though the schema is at its revision"
+            return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
+        found: list[Finding] = []
+        for check in examination.checks():
+            try:
+                with self._access.read() as connection:
+                    found += check(connection)
+            except LangoStoreError as error:
+                remedy = "mend what stands above first"
+                found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
         indexes = {finding.subject for finding in found if finding.name == "missing index"}
         for difference in schema.check(self.engine):
             if not any(index in difference for index in indexes):
-                found.append(
-                    Finding(name="schema", subject="", detail=difference, remedy="compare `lango-store db sql`")
-                )
-        if repair:
-            for finding in found:
+                remedy = "compare with what `lango-store db sql --from base` prints"
+                found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
+        for finding in found if repair else ():
+            try:
                 with self._access.write() as connection:
                     finding.repaired = examination.repair(connection, finding)
+            except LangoStoreError as error:
+                finding.remedy = f"could not be repaired: {error}"
         return found
 
     # Expiry
@@ -453,7 +465,7 @@ class Store:
                     most = batch_size if limit is None else min(batch_size, limit - report.sessions)
                     began = perf_counter()
                     with self._access.write() as connection:
-                        gone = expiry.purge(connection, reason, narrowed, most, keep)
+                        gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
                     if not gone.sessions:
                         break
                     sleep((perf_counter() - began) * dialect.of(self.engine).purge_pause)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from factories import message, messages
 
-from lango_store import AsyncStore, Message, SessionNotFound, Store, create_engine
+from lango_store import AsyncStore, LangoStoreError, Message, SessionNotFound, Store, create_engine
 
 SYNC_ONLY = {"using", "message_pages"}
 
@@ -113,6 +113,16 @@ def test_closing_waits_for_what_is_under_way(url: str) -> None:
     asyncio.run(work())
     with Store(url) as store:
         assert store.info("k").message_count == 250
+
+
+def test_a_closed_store_says_so(url: str) -> None:
+    async def work() -> None:
+        store = AsyncStore(url)
+        await store.close()
+        with pytest.raises(LangoStoreError, match="closed"):
+            await store.ping()
+
+    asyncio.run(work())
 
 
 def test_an_error_comes_back_as_it_is(url: str) -> None:

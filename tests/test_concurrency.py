@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from conftest import MakeDatabase
 from factories import message, messages
 
-from lango_store import DatabaseBusy, Store, create_engine
+from lango_store import DatabaseBusy, Message, SessionNotFound, Store, create_engine
 
 WRITERS, EACH = 8, 200
 
@@ -122,6 +123,25 @@ def test_a_reader_sees_one_moment(store: Store) -> None:
                 found = store.get("k")
                 assert len(found.messages) == found.message_count
                 assert all(m.seq <= found.last_seq for m in found.messages)
+
+    in_threads(3, work)
+
+
+def test_a_reader_never_mixes_two_lives_of_a_key(store: Store) -> None:
+    def life(n: int) -> list[Message]:
+        return [message(n)] * 3
+
+    store.create("k", title="0", messages=life(0))
+
+    def work(n: int) -> None:
+        for turn in range(1, 60):
+            if n == 0:
+                store.delete("k")
+                store.create("k", title=str(turn), messages=life(turn))
+            else:
+                with contextlib.suppress(SessionNotFound):
+                    found = store.get("k")
+                    assert [m.content for m in found.messages] == [int(found.title or -1)] * 3
 
     in_threads(3, work)
 

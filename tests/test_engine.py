@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,9 @@ def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, u
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///file"):
         Store(url)
+    with pytest.raises(ValueError, match="%40") as raised:
+        Store("postgresql://ann:hunter@2@x/y")
+    assert "hunter" not in str(raised.value)
     with pytest.raises(ValueError, match="prepare_threshold"):
         Store("postgresql://x/y?prepare_threshold=often")
 
@@ -81,6 +85,13 @@ def test_a_server_that_is_not_there() -> None:
     ):
         store.ping()
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_server_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"postgresql://ann@127.0.0.1:{deaf.getsockname()[1]}/never?connect_timeout=2"
+        with Store(url) as store, pytest.raises(DatabaseUnavailable, match="timeout"):
+            store.ping()
 
 
 def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:

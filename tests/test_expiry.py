@@ -83,7 +83,13 @@ def test_batches_and_limits(filled: Store) -> None:
     assert report.batches == 3
     assert filled.expire(older_than=timedelta(0), batch_size=2, limit=3).sessions == 3
     assert len(keys(filled)) == 2
-    for wrong in ({"batch_size": 0}, {"batch_size": 10_001}, {"limit": -1}, {"older_than": -HOUR}):
+    for wrong in (
+        {"batch_size": 0},
+        {"batch_size": 10_001},
+        {"limit": -1},
+        {"older_than": -HOUR},
+        {"older_than": timedelta.max},
+    ):
         with pytest.raises(ValueError):
             filled.expire(**wrong)
 
@@ -155,6 +161,22 @@ class Stop(Exception):
 # Forgetting
 
 
+def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clock: Clock) -> None:
+    with Store(make_postgres(), clock=clock) as store:
+        store.create("k1", user_id="ann")
+        store.create("k2", user_id="ann")
+        gone: list[int] = []
+        with store.engine.connect() as connection:
+            store.using(connection).append_message("k1", message("private"))
+            work = threading.Thread(target=lambda: gone.append(store.delete_where(user_id="ann")))
+            work.start()
+            work.join(0.3)
+            assert gone == []
+            connection.commit()
+        work.join(30)
+        assert (gone, store.count(expired=None)) == ([2], 0)
+
+
 def test_delete_where_forgets_a_person(filled: Store) -> None:
     assert filled.delete_where(user_id="u1") == 3
     assert keys(filled) == {f"chat:{n}" for n in (0, 2, 3, 4, 6, 7, 8)}
@@ -188,7 +210,7 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
         with pytest.raises(ValueError, match="word"):
             archive.search("  ")
     restored = store.restore(cold, "k")
-    unlimited = before.model_copy(update={"ttl_seconds": None, "expires_at": None})
+    unlimited = before.model_copy(update={"ttl_seconds": None, "expires_at": None, "updated_at": clock.time})
     assert restored == unlimited == store.get("k")
     assert store.append_message("k", message()).seq == before.last_seq + 1
     with pytest.raises(SessionExists):
@@ -231,7 +253,7 @@ def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Cloc
         assert archive.forget(user_id="ann") == 1
         assert archive.search("secretwordann") == []
         assert len(archive.search("secretwordbob")) == 20
-        for wrong in ({}, {"user_id": "x", "agent_id": "y"}):
+        for wrong in ({}, {"key_prefix": ""}, {"user_id": "x", "agent_id": "y"}):
             with pytest.raises(ValueError, match="one of"):
                 archive.forget(**wrong)
     rest = b"".join(path.read_bytes() for path in tmp_path.glob("cold.db*"))
@@ -348,6 +370,7 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
             "UPDATE lango_message SET session_key = 'gone' WHERE session_key = 'chat:1'",
             "UPDATE lango_session SET message_count = 0 WHERE key = 'chat:1'",
             "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq = 4",
+            "UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:8'",
             "DROP INDEX ix_lango_session_updated_at",
         ):
             connection.exec_driver_sql(statement)
@@ -360,17 +383,26 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         ("missing index", "ix_lango_session_updated_at"),
         ("orphans", "lango_message"),
         ("unreadable message", "chat:9"),
+        ("unreadable session", "chat:8"),
         ("wrong counters", "chat:3"),
         ("wrong counters", "chat:5"),
         ("wrong counters", "chat:6"),
     ]
     assert all(finding.remedy for finding in found)
     repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
-    assert [finding.name for finding in repaired if not finding.repaired] == ["unreadable message"]
-    left = [finding for finding in filled.examine() if finding.name != "settings"]
-    assert [(finding.name, finding.repaired) for finding in left] == [("unreadable message", False)]
+    unreadable = ["unreadable session", "unreadable message"]
+    assert [finding.name for finding in repaired if not finding.repaired] == unreadable
+    assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
     with Store(url) as store:
         assert store.append_message("chat:5", message()).seq == 7
+
+
+def test_missing_tables_are_a_finding(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_turn")
+    (finding,) = store.examine(repair=True)
+    assert (finding.name, finding.repaired) == ("schema", False)
+    assert "lango_turn" in finding.detail
 
 
 def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:

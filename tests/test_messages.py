@@ -309,6 +309,14 @@ def test_replace_after_that_fails_drops_nothing(store: Store) -> None:
     assert len(store.messages("k")) == 3
 
 
+def test_what_is_no_seq_is_refused(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    for wrong in ({"replace_after": -1}, {"replace_after": 2**63}, {"after": -1}, {"after": 2**63}):
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", messages(1), **wrong)
+    assert len(store.messages("k")) == 3
+
+
 def test_a_replacement_sent_again_is_done_once(store: Store) -> None:
     store.create("k", messages=messages(3))
     first = store.append_messages("k", [message("new", id="n")], replace_after=1)

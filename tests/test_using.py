@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import sqlmodel
+from conftest import MakeDatabase
 from factories import message, messages
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from lango_store import Conflict, LangoStoreError, SchemaOutOfDate, SessionNotFound, Store, create_engine
+from lango_store import Conflict, LangoStoreError, SchemaOutOfDate, SessionNotFound, Store, create_engine, schema
 
 HOST = sa.Table("host_order", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True))
 
@@ -171,6 +172,34 @@ def test_the_callers_database_needs_our_tables_too(store: Store, empty_url: str)
     engine = create_engine(empty_url)
     with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
         store.using(connection).get("k")
+    engine.dispose()
+
+
+def test_a_hosts_engine_in_autocommit_stays_in_autocommit(make_postgres: MakeDatabase) -> None:
+    engine = sa.create_engine(make_postgres(), isolation_level="AUTOCOMMIT", pool_size=1)
+    HOST.create(engine)
+    with Store(engine) as store, engine.connect() as connection:
+        connection.execute(HOST.insert().values(number=1))
+        connection.close()
+        store.create("k", messages=[message()])
+        store.append_message("k", message())
+        with engine.connect() as again:
+            again.execute(HOST.insert().values(number=2))
+        other = create_engine(engine.url)
+        with other.connect() as looking:
+            assert looking.execute(sa.select(HOST.c.number)).scalars().all() == [1, 2]
+        other.dispose()
+    engine.dispose()
+
+
+def test_foreign_keys_are_asked_for_before_migrating(tmp_path: Any) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/host.db")
+    with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
+        Store(engine, migrate=True).count()
+    assert sa.inspect(engine).get_table_names() == []
+    schema.upgrade(engine)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 0  # as the host had it
     engine.dispose()
 
 

@@ -93,6 +93,12 @@ def test_lone_surrogates_are_written_as_json_escapes(indent: int | None) -> None
     assert Message.model_validate(dumped) == made
 
 
+def test_a_call_without_an_answer_stays_without_one() -> None:
+    made = message(tool_calls=[ToolCall(id="a", name="n"), ToolCall(id="b", name="n", output=None)])
+    for again in (Message.model_validate_json(made.model_dump_json()), Message.model_validate(made.model_dump())):
+        assert [call.answered for call in again.tool_calls] == [False, True]
+
+
 def test_openai_messages_come_back_with_every_key() -> None:
     for original in (
         {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "ann"},
@@ -169,6 +175,7 @@ def test_sessions_round_trip_through_fastapi(store: Store) -> None:
     schema = app.openapi()["components"]["schemas"]
     assert "MessageRole" in schema
     assert "content" in schema["Message"]["properties"]
+    assert "output" in schema["ToolCall"]["properties"]
 
 
 def test_many_values_dump_through_a_type_adapter() -> None:

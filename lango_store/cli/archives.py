@@ -16,6 +16,7 @@ from lango_store.cli.terminal import (
     Prefix,
     UrlOption,
     User,
+    announce,
     console,
     duration,
     opened,
@@ -67,6 +68,7 @@ def restore(
 ) -> None:
     """Bring an archived session back into the store."""
     with opened(url) as store:
+        announce(store, "restoring on")
         session = store.restore(file, key, ttl=None if ttl is None else duration(ttl))
     typer.echo(f"restored {session.message_count} messages")
 

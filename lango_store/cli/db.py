@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
-from lango_store.cli.terminal import JsonOption, UrlOption, database
+from lango_store.cli.terminal import JsonOption, UrlOption, announce, database, opened
 
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 
@@ -34,7 +34,9 @@ def downgrade(
     lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
 ) -> None:
     """Take the schema back to a revision."""
-    typer.echo(_at(schema.downgrade(database(url), revision, lock_timeout=lock_timeout)))
+    with opened(url) as store:
+        announce(store, f"downgrading to {revision} on")
+        typer.echo(_at(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 
 @app.command()

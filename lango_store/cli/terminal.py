@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
+import sqlalchemy as sa
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -47,7 +48,13 @@ def opened(url: str | None) -> Iterator[Store]:
 
 def announce(store: Store, doing: str) -> None:
     """Say on which host and database something destructive is about to happen, without the password."""
-    say(f"{doing} {store.engine.url.render_as_string(hide_password=True)}")
+    say(f"{doing} {shown(store.engine.url)}")
+
+
+def shown(url: sa.URL) -> str:
+    """Write a URL without its passwords, wherever they stand."""
+    secret = [name for name in url.query if "password" in name.lower()]
+    return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
 def duration(text: str) -> timedelta:
@@ -66,7 +73,11 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        return datetime.now(UTC) - duration(text)
+        ago = duration(text)
+        try:
+            return datetime.now(UTC) - ago
+        except OverflowError:
+            raise typer.BadParameter(f"{text!r} ago is before all times") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 

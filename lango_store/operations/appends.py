@@ -16,7 +16,7 @@ from lango_store.dialect import Dialect, Lent
 from lango_store.errors import Conflict, InvalidMessage
 from lango_store.model import Message, ToolCall
 from lango_store.operations import messages, sessions
-from lango_store.operations.messages import GIVEN
+from lango_store.operations.messages import GIVEN, check_seq
 from lango_store.operations.sessions import KEY, LIVE, MESSAGE, NOW, SESSION
 from lango_store.statement import Statement
 
@@ -175,6 +175,7 @@ def append(connection: Lent, now: datetime, key: str, new: Batch, after: int | N
     Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
     """
     checked_key(key)
+    check_seq("after", after)
     if new.ids and isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
         return append_new_ids(connection, now, key, new, after)
     if new.repeats:
@@ -271,6 +272,8 @@ def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: int | None
 ) -> list[Message]:
     """Drop what came after a seq and append, both or neither; a batch whose ids are all there was done before."""
+    check_seq("replace_after", after)
+    check_seq("after", expected)
     last_seq, _ = sessions.lock(connection, now, key)
     if new.rows and all(message.id is not None for message in new.messages):
         stored = messages.with_ids(connection, key, new.ids)

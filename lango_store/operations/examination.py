@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.errors import DamagedMessage
-from lango_store.model import Finding
+from lango_store.model import Finding, SessionInfo
 from lango_store.operations import messages
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.sessions import FIELDS, MESSAGE, SESSION, TURN, decoded, valued
 from lango_store.tables import Base
 
 _PAGE = 1_000
 
 
-def findings(connection: sa.Connection) -> Iterator[Finding]:
-    """Examine indexes, counters, orphans, each message, and the database's settings."""
+def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
+    """Give the checks, to be run one by one: what one stumbles over keeps no other from being run."""
+    return [_settings, _indexes, _counters, _orphans, _sessions, _messages]
+
+
+def missing_tables(connection: sa.Connection) -> list[str]:
+    """Name the tables that are not there."""
+    return [table.name for table in Base.metadata.sorted_tables if not sa.inspect(connection).has_table(table.name)]
+
+
+def _settings(connection: sa.Connection) -> Iterator[Finding]:
+    for detail, remedy in dialect.of(connection).worries(connection):
+        yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
+
+
+def _indexes(connection: sa.Connection) -> Iterator[Finding]:
     for name in missing_indexes(connection):
-        yield Finding(
-            name="missing index", subject=name, detail=f"index {name} is not there", remedy="doctor --repair makes it"
-        )
+        detail = f"index {name} is not there"
+        yield Finding(name="missing index", subject=name, detail=detail, remedy="doctor --repair makes it")
+
+
+def _counters(connection: sa.Connection) -> Iterator[Finding]:
     for key, detail in wrong_counters(connection):
         yield Finding(name="wrong counters", subject=key, detail=detail, remedy="doctor --repair counts again")
+
+
+def _orphans(connection: sa.Connection) -> Iterator[Finding]:
     for table in (MESSAGE, TURN):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             detail = f"{number} rows of {table.name} belong to no session"
             yield Finding(name="orphans", subject=table.name, detail=detail, remedy="doctor --repair deletes them")
+
+
+def _sessions(connection: sa.Connection) -> Iterator[Finding]:
+    key = ""
+    columns = [messages.unread(SESSION.c[name]) for name in FIELDS]
+    while True:
+        query = sa.select(*columns).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
+        rows = connection.execute(query).all()
+        for row in rows:
+            try:
+                valued(SessionInfo, decoded(row))
+            except DamagedMessage as error:
+                remedy = "update the session with a new value, or delete it"
+                yield Finding(
+                    name="unreadable session", subject=row[0], detail=f"{error.field}: {error}", remedy=remedy
+                )
+        if len(rows) < _PAGE:
+            return
+        key = rows[-1][0]
+
+
+def _messages(connection: sa.Connection) -> Iterator[Finding]:
     for error in _damaged(connection):
         remedy = f"`lango-store sessions show` shows the rest; mend or delete seq {error.seq} of {error.key!r} by hand"
         yield Finding(name="unreadable message", subject=error.key, detail=str(error).split(";")[0], remedy=remedy)
-    for detail, remedy in dialect.of(connection).worries(connection):
-        yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
 
 
 def repair(connection: sa.Connection, finding: Finding) -> bool:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store import dialect
 from lango_store.columns import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations.sessions import FIELDS, SESSION, aware, decoded_typed, end_of_prefix
+from lango_store.operations.sessions import FIELDS, MAX_TTL, SESSION, aware, decoded_typed, end_of_prefix
 
 MAX_BATCH: Final = 10_000
 
@@ -57,8 +57,8 @@ class Policy:
             return [Reason(sa.true(), SESSION.c.key)]
         reasons = [Reason(SESSION.c.expires_at <= now, SESSION.c.expires_at)]
         if self.older_than is not None:
-            if self.older_than < timedelta(0):
-                raise ValueError(f"older_than={self.older_than} is negative: give how long a session may be idle")
+            if not timedelta(0) <= self.older_than <= MAX_TTL:
+                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years")
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
             reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
@@ -83,16 +83,18 @@ def purge(
     narrowed: Sequence[sa.ColumnElement[bool]],
     most: int,
     keep: Keep | None = None,
+    *,
+    patient: bool = False,
 ) -> Purged:
     """Delete at most so many sessions that go for one reason, and all that belongs to them.
 
     They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
-    finds none. Sessions that another purge has locked are left to it.
+    finds none. Sessions that somebody else has locked are left alone, unless one is `patient` and waits for them.
     """
     spoken = dialect.of(connection)
     free = spoken.free_bytes(connection)
     query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
-    chosen = query.with_for_update(skip_locked=True)
+    chosen = query.with_for_update(skip_locked=not patient)
     if keep is None:
         goes = SESSION.c.key.in_(sa.select(chosen.cte("chosen").c.key))  # by a CTE, so that it is chosen once
     else:

@@ -15,6 +15,7 @@ from lango_store import dialect
 from lango_store.columns import (
     JsonColumn,
     RoleColumn,
+    TimeColumn,
     checked_key,
     decode_json,
     decode_time,
@@ -50,14 +51,14 @@ _MANY: Final = 500
 _many: Final = TypeAdapter(list[Message])
 
 
-def _unread(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+def unread(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """Select a column as the database keeps it; `decoded` reads it, and can say which one is damaged."""
     if isinstance(column.type, JsonColumn):
         return sa.cast(column, sa.Text).label(column.name)
     return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column
 
 
-COLUMNS: Final = [_unread(MESSAGE.c[name]) for name in _READ]
+COLUMNS: Final = [unread(MESSAGE.c[name]) for name in _READ]
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
@@ -81,13 +82,18 @@ _forwards = Statement(lambda d: _read(d, backwards=False))
 _backwards = Statement(lambda d: _read(d, backwards=True))
 
 
+_MADE: Final = sa.bindparam("made", type_=TimeColumn(), required=True)
 _whole = Statement(
     lambda _: (
         sa.select(*COLUMNS)
         .where(
             MESSAGE.c.session_key == KEY,
             MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
-            sa.select(SESSION.c.last_seq - SESSION.c.message_count).where(SESSION.c.key == KEY).scalar_subquery()
+            sa.select(SESSION.c.last_seq - SESSION.c.message_count)
+            .where(
+                SESSION.c.key == KEY, SESSION.c.created_at == sa.bindparam("made", type_=TimeColumn(), required=True)
+            )
+            .scalar_subquery()
             == sa.bindparam("removed", type_=sa.BigInteger(), required=True),
         )
         .order_by(MESSAGE.c.seq)
@@ -99,19 +105,30 @@ def load(connection: Lent, now: datetime, key: str) -> Session:
     """Load a live session and its messages as they were at one moment, without a transaction.
 
     An append adds as much to `last_seq` as to `message_count`; whatever takes messages away lets their difference grow.
-    So messages up to `last_seq` are those that the session's row counted, unless that difference is another one now.
+    So messages up to `last_seq` are those that the session's row counted, unless that difference is another one now, or
+    the session is another one, made anew under its key.
     """
-    removed = -1
+    known: object = None
     while True:
-        row = sessions.row_of(connection, now, key)
-        known, removed = removed, row["last_seq"] - row["message_count"]
+        kept = sessions.kept_row(connection, key)
+        row = sessions.decoded_live(kept, now)
         if not row["message_count"]:
             return sessions.valued(Session, row)
-        values = {"key": key, "last_seq": row["last_seq"], "removed": removed}
-        if rows := _whole.run(connection, values):
+        state = {
+            "made": kept[sessions.FIELDS.index("created_at")],
+            "removed": row["last_seq"] - row["message_count"],
+        }
+        if rows := _whole.run(connection, {"key": key, "last_seq": row["last_seq"], **state}):
             return sessions.valued(Session, row | {"messages": decoded(key, rows)})
-        if removed == known:  # nobody took messages away: the count is wrong
+        if state == known:  # nobody took messages away: the count is wrong
             return sessions.valued(Session, row)
+        known = state
+
+
+def check_seq(name: str, seq: int | None) -> None:
+    """Raise ValueError for what cannot be a seq."""
+    if seq is not None and not 0 <= seq <= MAX_SEQ:
+        raise ValueError(f"{name}={seq} is no seq: give 0 for the start of the session")
 
 
 @dataclass(frozen=True)
@@ -273,8 +290,7 @@ def _json(key: str, seq: int, field: str, text: str) -> Any:
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
     """Drop the messages that came after a seq, and tell how many; uses one seq up if there were any."""
-    if after < 0:
-        raise ValueError(f"after={after} is negative: give 0 to drop every message")
+    check_seq("after", after)
     sessions.lock(connection, now, key)
     return drop(connection, now, key, MESSAGE.c.seq > after)
 

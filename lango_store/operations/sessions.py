@@ -91,7 +91,10 @@ def decoded(row: Sequence[Any]) -> dict[str, Any]:
     value = {name: each for name, each in zip(FIELDS, row, strict=True) if each is not None}
     for name in _TIMES:
         if name in value:
-            value[name] = decode_time(value[name])
+            try:
+                value[name] = decode_time(value[name])
+            except ValueError as error:
+                raise DamagedMessage(value["key"], 0, name, str(error)) from None
     for name in _JSON:
         if name in value:
             try:
@@ -132,13 +135,24 @@ _select = Statement(lambda _: sa.select(*_COLUMNS).where(SESSION.c.key == KEY))
 
 def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
     """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
+    return decoded_live(kept_row(connection, key), now)
+
+
+def kept_row(connection: Lent, key: str) -> Sequence[Any]:
+    """Look up a session's row as the database keeps it, live or expired; `SessionNotFound` if there is none."""
     rows = _select.run(connection, {"key": checked_key(key)})
     if not rows:
         raise SessionNotFound(key)
-    value = decoded(rows[0])
+    row: Sequence[Any] = rows[0]
+    return row
+
+
+def decoded_live(row: Sequence[Any], now: datetime) -> dict[str, Any]:
+    """Decode a session's row; `SessionExpired` if it is past its TTL."""
+    value = decoded(row)
     expires_at = value.get("expires_at")
     if expires_at is not None and expires_at <= now:
-        raise SessionExpired(key, expires_at)
+        raise SessionExpired(value["key"], expires_at)
     return value
 
 
