@@ -118,9 +118,7 @@ class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
     drivers = ("pysqlite", "aiosqlite")
-    purge_pause = (
-        0.1  # who waits for the file asks again from time to time: without a pause it would hardly ever find it
-    )
+    purge_pause = 0.03  # who waits for the file asks again from time to time, and would hardly find it free otherwise
     modifying_cte = False
 
     def time(self, moment: datetime) -> str:

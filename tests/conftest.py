@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 
 from lango_store import AsyncStore, Store, schema
+from lango_store.engine import _engines
 
 settings.register_profile(
     "lango",
@@ -176,6 +177,14 @@ def url(make_database: MakeDatabase) -> str:
 def empty_url(make_database: MakeDatabase) -> str:
     """The URL of a database without any table."""
     return make_database(migrated=False)
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left_open() -> Iterator[None]:
+    """Close what a test's borrowed engines have open: no store does it for them."""
+    yield
+    for engine in list(_engines):
+        engine.dispose()
 
 
 class Clock:
