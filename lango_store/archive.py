@@ -41,11 +41,15 @@ class Archive:
             self._connection.execute("PRAGMA synchronous = FULL")  # who purges relies on it
             self._db = Database(self._connection, execute_plugins=False)
         self._path = path
-        with _our_errors(path):
-            if create:
-                self._make()
-            elif not self._db["sessions"].exists():
-                raise DatabaseUnavailable(f"{path} is no archive: give a file that `expire --archive` wrote")
+        try:
+            with _our_errors(path):
+                if create:
+                    self._make()
+                elif not self._db["sessions"].exists():
+                    raise DatabaseUnavailable(f"{path} is no archive: give a file that `expire --archive` wrote")
+        except BaseException:
+            self._connection.close()
+            raise
 
     def _make(self) -> None:
         if self._db["messages_fts"].exists():
