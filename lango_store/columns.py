@@ -218,3 +218,10 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | str | None, dialect: Dialect) -> datetime | None:
         return None if value is None else decode_time(value)
+
+
+def as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Select a column as the database keeps it: who decodes it can then say which value is damaged, or copy it."""
+    if isinstance(column.type, JsonColumn):
+        return sa.cast(column, sa.Text).label(column.name)
+    return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column

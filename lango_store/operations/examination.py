@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import sqlalchemy as sa
 
 from lango_store import dialect
+from lango_store.columns import as_kept
 from lango_store.errors import DamagedMessage
 from lango_store.model import Finding, SessionInfo
 from lango_store.operations import messages
@@ -52,7 +53,7 @@ def _orphans(connection: sa.Connection) -> Iterator[Finding]:
 
 def _sessions(connection: sa.Connection) -> Iterator[Finding]:
     key = ""
-    columns = [messages.unread(SESSION.c[name]) for name in FIELDS]
+    columns = [as_kept(SESSION.c[name]) for name in FIELDS]
     while True:
         query = sa.select(*columns).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
         rows = connection.execute(query).all()

@@ -13,9 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store import dialect
 from lango_store.columns import (
-    JsonColumn,
-    RoleColumn,
     TimeColumn,
+    as_kept,
     checked_key,
     decode_json,
     decode_time,
@@ -51,14 +50,7 @@ _MANY: Final = 500
 _many: Final = TypeAdapter(list[Message])
 
 
-def unread(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Select a column as the database keeps it; `decoded` reads it, and can say which one is damaged."""
-    if isinstance(column.type, JsonColumn):
-        return sa.cast(column, sa.Text).label(column.name)
-    return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column
-
-
-COLUMNS: Final = [unread(MESSAGE.c[name]) for name in _READ]
+COLUMNS: Final = [as_kept(MESSAGE.c[name]) for name in _READ]
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:

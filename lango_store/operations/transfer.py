@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.columns import JsonColumn, RoleColumn, TimeColumn, decode_time, encode_time_text
+from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 from lango_store.statement import Statement
 
@@ -17,12 +17,6 @@ Row = dict[str, Any]
 """A row by its columns' names: JSON as its text, times as text in UTC."""
 
 PAGE: Final = 1_000
-
-
-def _as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    if isinstance(column.type, JsonColumn):
-        return sa.cast(column, sa.Text).label(column.name)
-    return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
@@ -36,7 +30,7 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the rows of sessions."""
-    query = sa.select(*map(_as_kept, SESSION.c)).where(SESSION.c.key.in_(keys))
+    query = sa.select(*map(as_kept, SESSION.c)).where(SESSION.c.key.in_(keys))
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
@@ -53,7 +47,7 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 def _pages(
     connection: sa.Connection, table: sa.Table, place: sa.Column[int], keys: Sequence[str]
 ) -> Iterator[list[Row]]:
-    columns = [_as_kept(column) for column in table.c]
+    columns = [as_kept(column) for column in table.c]
     for key in keys:
         after = 0
         while True:
