@@ -208,6 +208,8 @@ class SessionInfo(Value):
 
     Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
     highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`.
+    `turn_count` counts turns and compactions. After a compaction its turn is `summary_turn`, and what came up to
+    `summarized_upto` is out of the window.
     """
 
     key: str
@@ -226,6 +228,8 @@ class SessionInfo(Value):
     message_count: int = 0
     token_count: int = 0
     turn_count: int = 0
+    summary_turn: int | None = None
+    summarized_upto: int = 0
     last_consolidated: int = 0
     forked_from: str | None = None
 

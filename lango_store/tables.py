@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.model import MessageRole
 
-SCHEMA_REVISION: Final = "0002"
+SCHEMA_REVISION: Final = "0003"
 """The revision of the schema that this release needs."""
 
 VERSION_TABLE: Final = "lango_store_version"
@@ -55,6 +55,7 @@ class SessionRow(Base, table=True):
     message_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     token_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     turn_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    last_turn_no: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
     summarized_upto: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     last_consolidated: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})

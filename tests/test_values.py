@@ -135,7 +135,7 @@ def test_fields_are_named_alike_in_value_and_row() -> None:
         Conflict("k", expected=1, last_seq=2),
         InvalidMessage("content", "is bad"),
         DamagedMessage("k", 3, "content", "torn"),
-        SchemaOutOfDate("0001", "0002"),
+        SchemaOutOfDate("0001", "0003"),
     ],
 )
 def test_errors_cross_process_boundaries(error: Exception) -> None:

@@ -200,7 +200,7 @@ def _write_insert(spoken: dialect.Dialect) -> Any:
     insert: Any = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
     given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
     return (
-        insert.values(given | {"summarized_upto": sa.literal_column("0")})
+        insert.values(given | {"last_turn_no": sa.literal_column("0")})
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
         .returning(SESSION.c.key)
     )

@@ -1,0 +1,55 @@
+"""A session on its way in or out: what every format can be read into and written from, its messages still on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from lango_store.model import Message
+
+
+@dataclass
+class Part:
+    """Messages that belong together: a turn, a compaction (its messages are the summary), or neither.
+
+    On the way out `first_seq` and `replaced_upto` say where it stands in the log and what a compaction speaks of; on
+    the way in a compaction speaks of everything before it.
+    """
+
+    messages: list[Message]
+    kind: Literal["turn", "compaction"] | None = None
+    id: str | None = None
+    usage: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    extra: dict[str, Any] | None = None
+    created_at: datetime | None = None
+    first_seq: int = 0
+    replaced_upto: int | None = None
+
+
+@dataclass
+class Draft:
+    """A session without its messages, and a function that reads them, part by part, however many there are.
+
+    `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under one key a system what
+    that system needs and we have no column for.
+    """
+
+    key: str
+    parts: Callable[[], Iterator[Part]]
+    fields: dict[str, Any] = field(default_factory=dict)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    last_consolidated: int = 0
+    forked_from: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line, counted from 1, that could not be read or kept as it was, and why."""
+
+    line: int
+    reason: str
