@@ -1,6 +1,7 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
-from lango_store.aio import AsyncStore
+from lango_store.aio import AsyncConversation, AsyncStore
+from lango_store.conversation import Conversation
 from lango_store.engine import create_engine
 from lango_store.errors import (
     Conflict,
@@ -16,13 +17,27 @@ from lango_store.errors import (
     SessionExpired,
     SessionNotFound,
 )
-from lango_store.model import UNSET, ExpiryReport, Message, MessageRole, Page, Session, SessionInfo, ToolCall
+from lango_store.model import (
+    UNSET,
+    Compaction,
+    ExpiryReport,
+    Message,
+    MessageRole,
+    Page,
+    Session,
+    SessionInfo,
+    ToolCall,
+    Turn,
+)
 from lango_store.store import Store
 
 __all__ = [
     "UNSET",
+    "AsyncConversation",
     "AsyncStore",
+    "Compaction",
     "Conflict",
+    "Conversation",
     "DamagedMessage",
     "DatabaseBusy",
     "DatabaseUnavailable",
@@ -42,5 +57,6 @@ __all__ = [
     "SessionNotFound",
     "Store",
     "ToolCall",
+    "Turn",
     "create_engine",
 ]

@@ -55,7 +55,7 @@ class Access:
         self._migrate = migrate
         self._default_ttl = default_ttl
         self._clock = clock
-        self._token_counter = token_counter
+        self.token_counter = token_counter
         self._lender: Callable[[], sa.Connection] | None = None
         self._closed = False
         self._fit: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
@@ -78,9 +78,9 @@ class Access:
 
     def counted(self, message: Message) -> Message:
         """Count a message's tokens if it carries no count and there is a counter."""
-        if self._token_counter is None or message.tokens is not None:
+        if self.token_counter is None or message.tokens is not None:
             return message
-        return message.model_copy(update={"tokens": self._token_counter(message)})
+        return message.model_copy(update={"tokens": self.token_counter(message)})
 
     # Connections
 

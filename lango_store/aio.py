@@ -9,31 +9,59 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.conversation import Conversation, Summarizer
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
-from lango_store.model import Message
+from lango_store.model import Compaction, Message
 from lango_store.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 _MOST_THREADS: Final = 32
 
 
-def awaited(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]:
-    """Make a method of `Store` one of `AsyncStore`: same name, same arguments, same types."""
+class _Twin(Protocol[S_co]):
+    """Something asynchronous, and what it does its work with."""
+
+    @property
+    def _twin(self) -> S_co: ...
+
+    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]: ...
+
+    def _handle(self, conversation: Conversation) -> AsyncConversation: ...
+
+
+def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
+    """Make a method of `Store` or `Conversation` one of its twin: same name, same arguments, same types."""
 
     @functools.wraps(method)
-    async def call(self: AsyncStore, /, *arguments: P.args, **options: P.kwargs) -> R:
-        return await self._in_thread(functools.partial(method, self.store, *arguments, **options))
+    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
+        return await self._in_thread(functools.partial(method, self._twin, *arguments, **options))
+
+    return call
+
+
+def opening(
+    method: Callable[Concatenate[S, P], Conversation],
+) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
+    """Make a method that gives a `Conversation` one that gives an `AsyncConversation`."""
+
+    @functools.wraps(method)
+    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
+        opened = functools.partial(method, self._twin, *arguments, **options)
+        return self._handle(await self._in_thread(opened))
 
     return call
 
@@ -86,6 +114,13 @@ class AsyncStore:
         return asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
 
     @property
+    def _twin(self) -> Store:
+        return self.store
+
+    def _handle(self, conversation: Conversation) -> AsyncConversation:
+        return AsyncConversation(self, conversation)
+
+    @property
     def engine(self) -> sa.Engine:
         """The engine: yours if the store borrowed it."""
         return self.store.engine
@@ -95,6 +130,7 @@ class AsyncStore:
     create = awaited(Store.create)
     get = awaited(Store.get)
     get_or_create = awaited(Store.get_or_create)
+    open = opening(Store.open)
     info = awaited(Store.info)
     exists = awaited(Store.exists)
     update = awaited(Store.update)
@@ -141,6 +177,73 @@ class AsyncStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class AsyncConversation:
+    """`Conversation` for async code: the same verbs, awaited. `AsyncStore.open` gives it."""
+
+    __slots__ = ("_store", "_twin", "key")
+
+    def __init__(self, store: AsyncStore, conversation: Conversation) -> None:
+        self._store = store
+        self._twin = conversation
+        self.key = conversation.key
+
+    def __repr__(self) -> str:
+        return f"AsyncConversation({self.key!r})"
+
+    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]:
+        return self._store._in_thread(call)
+
+    def _handle(self, conversation: Conversation) -> AsyncConversation:
+        return AsyncConversation(self._store, conversation)
+
+    get = awaited(Conversation.get)
+    info = awaited(Conversation.info)
+    update = awaited(Conversation.update)
+
+    append_message = awaited(Conversation.append_message)
+    append_messages = awaited(Conversation.append_messages)
+    messages = awaited(Conversation.messages)
+    all_messages = awaited(Conversation.all_messages)
+    salvage = awaited(Conversation.salvage)
+    find_message = awaited(Conversation.find_message)
+    last_message = awaited(Conversation.last_message)
+    pop_message = awaited(Conversation.pop_message)
+    truncate = awaited(Conversation.truncate)
+    clear = awaited(Conversation.clear)
+
+    save_turn = awaited(Conversation.save_turn)
+    turns = awaited(Conversation.turns)
+    event_count = awaited(Conversation.event_count)
+    total_usage = awaited(Conversation.total_usage)
+
+    fork = opening(Conversation.fork)
+    compactions = awaited(Conversation.compactions)
+    history = awaited(Conversation.history)
+
+    def iter_messages(
+        self, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> AsyncIterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        return self._store.iter_messages(self.key, after=after, before=before, page_size=page_size)
+
+    async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
+        """Put a summary in the place of the window, as `Conversation.compact` does.
+
+        A coroutine function is awaited here; any other `summarizer` runs in a thread, as it may take long.
+        """
+        begun = await self._in_thread(self._twin.begin_compaction)
+        if begun is None:
+            return None
+        if inspect.iscoroutinefunction(summarizer):
+            summary = await summarizer(begun.window)
+        else:
+            summary = await asyncio.to_thread(summarizer, begun.window)
+            if inspect.isawaitable(summary):
+                summary = await summary
+        landing = functools.partial(self._twin.land_compaction, begun, summary, discard=discard)
+        return await self._in_thread(landing)
 
 
 def _connections(engine: sa.Engine) -> int:

@@ -54,9 +54,11 @@ class SessionExists(LangoStoreError):
 class Conflict(LangoStoreError):
     """Somebody else wrote to the session first; nothing was changed. `last_seq` says where it stands now."""
 
-    def __init__(self, key: str, *, expected: int, last_seq: int) -> None:
+    def __init__(self, key: str, *, expected: int, last_seq: int, message: str | None = None) -> None:
         super().__init__(
-            f"session {key!r} is at seq {last_seq}, not at {expected}: read what came in, then append after={last_seq}"
+            message
+            or f"session {key!r} is at seq {last_seq}, not at {expected}: "
+            f"read what came in, then append after={last_seq}"
         )
         self.key = key
         self.expected = expected

@@ -7,7 +7,7 @@ import secrets
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -238,6 +238,42 @@ class Session(SessionInfo):
     """A session with its messages, in the order of their `seq`."""
 
     messages: list[Message] = Field(default_factory=list)
+
+
+class Turn(Value):
+    """What was saved together: messages with a `seq` from `first_seq` to `last_seq`, and what they cost.
+
+    A turn without messages ends before it starts. `usage` and `metadata` are as they came. A compaction is a turn too:
+    it speaks of what stood up to `replaced_upto`. `messages` are as stored in what `save_turn` gives, and empty in
+    lists of turns. `replayed` says that the turn was there already.
+    """
+
+    turn_no: int
+    kind: Literal["turn", "compaction"] = "turn"
+    id: str | None = None
+    first_seq: int
+    last_seq: int
+    replaced_upto: int | None = Field(default=None, exclude_if=_absent)
+    usage: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
+    created_at: AwareDatetime
+    messages: list[Message] = Field(default_factory=list, exclude_if=_absent)
+    replayed: bool = Field(default=False, exclude=True, repr=False)
+
+
+class Compaction(Value):
+    """A summary, and what it stands for in the window: the messages with `replaced_after < seq <= replaced_upto`.
+
+    They were `replaced_messages` in number, and are still in the log unless they were `discarded`.
+    """
+
+    turn_no: int
+    summary: list[Message]
+    replaced_after: int
+    replaced_upto: int
+    replaced_messages: int
+    discarded: bool = False
+    created_at: AwareDatetime
 
 
 class Page(Value):

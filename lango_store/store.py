@@ -16,13 +16,14 @@ from sqlalchemy import orm
 from lango_store import dialect
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.columns import checked_key
+from lango_store.conversation import Conversation
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage, LangoStoreError, SchemaOutOfDate, SessionExpired
+from lango_store.errors import DamagedMessage, LangoStoreError, SchemaOutOfDate, SessionExpired, SessionNotFound
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
 from lango_store.operations import appends, examination, expiry, sessions, stats
 from lango_store.operations import messages as log
+from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
-from lango_store.operations.messages import Range
 from lango_store.operations.sessions import Filter, New, aware
 
 
@@ -128,8 +129,7 @@ class Store:
 
     def get(self, key: str) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number."""
-        with self._access.look() as connection:
-            return log.load(connection, self._access.now(), key)
+        return self._at(key).get()
 
     def get_or_create(
         self,
@@ -158,17 +158,55 @@ class Store:
         except SessionExpired:
             if not renew:
                 raise
-        except LookupError:
+        except SessionNotFound:
             pass
         with self._access.write() as connection:
             if renew:
                 sessions.delete_expired(connection, now, key)
             return self._insert(connection, now, new, first) or log.load(connection, now, key)
 
+    def open(
+        self,
+        key: str | None = None,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        settings: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        tools: list[Any] | None = None,
+        ttl: timedelta | None | Unset = UNSET,
+        messages: Sequence[Message] = (),
+        renew: bool = False,
+    ) -> Conversation:
+        """Give a handle of a session, made with these fields if there is none; no key means a new UUIDv7.
+
+        An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
+        """
+        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        first = self._batch(messages)
+        now = self._access.now()
+        handle = self._at(new.key)
+        try:
+            if key is not None:
+                handle.info()
+                return handle
+        except SessionExpired:
+            if not renew:
+                raise
+        except SessionNotFound:
+            pass
+        with self._access.write() as connection:
+            if renew:
+                sessions.delete_expired(connection, now, new.key)
+            if self._insert(connection, now, new, first) is None:
+                sessions.row_of(connection, now, new.key)
+        return handle
+
     def info(self, key: str) -> SessionInfo:
         """Load a session without its messages: one row."""
-        with self._access.look() as connection:
-            return sessions.info(connection, self._access.now(), key)
+        return self._at(key).info()
 
     def exists(self, key: str) -> bool:
         """Tell whether there is a live session with this key."""
@@ -192,18 +230,16 @@ class Store:
 
         `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`.
         """
-        fields = {
-            "agent_id": agent_id,
-            "user_id": user_id,
-            "title": title,
-            "model": model,
-            "settings": settings,
-            "metadata": metadata,
-            "tools": tools,
-            "last_consolidated": last_consolidated,
-        }
-        with self._access.write() as connection:
-            return sessions.update(connection, self._access.now(), key, fields)
+        return self._at(key).update(
+            agent_id=agent_id,
+            user_id=user_id,
+            title=title,
+            model=model,
+            settings=settings,
+            metadata=metadata,
+            tools=tools,
+            last_consolidated=last_consolidated,
+        )
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
@@ -223,8 +259,7 @@ class Store:
 
         The session stays under its key, and its `seq` goes on counting.
         """
-        with self._access.write() as connection:
-            return log.clear(connection, self._access.now(), key, keep_system=keep_system)
+        return self._at(key).clear(keep_system=keep_system)
 
     # Messages
 
@@ -235,7 +270,7 @@ class Store:
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return self._append(key, [message], after)[0]
+        return self._at(key).append_message(message, after=after)
 
     def append_messages(
         self, key: str, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
@@ -245,54 +280,47 @@ class Store:
         Ids and `after` as in `append_message`. `replace_after` first drops what came after that `seq`, in the same
         transaction: the way to regenerate an answer.
         """
-        return self._append(key, messages, after, replace_after)
+        return self._at(key).append_messages(messages, after=after, replace_after=replace_after)
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages."""
-        return self.all_messages(key, last=last)
+        return self._at(key).messages(last=last)
 
     def all_messages(
         self, key: str, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
     ) -> list[Message]:
         """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`."""
-        return self._read(key, Range(after, log.MAX_SEQ if before is None else before, limit, last))
+        return self._at(key).all_messages(last=last, after=after, before=before, limit=limit)
 
     def iter_messages(
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> Iterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        for page in self.message_pages(key, after=after, before=before, page_size=page_size):
-            yield from page
+        return self._at(key).iter_messages(after=after, before=before, page_size=page_size)
 
     def message_pages(
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> Iterator[list[Message]]:
         """Read the log as `iter_messages` does, page by page."""
-        chosen = Range(after, log.MAX_SEQ if before is None else before)
-        return log.pages(partial(self._read, key), chosen, page_size)
+        return self._at(key).message_pages(after=after, before=before, page_size=page_size)
 
     def salvage(
         self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None
     ) -> list[Message | DamagedMessage]:
         """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
-        chosen = Range(after, log.MAX_SEQ, limit, last)
-        with self._access.look() as connection:
-            return log.salvaged(key, log.read_rows(connection, self._access.now(), key, chosen))
+        return self._at(key).salvage(last=last, after=after, limit=limit)
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""
-        with self._access.look() as connection:
-            return log.find(connection, self._access.now(), key, id)
+        return self._at(key).find_message(id)
 
     def pop_message(self, key: str) -> Message | None:
         """Take the last message away and give it back; None if there is none."""
-        with self._access.write() as connection:
-            return log.pop(connection, self._access.now(), key)
+        return self._at(key).pop_message()
 
     def truncate(self, key: str, *, after: int) -> int:
         """Drop the messages with a `seq` above `after`, and tell how many there were."""
-        with self._access.write() as connection:
-            return log.truncate(connection, self._access.now(), key, after)
+        return self._at(key).truncate(after=after)
 
     # Many sessions
 
@@ -485,11 +513,14 @@ class Store:
         key = new_key(self._access.now()) if key is None else key
         return New(key, self._access.ttl(key, ttl), dict(zip(names, values, strict=True)))
 
-    def _batch(self, messages: Sequence[Message]) -> appends.Batch:
-        return appends.batch([self._access.counted(message) for message in messages])
+    def _at(self, key: str) -> Conversation:
+        return Conversation(self._access, key)
+
+    def _batch(self, messages: Sequence[Message]) -> Batch:
+        return batch([self._access.counted(message) for message in messages])
 
     @staticmethod
-    def _insert(connection: sa.Connection, now: datetime, new: New, first: appends.Batch) -> Session | None:
+    def _insert(connection: sa.Connection, now: datetime, new: New, first: Batch) -> Session | None:
         made = sessions.insert(connection, now, new)
         if made is None:
             return None
@@ -497,25 +528,6 @@ class Store:
             return Session(**dict(made))
         appends.append_new_ids(connection, now, new.key, first)
         return log.load(connection, now, new.key)
-
-    def _append(
-        self, key: str, messages: Sequence[Message], after: int | None, replace_after: int | None = None
-    ) -> list[Message]:
-        new = self._batch(messages)
-        now = self._access.now()
-        if replace_after is not None:
-            with self._access.write() as connection:
-                return appends.replace(connection, now, key, new, after=replace_after, expected=after)
-        try:
-            with self._access.once() as connection:
-                return appends.append(connection, now, key, new, after)
-        except appends.IdIsThere:
-            with self._access.write() as connection:
-                return appends.append_new_ids(connection, now, key, new, after)
-
-    def _read(self, key: str, chosen: Range) -> list[Message]:
-        with self._access.look() as connection:
-            return log.read(connection, self._access.now(), key, chosen)
 
 
 def _borrowed(engine: object) -> sa.Engine:

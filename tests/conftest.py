@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 
-from lango_store import AsyncStore, Store, schema
+from lango_store import AsyncConversation, AsyncStore, Store, schema
 from lango_store.engine import _engines
 
 settings.register_profile(
@@ -205,6 +205,21 @@ def clock() -> Clock:
     return Clock()
 
 
+class AwaitingConversation:
+    """An `AsyncConversation` that tests call like a `Conversation`."""
+
+    def __init__(self, store: Awaiting, conversation: AsyncConversation) -> None:
+        self.awaited = conversation
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.awaited, name)
+        return functools.partial(self._store.wait, found) if callable(found) else found
+
+    def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        return self._store.each(self.awaited.iter_messages(*arguments, **options))
+
+
 class Awaiting:
     """An `AsyncStore` that tests call like a `Store`: each call is awaited on an event loop in a thread of its own."""
 
@@ -216,22 +231,25 @@ class Awaiting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.awaited, name)
-        return functools.partial(self._wait, found) if callable(found) else found
+        return functools.partial(self.wait, found) if callable(found) else found
 
-    def _wait(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(method(*arguments, **options), self._loop).result(120)
+    def wait(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        found = asyncio.run_coroutine_threadsafe(method(*arguments, **options), self._loop).result(120)
+        return AwaitingConversation(self, found) if isinstance(found, AsyncConversation) else found
+
+    def each(self, found: Any) -> Iterator[Any]:
+        nothing = object()
+        while (one := self.wait(anext, found, nothing)) is not nothing:
+            yield one
 
     def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        found = self.awaited.iter_messages(*arguments, **options)
-        nothing = object()
-        while (each := self._wait(anext, found, nothing)) is not nothing:
-            yield each
+        return self.each(self.awaited.iter_messages(*arguments, **options))
 
     def using(self, connection: Any) -> Store:
         return self.awaited.store.using(connection)
 
     def stop(self) -> None:
-        self._wait(self.awaited.close)
+        self.wait(self.awaited.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -1,8 +1,9 @@
-"""Messages on their way in: encoded, given their place, written; the same id only once."""
+"""Messages given their place and written, alone or as a turn; the same id only once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,13 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store import dialect
-from lango_store.columns import TimeColumn, checked_key, encode_id, encode_json, encode_role, encode_text
+from lango_store.columns import TimeColumn, checked_key
 from lango_store.dialect import Dialect, Lent
-from lango_store.errors import Conflict, InvalidMessage
-from lango_store.model import Message, ToolCall
-from lango_store.operations import messages, sessions
+from lango_store.errors import Conflict
+from lango_store.model import Message
+from lango_store.operations import messages, removals, sessions
+from lango_store.operations.batches import Batch
 from lango_store.operations.messages import GIVEN, check_seq
-from lango_store.operations.sessions import KEY, LIVE, MESSAGE, NOW, SESSION
+from lango_store.operations.sessions import KEY, LIVE, MESSAGE, NOW, SESSION, TURN
 from lango_store.statement import Statement
 
 
@@ -25,110 +27,53 @@ class IdIsThere(Exception):
     """An append met an id that is there already: what is new has to be told from what is not."""
 
 
-# Values in
+@dataclass(frozen=True)
+class NewTurn:
+    """A turn about to be saved, encoded; a compaction uses `skipped` places up before its summary."""
+
+    id: str | None = None
+    usage: str | None = None
+    metadata: str | None = None
+    kind: str = "turn"
+    replaced_upto: int | None = None
+    skipped: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """Give its values by the names that the statements bind."""
+        return {f"turn_{name}": value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Messages about to be appended, and their rows as the driver takes them, all checked."""
+class Place:
+    """Where messages were written: up to which seq, and in which turn if in one."""
 
-    messages: Sequence[Message]
-    rows: Sequence[dict[str, Any]]
-    ids: frozenset[str]
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all its messages; a message without a count counts 0."""
-        return sum(message.tokens or 0 for message in self.messages)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether an id stands in it twice."""
-        return sum(message.id is not None for message in self.messages) > len(self.ids)
-
-    def only(self, positions: Sequence[int]) -> Batch:
-        """Give the part of it at these positions."""
-        messages = [self.messages[position] for position in positions]
-        rows = [self.rows[position] for position in positions]
-        return Batch(messages, rows, frozenset(message.id for message in messages if message.id is not None))
+    last_seq: int
+    turn_no: int | None = None
 
 
-def batch(new: Sequence[Message]) -> Batch:
-    """Encode messages for the database; `InvalidMessage` for what cannot be kept, before anything is written."""
-    rows = [_encoded(message) for message in new]
-    return Batch(new, rows, frozenset(row["id"] for row in rows if row["id"] is not None))
+def _number(name: str) -> sa.BindParameter[int]:
+    return sa.bindparam(name, type_=sa.BigInteger(), required=True)
 
 
-def _encoded(message: Message) -> dict[str, Any]:
-    if not isinstance(message, Message):
-        raise InvalidMessage(
-            "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
-        )
-    created_at = message.created_at
-    if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
-        raise InvalidMessage("created_at", f"{created_at!r} is no time with a time zone: use datetime.now(UTC)")
-    tokens = message.tokens
-    if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
-        raise InvalidMessage("tokens", f"{tokens!r} is no count: give 0 or more, or None")
-    return {
-        "id": encode_id(message.id),
-        "role": encode_role(message.role),
-        "author": encode_text(message.author, "author"),
-        "name": encode_text(message.name, "name"),
-        "tool_call_id": encode_text(message.tool_call_id, "tool_call_id"),
-        "content": None if message.content is None else encode_json(message.content, "content"),
-        "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
-        "tokens": tokens,
-        "extra": encode_json(message.extra, "extra") if message.extra else None,
-        "created_at": created_at,
-    }
-
-
-def _encoded_calls(calls: Sequence[ToolCall]) -> str:
-    plain = [_plain_call(call) for call in calls]
-    try:
-        return encode_json(plain, "tool_calls")
-    except InvalidMessage:  # each value by itself: one may use all levels, and the error names the guilty one
-        return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
-
-
-def _plain_call(call: ToolCall) -> dict[str, Any]:
-    plain: dict[str, Any] = {"id": call.id, "name": call.name}
-    if "arguments" in call.model_fields_set:
-        plain["arguments"] = call.arguments
-    if call.answered:
-        plain["output"] = call.output
-    if call.extra:
-        plain["extra"] = call.extra
-    return plain
-
-
-def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
-    members = (f'"{name}":{encode_json(value, f"{field}.{name}")}' for name, value in plain.items())
-    return "{" + ",".join(members) + "}"
-
-
-# Append
-
-
-def _bump(spoken: Dialect, *, compare: bool) -> sa.UpdateBase:
+def _bump(spoken: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    added = sa.bindparam("added", type_=sa.BigInteger(), required=True)
-    statement = (
-        sa.update(SESSION)
-        .where(SESSION.c.key == KEY, LIVE)
-        .values(
-            last_seq=SESSION.c.last_seq + added,
-            message_count=SESSION.c.message_count + added,
-            token_count=SESSION.c.token_count + sa.bindparam("tokens_added", type_=sa.BigInteger(), required=True),
-            updated_at=NOW,
-            expires_at=spoken.slid(NOW, SESSION.c.ttl_seconds),
-        )
-        .returning(SESSION.c.last_seq)
-    )
+    added = _number("added")
+    values: dict[str, Any] = {
+        "last_seq": SESSION.c.last_seq + added,
+        "message_count": SESSION.c.message_count + added,
+        "token_count": SESSION.c.token_count + _number("tokens_added"),
+        "updated_at": NOW,
+        "expires_at": spoken.slid(NOW, SESSION.c.ttl_seconds),
+    }
+    given = [SESSION.c.last_seq]
+    if turn:
+        values["last_seq"] += _number("turn_skipped")
+        values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
+        given.append(SESSION.c.last_turn_no)
+    statement = sa.update(SESSION).where(SESSION.c.key == KEY, LIVE).values(values).returning(*given)
     if compare:
-        statement = statement.where(SESSION.c.last_seq == sa.bindparam("after", type_=sa.BigInteger(), required=True))
+        statement = statement.where(SESSION.c.last_seq == _number("after"))
     return statement
 
 
@@ -139,33 +84,57 @@ def _insert_one(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
 
 def _append_one(spoken: Dialect, *, compare: bool) -> sa.Executable:
     """Count and insert one message in one statement."""
-    bumped = _bump(spoken, compare=compare).cte("bumped")
+    bumped = _bump(spoken, compare=compare, turn=False).cte("bumped")
     values = _insert_one(bumped.c.last_seq)
     added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
     return sa.select(bumped.c.last_seq).add_cte(added.cte("added"))
 
 
-def _append_many(spoken: Dialect, *, compare: bool) -> sa.Executable:
-    """Count and insert any number of messages in one statement, their columns as arrays."""
-    bumped = _bump(spoken, compare=compare).cte("bumped")
+def _append_many(spoken: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
+    """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
+    bumped = _bump(spoken, compare=compare, turn=turn).cte("bumped")
     kinds: dict[str, Any] = {name: sa.Text() for name in GIVEN} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
     }
     arrays: list[Any] = [sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in GIVEN]
     given = sa.func.unnest(*arrays).table_valued(*GIVEN, with_ordinality="place").render_derived(name="given")
-    added = sa.bindparam("added", type_=sa.BigInteger(), required=True)
-    columns = [sa.cast(given.c[name], MESSAGE.c[name].type) for name in GIVEN]
-    chosen = sa.select(KEY, bumped.c.last_seq - added + given.c.place, *columns).select_from(bumped, given)
-    insert = sa.insert(MESSAGE).from_select(["session_key", "seq", *GIVEN], chosen)
-    return sa.select(bumped.c.last_seq).add_cte(insert.cte("added"))
+    columns = {"session_key": KEY, "seq": bumped.c.last_seq - _number("added") + given.c.place}
+    columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in GIVEN}
+    if turn:
+        columns["turn_no"] = bumped.c.last_turn_no
+    chosen = sa.select(*columns.values()).select_from(bumped, given)
+    insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
+    statement = sa.select(*bumped.c).add_cte(insert.cte("added"))
+    if turn:
+        values = _turn_values(bumped.c.last_turn_no, bumped.c.last_seq)
+        saved = sa.insert(TURN).from_select(list(values), sa.select(*values.values()))
+        statement = statement.add_cte(saved.cte("saved"))
+    return statement
+
+
+def _turn_values(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
+    names = ("id", "usage", "metadata", "kind", "replaced_upto")
+    given = {name: sa.bindparam(f"turn_{name}", type_=TURN.c[name].type, required=True) for name in names}
+    places = {"turn_no": turn_no, "first_seq": last_seq - _number("added") + 1, "last_seq": last_seq}
+    return {"session_key": KEY, "created_at": NOW} | places | given
 
 
 _append_one_statement = {c: Statement(lambda d, c=c: _append_one(d, compare=c)) for c in (False, True)}  # type: ignore[misc]
-_append_many_statement = {c: Statement(lambda d, c=c: _append_many(d, compare=c)) for c in (False, True)}  # type: ignore[misc]
-_bump_statement = {c: Statement(lambda d, c=c: _bump(d, compare=c)) for c in (False, True)}  # type: ignore[misc]
+_WAYS = [(compare, turn) for compare in (False, True) for turn in (False, True)]
+_append_many_statement = {
+    (c, t): Statement(lambda d, c=c, t=t: _append_many(d, compare=c, turn=t))  # type: ignore[misc]
+    for c, t in _WAYS
+}
+_bump_statement = {
+    (c, t): Statement(lambda d, c=c, t=t: _bump(d, compare=c, turn=t))  # type: ignore[misc]
+    for c, t in _WAYS
+}
 _insert_statement = Statement(
-    lambda _: sa.insert(MESSAGE).values(_insert_one(sa.bindparam("seq", type_=sa.BigInteger(), required=True)))
+    lambda _: sa.insert(MESSAGE).values(_insert_one(_number("seq")) | {"turn_no": _number("turn_no")})
+)
+_insert_turn_statement = Statement(
+    lambda _: sa.insert(TURN).values(_turn_values(_number("turn_no"), _number("last_seq")))
 )
 
 
@@ -180,10 +149,17 @@ def append(connection: Lent, now: datetime, key: str, new: Batch, after: int | N
         return append_new_ids(connection, now, key, new, after)
     if new.repeats:
         raise IdIsThere
+    with told_apart(connection, ids=bool(new.ids)):
+        return write(connection, now, key, new, after)[0]
+
+
+@contextmanager
+def told_apart(connection: Lent, *, ids: bool) -> Iterator[None]:
+    """Raise `IdIsThere` for an error that an id may be the reason of."""
     try:
-        return _append(connection, now, key, new, after)
+        yield
     except Exception as error:
-        if new.ids and (isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error)):
+        if ids and (isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error)):
             raise IdIsThere from None
         raise
 
@@ -193,79 +169,117 @@ def append_new_ids(
 ) -> list[Message]:
     """Add those messages whose ids are not there yet; the others are given back as stored. Needs a transaction."""
     sessions.lock(connection, now, key)
-    stored = messages.with_ids(connection, key, new.ids)
-    positions: list[int] = []
-    places: dict[str, int] = {}
-    for position, message in enumerate(new.messages):
-        if message.id is None or (message.id not in stored and message.id not in places):
-            if message.id is not None:
-                places[message.id] = len(positions)
-            positions.append(position)
-    written = _append(connection, now, key, new.only(positions), after) if positions else []
-    fresh = iter(written)
-    chosen = set(positions)
-    return [
-        next(fresh)
-        if position in chosen
-        else _replayed(stored.get(str(message.id)) or written[places[str(message.id)]])
-        for position, message in enumerate(new.messages)
-    ]
+    known = Known.look(connection, key, new)
+    fresh = known.fresh(new)
+    return known.merged(new, write(connection, now, key, fresh, after)[0] if fresh.rows else [])
+
+
+@dataclass(frozen=True)
+class Known:
+    """Which messages of a batch are stored already, by their ids."""
+
+    stored: Mapping[str, Message]
+    positions: Sequence[int]
+    places: Mapping[str, int]
+
+    @classmethod
+    def look(cls, connection: sa.Connection, key: str, new: Batch) -> Known:
+        """Look ids up; of an id that stands in the batch twice, the first is new."""
+        stored = messages.with_ids(connection, key, new.ids)
+        positions: list[int] = []
+        places: dict[str, int] = {}
+        for position, message in enumerate(new.messages):
+            if message.id is None or (message.id not in stored and message.id not in places):
+                if message.id is not None:
+                    places[message.id] = len(positions)
+                positions.append(position)
+        return cls(stored, positions, places)
+
+    def fresh(self, new: Batch) -> Batch:
+        """Give the part of the batch that is not stored yet."""
+        return new.only(self.positions)
+
+    def merged(self, new: Batch, written: Sequence[Message]) -> list[Message]:
+        """Give the whole batch as stored, in its order: what was written now, and what was there."""
+        fresh = iter(written)
+        chosen = set(self.positions)
+        return [
+            next(fresh)
+            if position in chosen
+            else _replayed(self.stored.get(str(message.id)) or written[self.places[str(message.id)]])
+            for position, message in enumerate(new.messages)
+        ]
 
 
 def _replayed(message: Message) -> Message:
     return message.model_copy(update={"replayed": True})
 
 
-def _append(connection: Lent, now: datetime, key: str, new: Batch, after: int | None) -> list[Message]:
-    if not new.rows:
+def write(
+    connection: Lent, now: datetime, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
+) -> tuple[list[Message], Place]:
+    """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
+    if not new.rows and turn is None:
         sessions.refuse(connection, now, key, after)
-        return []
+        return [], Place(0)
     spoken = dialect.of(connection)
     moment = spoken.time(now)
     rows = list(new.rows)
     for row, message in zip(rows, new.messages, strict=True):
         row["created_at"] = moment if message.created_at is None else spoken.time(message.created_at)
     values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
+    if turn is not None:
+        values |= turn.values()
     while True:
-        last_seq = _write(connection, spoken, values, rows, compare=after is not None)
-        if last_seq is not None:
+        place = _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)
+        if place is not None:
             break
         sessions.refuse(connection, now, key, after)
-    first = last_seq - len(rows) + 1
-    return [
+    first = place.last_seq - len(rows) + 1
+    stored = [
         message.model_copy(
             update={
-                "seq": first + place,
+                "seq": first + number,
                 "created_at": message.created_at or now,
-                "turn_no": None,
+                "turn_no": place.turn_no,
                 "replayed": False,
             }
         )
-        for place, message in enumerate(new.messages)
+        for number, message in enumerate(new.messages)
     ]
+    return stored, place
 
 
 def _write(
-    connection: Lent, spoken: Dialect, values: Mapping[str, Any], rows: list[dict[str, Any]], *, compare: bool
-) -> int | None:
+    connection: Lent,
+    spoken: Dialect,
+    values: Mapping[str, Any],
+    rows: list[dict[str, Any]],
+    *,
+    compare: bool,
+    turn: bool,
+) -> Place | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
     if spoken.modifying_cte:
-        if len(rows) == 1:
+        if len(rows) == 1 and not turn:
             found = _append_one_statement[compare].run(connection, values | rows[0])  # type: ignore[operator]
         else:
             columns = {name: [row[name] for row in rows] for name in GIVEN}
-            found = _append_many_statement[compare].run(connection, values | columns)  # type: ignore[operator]
-        return found[0][0] if found else None
-    found = _bump_statement[compare].run(connection, values)
+            found = _append_many_statement[compare, turn].run(connection, values | columns)  # type: ignore[operator]
+        return Place(*found[0]) if found else None
+    found = _bump_statement[compare, turn].run(connection, values)
     if not found:
         return None
-    last_seq: int = found[0][0]
+    place = Place(*found[0])
     key = values["key"]
-    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
+    for seq, row in enumerate(rows, place.last_seq - len(rows) + 1):
         row["key"] = key
         row["seq"] = seq
+        row["turn_no"] = place.turn_no
     _insert_statement.run_many(connection, rows)
-    return last_seq
+    if turn:
+        _insert_turn_statement.run_many(connection, [{**values, **vars(place)}])
+    return place
 
 
 def replace(
@@ -281,5 +295,5 @@ def replace(
             return [_replayed(stored[str(message.id)]) for message in new.messages]
     if expected is not None and last_seq != expected:
         raise Conflict(key, expected=expected, last_seq=last_seq)
-    messages.drop(connection, now, key, MESSAGE.c.seq > after)
-    return append_new_ids(connection, now, key, new) if new.ids else _append(connection, now, key, new, None)
+    removals.cut(connection, now, key, after)
+    return append_new_ids(connection, now, key, new) if new.ids else write(connection, now, key, new)[0]

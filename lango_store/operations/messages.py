@@ -1,4 +1,4 @@
-"""Messages of a session as they are stored: read them, find them, take the last ones away."""
+"""Messages of a session as they are stored: its window and its log, read and found."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lango_store.columns import (
 )
 from lango_store.dialect import Dialect, Lent
 from lango_store.errors import DamagedMessage
-from lango_store.model import Message, Session
+from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
-from lango_store.operations.sessions import KEY, LIVE, MESSAGE, SESSION
+from lango_store.operations.sessions import KEY, LIVE, MESSAGE, SESSION, TURN
 from lango_store.statement import Statement
 
 MAX_SEQ: Final = 2**63 - 1
@@ -42,8 +42,6 @@ GIVEN: Final = (
     "created_at",
 )
 """The columns of a message that its caller gives."""
-
-# Read
 
 _READ: Final = ("seq", "turn_no", *GIVEN)
 _MANY: Final = 500
@@ -74,12 +72,12 @@ _forwards = Statement(lambda d: _read(d, backwards=False))
 _backwards = Statement(lambda d: _read(d, backwards=True))
 
 
-_MADE: Final = sa.bindparam("made", type_=TimeColumn(), required=True)
-_whole = Statement(
+_window = Statement(
     lambda _: (
         sa.select(*COLUMNS)
         .where(
             MESSAGE.c.session_key == KEY,
+            MESSAGE.c.seq > sa.bindparam("summarized_upto", type_=sa.BigInteger(), required=True),
             MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
             sa.select(SESSION.c.last_seq - SESSION.c.message_count)
             .where(
@@ -94,11 +92,11 @@ _whole = Statement(
 
 
 def load(connection: Lent, now: datetime, key: str) -> Session:
-    """Load a live session and its messages as they were at one moment, without a transaction.
+    """Load a live session and its window as they were at one moment, without a transaction.
 
-    An append adds as much to `last_seq` as to `message_count`; whatever takes messages away lets their difference grow.
-    So messages up to `last_seq` are those that the session's row counted, unless that difference is another one now, or
-    the session is another one, made anew under its key.
+    An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
+    their difference grow. So messages up to `last_seq` are those that the session's row counted, unless that
+    difference is another one now, or the session is another one, made anew under its key.
     """
     known: object = None
     while True:
@@ -110,11 +108,80 @@ def load(connection: Lent, now: datetime, key: str) -> Session:
             "made": kept[sessions.FIELDS.index("created_at")],
             "removed": row["last_seq"] - row["message_count"],
         }
-        if rows := _whole.run(connection, {"key": key, "last_seq": row["last_seq"], **state}):
-            return sessions.valued(Session, row | {"messages": decoded(key, rows)})
-        if state == known:  # nobody took messages away: the count is wrong
+        wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
+        if rows := _window.run(connection, wanted | state):
+            found = _summary_first(decoded(key, rows), row.get("summary_turn"))
+            return sessions.valued(Session, row | {"messages": found})
+        if state == known:  # nobody took messages away: the window is empty, or the count is wrong
             return sessions.valued(Session, row)
         known = state
+
+
+def _summary_first(found: list[Message], summary_turn: int | None) -> list[Message]:
+    # What came in while a summary was being written has a lower seq than the summary.
+    if summary_turn is None:
+        return found
+    return sorted(found, key=lambda message: message.turn_no != summary_turn)
+
+
+def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    return sa.select(column).where(SESSION.c.key == KEY, LIVE).scalar_subquery()
+
+
+_tail = Statement(
+    lambda _: (
+        sa.select(*COLUMNS, _of_live_session(SESSION.c.summary_turn))
+        .where(MESSAGE.c.session_key == KEY, MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto))
+        .order_by(MESSAGE.c.seq.desc())
+        .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+    )
+)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a window: the summary's messages, as far as it reaches into them, and what came later."""
+
+    summary: list[Message]
+    later: list[Message]
+
+    @property
+    def messages(self) -> list[Message]:
+        """All its messages, the summary's first."""
+        return [*self.summary, *self.later]
+
+    def end(self, last: int) -> Tail:
+        """Give the last messages of it."""
+        of_summary = max(last - len(self.later), 0)
+        return Tail(
+            self.summary[max(len(self.summary) - of_summary, 0) :], self.later[max(len(self.later) - last, 0) :]
+        )
+
+
+def tail(connection: Lent, now: datetime, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
+    """Read the last messages of a live session's window, of them at most the `most` newest of the log.
+
+    One statement, which reads no more than that; two where the summary stands among the newest.
+    """
+    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    limit = last
+    while True:
+        limit = min(limit, most)
+        rows = _tail.run(connection, values | {"limit": limit})
+        if not rows:
+            sessions.refuse(connection, now, key)
+            return Tail([], [])
+        summary_turn = rows[0][-1]
+        in_summary = 0 if summary_turn is None else sum(row[1] == summary_turn for row in rows)
+        if len(rows) < limit or limit == most or len(rows) - in_summary >= last:
+            break
+        limit = last + in_summary
+    found = decoded(key, [row[:-1] for row in reversed(rows)])
+    if not in_summary:
+        return Tail([], found).end(last)
+    summary = [message for message in found if message.turn_no == summary_turn]
+    later = [message for message in found if message.turn_no != summary_turn]
+    return Tail(summary, later).end(last)
 
 
 def check_seq(name: str, seq: int | None) -> None:
@@ -203,10 +270,32 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
     found: dict[str, Message] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), 500):  # a statement binds a limited number of values
-        part = MESSAGE.c.id.in_(wanted[start : start + 500])
-        rows = connection.execute(sa.select(*COLUMNS).where(MESSAGE.c.session_key == key, part))
-        found |= {str(message.id): message for message in decoded(key, rows.all())}
+        chosen = where(connection, key, MESSAGE.c.id.in_(wanted[start : start + 500]))
+        found |= {str(message.id): message for message in chosen}
     return found
+
+
+def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
+    """Read those messages of a session that a condition holds for."""
+    query = sa.select(*COLUMNS).where(MESSAGE.c.session_key == key, condition).order_by(MESSAGE.c.seq)
+    return decoded(key, connection.execute(query).all())
+
+
+IN_SUMMARY: Final = sa.exists().where(
+    TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no, TURN.c.kind == "compaction"
+)
+"""Whether a message belongs to a summary, of which nobody said a word."""
+
+
+def last_of(connection: sa.Connection, now: datetime, key: str, role: MessageRole | None) -> Message | None:
+    """Look up the last message of a live session that somebody with this role said, summaries left out."""
+    sessions.row_of(connection, now, key)
+    said = [MESSAGE.c.session_key == key, ~IN_SUMMARY]
+    if role is not None:
+        said.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
+    query = sa.select(*COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)
+    found = decoded(key, connection.execute(query).all())
+    return found[0] if found else None
 
 
 def decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
@@ -275,54 +364,3 @@ def _json(key: str, seq: int, field: str, text: str) -> Any:
         return decode_json(text)
     except ValueError as error:
         raise DamagedMessage(key, seq, field, str(error)) from None
-
-
-# Take away
-
-
-def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Drop the messages that came after a seq, and tell how many; uses one seq up if there were any."""
-    check_seq("after", after)
-    sessions.lock(connection, now, key)
-    return drop(connection, now, key, MESSAGE.c.seq > after)
-
-
-def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
-    """Take the last message away and give it back, None if there is none; uses one seq up."""
-    sessions.lock(connection, now, key)
-    last = read(connection, now, key, Range(last=1))
-    if not last:
-        return None
-    drop(connection, now, key, MESSAGE.c.seq == last[0].seq)
-    return last[0]
-
-
-def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
-    """Drop all messages, or all but those of the system, and tell how many; uses one seq up."""
-    sessions.lock(connection, now, key)
-    kept = ("system",) if keep_system else ()
-    condition = sa.cast(MESSAGE.c.role, sa.Text).not_in(kept)
-    return drop(connection, now, key, condition, last_consolidated=0)
-
-
-def drop(connection: sa.Connection, now: datetime, key: str, condition: sa.ColumnElement[bool], **also: Any) -> int:
-    """Delete messages of a locked session and count what is left; uses one seq up if there were any."""
-    gone = (
-        connection.execute(
-            sa.delete(MESSAGE).where(MESSAGE.c.session_key == key, condition).returning(MESSAGE.c.tokens)
-        )
-        .scalars()
-        .all()
-    )
-    if not gone and not also:
-        return 0
-    left = SESSION.c.message_count - len(gone)
-    values = {
-        "last_seq": SESSION.c.last_seq + 1,
-        "message_count": left,
-        "token_count": SESSION.c.token_count - sum(tokens or 0 for tokens in gone),
-        "last_consolidated": sa.case((SESSION.c.last_consolidated > left, left), else_=SESSION.c.last_consolidated),
-        "updated_at": now,
-    }
-    connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(values | also))
-    return len(gone)

@@ -1,0 +1,350 @@
+"""One session as an agent holds it: its key is all it remembers, so that any number of handles see the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import dropwhile, takewhile
+from typing import Any, Final
+
+from lango_store import window
+from lango_store.access import Access
+from lango_store.dialect import Lent
+from lango_store.errors import DamagedMessage
+from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
+from lango_store.operations import appends, compactions, forks, removals, sessions, turns
+from lango_store.operations import messages as log
+from lango_store.operations.batches import Batch, batch
+from lango_store.operations.compactions import Begun
+from lango_store.operations.messages import Range, Tail
+
+Summary = Message | Sequence[Message]
+Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
+"""What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
+
+_FIRST_LOOK: Final = 64
+
+
+class Conversation:
+    """A handle of one session. `Store.open` gives it; it holds no copy of anything.
+
+    Whatever it gives is yours: changing it changes nothing that is stored. Everything may raise `SessionNotFound` and
+    `SessionExpired`, and what `Store` says of its verbs.
+    """
+
+    __slots__ = ("_access", "key")
+
+    def __init__(self, access: Access, key: str) -> None:
+        self._access = access
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"Conversation({self.key!r})"
+
+    # The session
+
+    def get(self) -> Session:
+        """Load the session and the messages of its window."""
+        with self._access.look() as connection:
+            return log.load(connection, self._access.now(), self.key)
+
+    def info(self) -> SessionInfo:
+        """Load the session without its messages: title, settings, counters, times."""
+        with self._access.look() as connection:
+            return sessions.info(connection, self._access.now(), self.key)
+
+    def update(
+        self,
+        *,
+        agent_id: str | None | Unset = UNSET,
+        user_id: str | None | Unset = UNSET,
+        title: str | None | Unset = UNSET,
+        model: str | None | Unset = UNSET,
+        settings: dict[str, Any] | None | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        tools: list[Any] | None | Unset = UNSET,
+        last_consolidated: int | Unset = UNSET,
+    ) -> SessionInfo:
+        """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
+
+        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`.
+        """
+        fields = {
+            "agent_id": agent_id,
+            "user_id": user_id,
+            "title": title,
+            "model": model,
+            "settings": settings,
+            "metadata": metadata,
+            "tools": tools,
+            "last_consolidated": last_consolidated,
+        }
+        with self._access.write() as connection:
+            return sessions.update(connection, self._access.now(), self.key, fields)
+
+    # Messages
+
+    def append_message(self, message: Message, *, after: int | None = None) -> Message:
+        """Add a message at the end, and give it back with its `seq` and `created_at`."""
+        return self.append_messages([message], after=after)[0]
+
+    def append_messages(
+        self, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
+    ) -> list[Message]:
+        """Add messages at the end, all or none; `replace_after` first drops what came after that `seq`."""
+        new = self._batch(messages)
+        now = self._access.now()
+        if replace_after is not None:
+            with self._access.write() as connection:
+                return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
+        try:
+            with self._access.once() as lent:
+                return appends.append(lent, now, self.key, new, after)
+        except appends.IdIsThere:
+            with self._access.write() as connection:
+                return appends.append_new_ids(connection, now, self.key, new, after)
+
+    def messages(self, *, last: int | None = None) -> list[Message]:
+        """Read the window: the summary if there is one, then every later message; or the last messages of it."""
+        if last is None:
+            return self.get().messages
+        chosen = Range(last=last).last or 0
+        with self._access.look() as connection:
+            return log.tail(connection, self._access.now(), self.key, chosen).messages
+
+    def all_messages(
+        self, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
+    ) -> list[Message]:
+        """Read the log: messages with `after < seq < before`, of these the first `limit` or the `last`."""
+        return self._read(Range(after, log.MAX_SEQ if before is None else before, limit, last))
+
+    def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        for page in self.message_pages(after=after, before=before, page_size=page_size):
+            yield from page
+
+    def message_pages(
+        self, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> Iterator[list[Message]]:
+        """Read the log as `iter_messages` does, page by page."""
+        return log.pages(self._read, Range(after, log.MAX_SEQ if before is None else before), page_size)
+
+    def salvage(
+        self, *, last: int | None = None, after: int = 0, limit: int | None = None
+    ) -> list[Message | DamagedMessage]:
+        """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
+        chosen = Range(after, log.MAX_SEQ, limit, last)
+        with self._access.look() as connection:
+            return log.salvaged(self.key, log.read_rows(connection, self._access.now(), self.key, chosen))
+
+    def find_message(self, id: str) -> Message | None:
+        """Look up a message by its `id`; None if there is none with it."""
+        with self._access.look() as connection:
+            return log.find(connection, self._access.now(), self.key, id)
+
+    def last_message(self, role: MessageRole | str | None = None) -> Message | None:
+        """Look up the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
+
+        A summary is nobody's message. None if there is no message of that role.
+        """
+        wanted = None if role is None else MessageRole(role)
+        with self._access.read() as connection:
+            return log.last_of(connection, self._access.now(), self.key, wanted)
+
+    def pop_message(self) -> Message | None:
+        """Take the last message of the window away and give it back; None if there is none."""
+        with self._access.write() as connection:
+            return removals.pop(connection, self._access.now(), self.key)
+
+    def truncate(self, *, after: int) -> int:
+        """Drop the messages with a `seq` above `after` and the turns that began there, and tell how many messages."""
+        with self._access.write() as connection:
+            return removals.truncate(connection, self._access.now(), self.key, after)
+
+    def clear(self, *, keep_system: bool = False) -> int:
+        """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
+
+        Turns and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
+        """
+        with self._access.write() as connection:
+            return removals.clear(connection, self._access.now(), self.key, keep_system=keep_system)
+
+    # Turns
+
+    def save_turn(
+        self,
+        messages: Sequence[Message],
+        usage: dict[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        after: int | None = None,
+    ) -> Turn:
+        """Add the messages of a turn and what it cost, all or nothing; a turn may have no messages.
+
+        `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
+        stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
+        there. `after` as in `append_message`.
+        """
+        new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
+        now = self._access.now()
+        try:
+            with self._access.once() as lent:
+                return turns.save(lent, now, self.key, new, turn, after)
+        except appends.IdIsThere:
+            with self._access.write() as connection:
+                return turns.save_new(connection, now, self.key, new, turn, after)
+
+    def turns(self) -> list[Turn]:
+        """List the turns and compactions, the first one first, without their messages."""
+        with self._access.read() as connection:
+            sessions.row_of(connection, self._access.now(), self.key)
+            return turns.read(connection, self.key)
+
+    def event_count(self) -> int:
+        """Count the turns and compactions."""
+        return self.info().turn_count
+
+    def total_usage(self) -> dict[str, Any]:
+        """Sum up what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
+        with self._access.read() as connection:
+            sessions.row_of(connection, self._access.now(), self.key)
+            return turns.total(turns.usages(connection, self.key))
+
+    # Branches and summaries
+
+    def fork(
+        self,
+        key: str | None = None,
+        *,
+        upto: int | None = None,
+        before_user_message: int | None = None,
+        ttl: timedelta | None | Unset = UNSET,
+    ) -> Conversation:
+        """Copy the session under another key, up to a `seq` or before its n-th user message (-1 is the last one).
+
+        The copy is made inside the database. It takes along the turns that lie wholly inside, names its origin in
+        `forked_from` and starts a TTL of its own, of the same length unless given. No key means a new UUIDv7.
+        `SessionExists` if the key is taken.
+        """
+        if upto is not None and before_user_message is not None:
+            raise ValueError("fork up to where? Give upto or before_user_message")
+        now = self._access.now()
+        new = new_key(now) if key is None else key
+        with self._access.write() as connection:
+            forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
+        return Conversation(self._access, new)
+
+    def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
+        """Put a summary in the place of the window; None if the window is empty.
+
+        `summarizer` gets the window's messages, while nothing is locked, and gives the summary's; it may be a coroutine
+        function. What is appended meanwhile stays in the window, after the summary. `Conflict` if the session was
+        compacted, cut or cleared meanwhile; then, and if `summarizer` raises, nothing changes. What was replaced stays
+        in the log; `discard` deletes it.
+        """
+        begun = self.begin_compaction()
+        if begun is None:
+            return None
+        summary = summarizer(begun.window)
+        if inspect.isawaitable(summary):
+            summary = _run(summary)
+        return self.land_compaction(begun, summary, discard=discard)
+
+    def begin_compaction(self) -> Begun | None:
+        """Read the window, the first half of `compact`; None if it is empty."""
+        with self._access.look() as connection:
+            begun = compactions.begin(connection, self._access.now(), self.key)
+        return begun if begun.session.messages else None
+
+    def land_compaction(self, begun: Begun, summary: Summary, *, discard: bool = False) -> Compaction:
+        """Put a summary in the place of the window that was begun with, the second half of `compact`."""
+        new = self._batch([summary] if isinstance(summary, Message) else summary)
+        with self._access.write() as connection:
+            return compactions.land(connection, self._access.now(), begun, new, discard=discard)
+
+    def compactions(self) -> list[Compaction]:
+        """List the compactions, the first one first: each with its summary, what it replaced, and when."""
+        with self._access.read() as connection:
+            return compactions.listed(connection, self._access.now(), self.key)
+
+    # What a model sees
+
+    def history(
+        self,
+        *,
+        last: int | None = None,
+        max_tokens: int | None = None,
+        from_consolidated: bool = False,
+        nested: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Give the end of the window as a model takes it: role, content, tool_calls, tool_call_id, name, no more.
+
+        At most `last` messages and `max_tokens` tokens, the smaller of the two; `from_consolidated` leaves out the
+        first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,
+        and begins with a user's message if it has one, apart from a summary and system messages in front. `nested` is
+        OpenAI's form, else tool calls are flat. ValueError if `max_tokens` meets a message without a count.
+        """
+        for name, value in (("last", last), ("max_tokens", max_tokens)):
+            if value is not None and value < 0:
+                raise ValueError(f"{name}={value} is negative: give 0 or more")
+        several = from_consolidated or max_tokens is not None
+        with self._access.read() if several else self._access.look() as connection:
+            now, most = self._access.now(), log.MAX_SEQ
+            if from_consolidated:
+                info = sessions.info(connection, now, self.key)
+                most = info.message_count - info.last_consolidated
+            tail = self._tail(connection, now, log.MAX_SEQ if last is None else last, most, max_tokens)
+        return window.as_prompt(_legal(tail), nested=nested)
+
+    # Steps of more than one verb
+
+    def _batch(self, messages: Sequence[Message]) -> Batch:
+        return batch([self._access.counted(message) for message in messages])
+
+    def _read(self, chosen: Range) -> list[Message]:
+        with self._access.look() as connection:
+            return log.read(connection, self._access.now(), self.key, chosen)
+
+    def _tail(self, connection: Lent, now: datetime, last: int, most: int, max_tokens: int | None) -> Tail:
+        if max_tokens is None:
+            return log.tail(connection, now, self.key, last, most=most)
+        look = min(_FIRST_LOOK, last)
+        while True:
+            tail = log.tail(connection, now, self.key, look, most=most)
+            found = tail.messages
+            fitting = window.tail_within(found, max_tokens, count=self._access.token_counter)
+            if len(fitting) < len(found) or len(found) < look or look == last:
+                return tail.end(len(fitting))
+            look = min(4 * look, last)
+
+
+def _legal(tail: Tail) -> list[Message]:
+    """Leave out what a model refuses or misunderstands at the front."""
+    if tail.summary:  # nothing is missing but what the summary speaks of
+        called = {call.id for message in tail.summary for call in message.tool_calls}
+        return [*tail.summary, *dropwhile(lambda message: _is_orphan(message, called), tail.later)]
+    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, tail.later))
+    return [*system, *window.legal_suffix(tail.later[len(system) :])]
+
+
+_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
+
+
+def _is_orphan(message: Message, called: set[str]) -> bool:
+    return message.role.canonical is MessageRole.TOOL and not called.issuperset(window.answers(message))
+
+
+def _run(awaitable: Awaitable[Summary]) -> Summary:
+    async def wait() -> Summary:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    if isinstance(awaitable, Coroutine):
+        awaitable.close()
+    raise TypeError("an event loop runs in this thread: open the session with AsyncStore, and await its compact()")

@@ -1,0 +1,118 @@
+"""A summary instead of what it speaks of: begun with the window, landed when somebody has written the summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from lango_store.dialect import Lent
+from lango_store.errors import Conflict
+from lango_store.model import Compaction, Message, Session, Turn
+from lango_store.operations import messages, removals, sessions, turns
+from lango_store.operations.batches import Batch, batch
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A window that a summary is being written of, and what of its session must still hold when that is done."""
+
+    session: Session
+
+    @property
+    def window(self) -> list[Message]:
+        """What to sum up: a copy, for the summarizer to do with as it likes."""
+        return [message.model_copy(deep=True) for message in self.session.messages]
+
+    @property
+    def state(self) -> tuple[datetime, int]:
+        """What every removal and compaction changes, and no append: see `messages.load`."""
+        return self.session.created_at, self.session.last_seq - self.session.message_count
+
+
+def begin(connection: Lent, now: datetime, key: str) -> Begun:
+    """Read the window of a live session."""
+    return Begun(messages.load(connection, now, key))
+
+
+def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch, *, discard: bool) -> Compaction:
+    """Put a summary in the place of the window it speaks of; `Conflict` if that window is no more.
+
+    What was appended meanwhile stays in the window, after the summary.
+    """
+    key, upto = begun.session.key, begun.session.last_seq
+    sessions.lock(connection, now, key)
+    found = sessions.info(connection, now, key)
+    if (found.created_at, found.last_seq - found.message_count) != begun.state:
+        raise Conflict(
+            key,
+            expected=upto,
+            last_seq=found.last_seq,
+            message=f"session {key!r} was compacted, cut or cleared while its summary was being written: "
+            "nothing was changed, compact again if it is still too long",
+        )
+    said: dict[str, Any] = {
+        "original_event_count": begun.session.turn_count,
+        "original_message_count": len(begun.session.messages),
+    }
+    usage = None
+    if discard:
+        said["discarded"] = True
+        usage = turns.total(turn.usage for turn in turns.read(connection, key, TURN.c.last_seq <= upto))
+        _discard(connection, now, key, upto)
+    turn = replace(
+        turns.new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1
+    )
+    saved = turns.write_turn(connection, now, key, _without_known_ids(connection, key, summary), turn)
+    connection.execute(
+        sa.update(SESSION).where(SESSION.c.key == key).values(summary_turn=saved.turn_no, summarized_upto=upto)
+    )
+    return _compaction(saved, saved.messages, 0 if discard else begun.session.summarized_upto)
+
+
+def _discard(connection: sa.Connection, now: datetime, key: str, upto: int) -> None:
+    gone = removals.delete(connection, key, MESSAGE.c.seq <= upto)
+    old = sa.delete(TURN).where(TURN.c.session_key == key, TURN.c.last_seq <= upto)
+    left = SESSION.c.last_consolidated - len(gone)
+    removals.count(
+        connection,
+        now,
+        key,
+        gone,
+        turn_count=SESSION.c.turn_count - connection.execute(old).rowcount,
+        last_consolidated=sa.case((left > 0, left), else_=0),
+    )
+
+
+def _without_known_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
+    # A summary may repeat messages word for word; their ids stay with the originals.
+    known = messages.with_ids(connection, key, summary.ids)
+    return batch([m.model_copy(update={"id": None}) if m.id in known else m for m in summary.messages])
+
+
+def listed(connection: sa.Connection, now: datetime, key: str) -> list[Compaction]:
+    """Read the compactions of a live session, the first one first."""
+    sessions.row_of(connection, now, key)
+    summaries: dict[int | None, list[Message]] = {}
+    for message in messages.where(connection, key, messages.IN_SUMMARY):
+        summaries.setdefault(message.turn_no, []).append(message)
+    found: list[Compaction] = []
+    for turn in turns.read(connection, key, TURN.c.kind == "compaction"):
+        after = found[-1].replaced_upto if found else 0
+        found.append(_compaction(turn, summaries.get(turn.turn_no, []), after))
+    return found
+
+
+def _compaction(turn: Turn, summary: list[Message], replaced_after: int) -> Compaction:
+    return Compaction(
+        turn_no=turn.turn_no,
+        summary=summary,
+        replaced_after=replaced_after,
+        replaced_upto=turn.replaced_upto or 0,
+        replaced_messages=turn.metadata.get("original_message_count", 0),
+        discarded=turn.metadata.get("discarded", False),
+        created_at=turn.created_at,
+    )

@@ -1,0 +1,97 @@
+"""A session copied inside the database: no message travels."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store.columns import checked_key
+from lango_store.model import UNSET, MessageRole, SessionInfo, Unset
+from lango_store.operations import messages, removals, sessions
+from lango_store.operations.messages import check_seq
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+
+_TAKEN: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+
+
+def fork(
+    connection: sa.Connection,
+    now: datetime,
+    source: str,
+    new: str,
+    *,
+    upto: int | None = None,
+    before_user_message: int | None = None,
+    ttl: timedelta | None | Unset = UNSET,
+) -> None:
+    """Copy a live session under a new key, up to a seq if given, with the turns that lie wholly inside."""
+    check_seq("upto", upto)
+    checked_key(new)
+    sessions.lock(connection, now, source)
+    info = sessions.info(connection, now, source)
+    if before_user_message is not None:
+        upto = _seq_of_user_message(connection, source, before_user_message) - 1
+    fields = {name: getattr(info, name) for name in _TAKEN} | {"forked_from": source}
+    own = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
+    made = sessions.New(new, own if isinstance(ttl, Unset) else ttl, fields)
+    if sessions.insert(connection, now, made) is None:
+        raise sessions.exists_error(connection, now, new)
+    _copy(connection, MESSAGE, source, new, *([] if upto is None else [MESSAGE.c.seq <= upto]))
+    _copy(connection, TURN, source, new, *([] if upto is None else [TURN.c.first_seq <= upto, TURN.c.last_seq <= upto]))
+    if upto is not None:
+        _leave_cut_turns(connection, new)
+    counters = _same(info) if upto is None else _counted(info, new, upto)
+    last_turn_no = sa.select(SESSION.c.last_turn_no).where(SESSION.c.key == source).scalar_subquery()
+    connection.execute(sa.update(SESSION).where(SESSION.c.key == new).values(counters | {"last_turn_no": last_turn_no}))
+
+
+def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> int:
+    place = MESSAGE.c.seq if number > 0 else MESSAGE.c.seq.desc()
+    said = (MESSAGE.c.session_key == key, MESSAGE.c.role == MessageRole.USER, ~messages.IN_SUMMARY)
+    query = sa.select(MESSAGE.c.seq).where(*said).order_by(place).offset(abs(number) - 1).limit(1)
+    seq: int | None = connection.execute(query).scalar() if number else None
+    if seq is None:
+        raise ValueError(f"session {key!r} has no user message {number}: 1 is its first one, -1 its last one")
+    return seq
+
+
+def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
+    names = [column.name for column in table.c if column.name != "session_key"]
+    # Columns without types: what a database keeps goes back into it as it is.
+    kept: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
+    key = sa.literal(new, table.c.session_key.type)
+    chosen = sa.select(key, *kept).where(table.c.session_key == source, *which)
+    connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
+
+
+def _leave_cut_turns(connection: sa.Connection, new: str) -> None:
+    whole = sa.exists().where(TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no)
+    cut = (MESSAGE.c.session_key == new, MESSAGE.c.turn_no.is_not(None), ~whole)
+    connection.execute(sa.update(MESSAGE).where(*cut).values(turn_no=None))
+
+
+def _same(info: SessionInfo) -> dict[str, Any]:
+    names = (
+        "last_seq",
+        "message_count",
+        "token_count",
+        "turn_count",
+        "summary_turn",
+        "summarized_upto",
+        "last_consolidated",
+    )
+    return {name: getattr(info, name) for name in names}
+
+
+def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
+    mine = MESSAGE.c.session_key == new
+    count = sa.select(sa.func.count()).where(mine).scalar_subquery()
+    return {
+        "last_seq": min(upto, info.last_seq),
+        "message_count": count,
+        "token_count": sa.select(sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0)).where(mine).scalar_subquery(),
+        "turn_count": sa.select(sa.func.count()).where(TURN.c.session_key == new).scalar_subquery(),
+        "last_consolidated": sa.case((count < info.last_consolidated, count), else_=info.last_consolidated),
+    } | removals.latest_summary(new)

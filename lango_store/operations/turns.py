@@ -1,0 +1,165 @@
+"""Turns: messages saved together with what they cost, and what all of them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from lango_store.columns import as_kept, checked_key, decode_json, decode_time, encode_id, encode_json
+from lango_store.dialect import Lent
+from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store.model import Turn
+from lango_store.operations import messages, sessions
+from lango_store.operations.appends import IdIsThere, Known, NewTurn, told_apart, write
+from lango_store.operations.batches import Batch
+from lango_store.operations.messages import Range, check_seq
+from lango_store.operations.sessions import KEY, TURN
+from lango_store.statement import Statement
+
+_READ: Final = tuple(name for name in Turn.model_fields if name not in ("messages", "replayed"))
+_JSON: Final = ("usage", "metadata")
+
+
+def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
+    """Encode what a caller says of a turn; `InvalidMessage` for what cannot be kept."""
+    return NewTurn(encode_id(id), _encoded_object(usage, "usage"), _encoded_object(metadata, "metadata"))
+
+
+def _encoded_object(value: Mapping[str, Any] | None, field: str) -> str | None:
+    if value is not None and not isinstance(value, dict):
+        raise InvalidMessage(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
+    return encode_json(value, field) if value else None
+
+
+# Save
+
+
+def save(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+    """Add a turn at the end of a live session, in one statement where the database can.
+
+    Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
+    """
+    checked_key(key)
+    check_seq("after", after)
+    with_ids = bool(new.ids or turn.id)
+    if with_ids and isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
+        return save_new(connection, now, key, new, turn, after)
+    if new.repeats:
+        raise IdIsThere
+    with told_apart(connection, ids=with_ids):
+        return write_turn(connection, now, key, new, turn, after)
+
+
+def save_new(
+    connection: sa.Connection, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None
+) -> Turn:
+    """Add a turn unless it is there, by its own id or by those of all its messages. Needs a transaction."""
+    sessions.lock(connection, now, key)
+    if turn.id is not None:
+        for there in read(connection, key, TURN.c.id == turn.id):
+            return _replayed(connection, now, key, there)
+    known = Known.look(connection, key, new)
+    fresh = known.fresh(new)
+    if turn.id is None and new.rows and not fresh.rows:
+        numbers = {message.turn_no for message in known.stored.values()}
+        for there in read(connection, key, TURN.c.turn_no.in_(numbers)) if len(numbers) == 1 else ():
+            return _replayed(connection, now, key, there)
+    saved = write_turn(connection, now, key, fresh, turn, after)
+    return saved.model_copy(update={"messages": known.merged(new, saved.messages)})
+
+
+def write_turn(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+    """Write a turn at the end of a live session, whatever its ids."""
+    stored, place = write(connection, now, key, new, after, turn)
+    return Turn(
+        turn_no=place.turn_no,
+        kind=turn.kind,
+        id=turn.id,
+        first_seq=place.last_seq - len(stored) + 1,
+        last_seq=place.last_seq,
+        replaced_upto=turn.replaced_upto,
+        usage={} if turn.usage is None else decode_json(turn.usage),
+        metadata={} if turn.metadata is None else decode_json(turn.metadata),
+        created_at=now,
+        messages=stored,
+    )
+
+
+def _replayed(connection: sa.Connection, now: datetime, key: str, turn: Turn) -> Turn:
+    stored = messages.read(connection, now, key, Range(after=turn.first_seq - 1, before=turn.last_seq + 1))
+    return turn.model_copy(update={"messages": stored, "replayed": True})
+
+
+# Read
+
+
+def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool]) -> list[Turn]:
+    """Read turns of a session, in their order, without their messages."""
+    columns = [as_kept(TURN.c[name]) for name in _READ]
+    query = sa.select(*columns).where(TURN.c.session_key == key, *conditions).order_by(TURN.c.turn_no)
+    return [_decoded(key, dict(zip(_READ, row, strict=True))) for row in connection.execute(query)]
+
+
+def _decoded(key: str, row: dict[str, Any]) -> Turn:
+    value = {name: each for name, each in row.items() if each is not None}
+    for name in _JSON:
+        if name in value:
+            value[name] = _json(key, row["turn_no"], name, value[name])
+    try:
+        return Turn.model_validate(value | {"created_at": decode_time(value["created_at"])})
+    except (ValidationError, ValueError) as error:
+        raise DamagedMessage(key, 0, f"turn {row['turn_no']}", str(error)) from None
+
+
+def _json(key: str, turn_no: int, name: str, text: str) -> Any:
+    try:
+        return decode_json(text)
+    except ValueError as error:
+        raise DamagedMessage(key, 0, f"{name} of turn {turn_no}", str(error)) from None
+
+
+# Usage
+
+_usages = Statement(
+    lambda _: (
+        sa.select(TURN.c.turn_no, as_kept(TURN.c.usage))
+        .where(TURN.c.session_key == KEY, TURN.c.usage.is_not(None))
+        .order_by(TURN.c.turn_no)
+    )
+)
+
+
+def usages(connection: Lent, key: str) -> Iterator[dict[str, Any]]:
+    """Read what each turn cost."""
+    for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
+        yield _json(key, turn_no, "usage", text)
+
+
+def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Sum up usages field by field, nested ones too; of what is no number the last one stands."""
+    summed: dict[str, Any] = {}
+    for usage in usages:
+        _add(summed, usage)
+    return summed
+
+
+def _add(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
+    for name, value in usage.items():
+        there = summed.get(name)
+        if isinstance(value, dict):
+            if there is None:
+                there = summed[name] = {}
+            if isinstance(there, dict):
+                _add(there, value)
+        elif _is_number(value) and _is_number(there):
+            summed[name] = there + value
+        elif there is None or not (value is None or _is_number(there) or isinstance(there, dict)):
+            summed[name] = value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

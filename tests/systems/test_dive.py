@@ -1,0 +1,167 @@
+"""What Dive's design of sessions asks for: turns, usage, fork, compaction, and a store that opens what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from lango_store import Conversation, Message, MessageRole, SessionExists, SessionNotFound, Store
+
+
+def user(text: str) -> Message:
+    return Message(role=MessageRole.USER, content=[{"type": "text", "text": text}])
+
+
+def assistant(text: str) -> Message:
+    return Message(role=MessageRole.ASSISTANT, content=[{"type": "text", "text": text}])
+
+
+def texts(messages: list[Message]) -> list[str]:
+    return [message.content[0]["text"] for message in messages]
+
+
+def talk(session: Conversation) -> None:
+    session.save_turn([user("Hello"), assistant("Hi")], {"input_tokens": 10, "output_tokens": 5})
+    session.save_turn([user("How are you?"), assistant("Good!")], {"input_tokens": 20, "output_tokens": 15})
+
+
+def test_open_creates_what_is_not_there_and_loads_what_is(store: Store) -> None:
+    session = store.open("my-session")
+    assert (session.messages(), session.event_count()) == ([], 0)
+    talk(session)
+    assert texts(store.open("my-session").messages()) == ["Hello", "Hi", "How are you?", "Good!"]
+
+
+def test_a_turn_is_persisted_when_it_is_saved(store: Store) -> None:
+    """An opened session is connected to its store: other handles see the turn at once."""
+    session, other = store.open("s"), store.open("s")
+    session.save_turn([user("Hello"), assistant("Hi")])
+    assert texts(other.messages()) == ["Hello", "Hi"]
+
+
+def test_append_is_a_delta(store: Store) -> None:
+    """Events are the unit of persistence: saving a turn rewrites nothing that was there."""
+    session = store.open("s")
+    talk(session)
+    before = session.all_messages()
+    session.save_turn([user("again")])
+    assert session.all_messages()[:4] == before
+
+
+def test_messages_are_reconstructed_from_all_events(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    assert session.event_count() == 2
+    assert len(session.messages()) == 4
+
+
+def test_total_usage_sums_all_turns(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    usage = {"input_tokens": 1, "cache": {"read": 7, "write": 2}, "service_tier": "standard"}
+    session.save_turn([user("no more")], usage)
+    session.save_turn([user("no usage")])
+    assert session.total_usage() == {
+        "input_tokens": 31,
+        "output_tokens": 20,
+        "cache": {"read": 7, "write": 2},
+        "service_tier": "standard",
+    }
+    assert session.turns()[2].usage == usage
+
+
+def test_a_turn_without_messages_counts(store: Store) -> None:
+    session = store.open("s")
+    session.save_turn([], {"input_tokens": 1})
+    assert (session.event_count(), session.messages()) == (1, [])
+
+
+def test_title(store: Store) -> None:
+    session = store.open("s")
+    session.update(title="Greetings")
+    assert session.info().title == "Greetings"
+
+
+def test_fork_has_its_own_future(store: Store) -> None:
+    original = store.open("original")
+    talk(original)
+    forked = original.fork("new-branch")
+    forked.save_turn([user("only here")], {"input_tokens": 1})
+    assert texts(forked.messages()) == ["Hello", "Hi", "How are you?", "Good!", "only here"]
+    assert texts(original.messages()) == ["Hello", "Hi", "How are you?", "Good!"]
+    assert forked.info().forked_from == "original"
+    assert (forked.event_count(), original.event_count()) == (3, 2)
+    assert forked.total_usage() == {"input_tokens": 31, "output_tokens": 20}
+
+
+def test_fork_of_nothing_and_onto_something(store: Store) -> None:
+    original = store.open("original")
+    store.open("taken")
+    with pytest.raises(SessionExists):
+        original.fork("taken")
+    store.delete("original")
+    with pytest.raises(SessionNotFound):
+        original.fork("new-branch")
+    assert not store.exists("new-branch")
+
+
+def test_compaction_puts_a_summary_first(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    seen: list[Message] = []
+
+    def summarize(messages: list[Message]) -> list[Message]:
+        seen.extend(messages)
+        return [assistant(f"Summary of {len(messages)} messages")]
+
+    session.compact(summarize)
+    session.save_turn([user("after"), assistant("ok")])
+    assert texts(seen) == ["Hello", "Hi", "How are you?", "Good!"]
+    assert texts(session.messages()) == ["Summary of 4 messages", "after", "ok"]
+    assert texts(store.open("s").messages()) == ["Summary of 4 messages", "after", "ok"]
+
+
+def test_compaction_of_the_first_generation_replaces_all_events_with_one(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    session.compact(lambda messages: [assistant("Summary of 4 messages")], discard=True)
+    assert session.event_count() == 1
+    assert texts(session.all_messages()) == ["Summary of 4 messages"]
+
+
+def test_compaction_of_the_second_generation_keeps_what_it_replaced(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    session.compact(lambda messages: [assistant("Summary of 4 messages")])
+    assert session.event_count() == 3
+    assert texts(session.all_messages()) == ["Hello", "Hi", "How are you?", "Good!", "Summary of 4 messages"]
+    assert session.total_usage() == {"input_tokens": 30, "output_tokens": 20}
+    (compaction,) = session.compactions()
+    assert texts(compaction.summary) == ["Summary of 4 messages"]
+    assert compaction.replaced_messages == 4
+
+
+def test_a_reader_cannot_change_what_is_stored(store: Store) -> None:
+    session = store.open("s")
+    talk(session)
+    for message in session.messages():
+        message.content[0]["text"] = "changed"
+    assert texts(session.messages()) == ["Hello", "Hi", "How are you?", "Good!"]
+
+
+def test_list_with_pages_and_delete(store: Store) -> None:
+    for number in range(5):
+        store.open(f"session-{number}")
+    first = store.list_sessions(limit=3)
+    second = store.list_sessions(limit=3, cursor=first.next)
+    keys = [info.key for info in (*first.items, *second.items)]
+    assert sorted(keys) == [f"session-{number}" for number in range(5)]
+    assert second.next is None
+    assert store.delete("session-0")
+    assert not store.delete("session-0")
+
+
+def test_one_agent_many_sessions(store: Store) -> None:
+    for name in ("ann", "bob"):
+        store.open(name, agent_id="helper").save_turn([user(f"I am {name}")])
+    assert texts(store.open("ann").messages()) == ["I am ann"]
+    assert store.count(agent_id="helper") == 2

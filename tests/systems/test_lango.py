@@ -1,0 +1,126 @@
+"""What lango's specification of its session store asks for, scenario by scenario."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from conftest import Clock
+
+from lango_store import Message, MessageRole, SessionExists, SessionExpired, SessionNotFound, Store, ToolCall
+
+
+def test_create_new_session(store: Store) -> None:
+    """When a new conversation begins, a session record is created with a unique key."""
+    first, second = store.create(), store.create()
+    assert first.key != second.key
+    with pytest.raises(SessionExists):
+        store.create(first.key)
+
+
+def test_session_with_agent_assignment(store: Store) -> None:
+    store.create("k", agent_id="lango-orchestrator")
+    assert store.get("k").agent_id == "lango-orchestrator"
+
+
+def test_message_role_uses_typed_enum(store: Store) -> None:
+    store.create("k")
+    for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.FUNCTION, MessageRole.MODEL):
+        store.append_message("k", Message(role=role, content=""))
+    loaded = [message.role for message in store.get("k").messages]
+    assert all(type(role) is MessageRole for role in loaded)
+    assert loaded == ["user", "assistant", "tool", "function", "model"]
+
+
+def test_role_is_cast_at_the_database_boundary_and_nowhere_else(store: Store) -> None:
+    """The database keeps plain text, and gives the enum back."""
+    store.create("k", messages=[Message(role=MessageRole.MODEL, content="hi")])
+    with store.engine.connect() as connection:
+        kept = connection.execute(sa.text("SELECT role FROM lango_message")).scalar_one()
+    assert kept == "model"
+    assert type(kept) is str
+    assert store.get("k").messages[0].role is MessageRole.MODEL
+
+
+def test_json_serialization_backward_compatibility(store: Store) -> None:
+    store.create("k", messages=[Message(role=MessageRole.USER, content="hi")])
+    assert '"role":"user"' in store.get("k").messages[0].model_dump_json()
+
+
+def test_store_user_message_and_assistant_response(store: Store) -> None:
+    store.create("k")
+    store.append_message("k", Message(role=MessageRole.USER, content="What is new?"))
+    store.append_message("k", Message(role=MessageRole.ASSISTANT, content="Nothing yet."))
+    assert [(m.role, m.content) for m in store.get("k").messages] == [
+        (MessageRole.USER, "What is new?"),
+        (MessageRole.ASSISTANT, "Nothing yet."),
+    ]
+
+
+def test_load_session_by_key(store: Store) -> None:
+    store.create("k", title="t", metadata={"channel": "slack"}, messages=[Message(role=MessageRole.USER, content="x")])
+    loaded = store.get("k")
+    assert (loaded.key, loaded.title, loaded.metadata, len(loaded.messages)) == ("k", "t", {"channel": "slack"}, 1)
+
+
+def test_session_not_found(store: Store) -> None:
+    with pytest.raises(SessionNotFound, match="nobody"):
+        store.get("nobody")
+    with pytest.raises(SessionNotFound):
+        store.append_message("nobody", Message(role=MessageRole.USER, content="x"))
+
+
+def test_store_and_retrieve_session_settings(store: Store) -> None:
+    store.create("k", model="gemini-x", settings={"thinking_level": "low"})
+    store.update("k", model="gemini-y", settings={"thinking_level": "high"})
+    loaded = store.get("k")
+    assert (loaded.model, loaded.settings) == ("gemini-y", {"thinking_level": "high"})
+
+
+def test_delete_session(store: Store) -> None:
+    """When session deletion is requested, all session data is removed from storage."""
+    conversation = store.open("k")
+    conversation.save_turn([Message(role=MessageRole.USER, content="x")], {"input_tokens": 1})
+    assert store.delete("k")
+    with store.engine.connect() as connection:
+        for table in ("lango_session", "lango_turn", "lango_message"):
+            assert connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
+
+
+def test_session_expiration(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    with pytest.raises(SessionExpired):
+        store.get("k")
+    assert store.expire().sessions == 1
+
+
+def test_get_loads_messages_eagerly(store: Store) -> None:
+    """What was loaded needs no database any more."""
+    store.create("k", messages=[Message(role=MessageRole.USER, content="x")])
+    loaded = store.get("k")
+    store.delete("k")
+    assert loaded.messages[0].content == "x"
+
+
+def test_author_preserved_through_append_and_loaded_from_storage(store: Store) -> None:
+    store.create("k")
+    store.append_message("k", Message(role=MessageRole.ASSISTANT, content="x", author="lango-orchestrator"))
+    store.append_message("k", Message(role=MessageRole.USER, content="y"))
+    first, second = store.get("k").messages
+    assert first.author == "lango-orchestrator"
+    assert json.loads(first.model_dump_json())["author"] == "lango-orchestrator"
+    assert "author" not in json.loads(second.model_dump_json())
+
+
+@pytest.mark.parametrize("role", [MessageRole.TOOL, MessageRole.FUNCTION])
+def test_tool_message_tool_call_with_output(store: Store, role: MessageRole) -> None:
+    """A function's response survives with the id and the name it was called by."""
+    response = json.dumps({"temperature": 22.5, "unit": "C"})
+    store.create("k")
+    call = ToolCall(id="call-1", name="get_weather", output=response)
+    store.append_message("k", Message(role=role, tool_calls=[call]))
+    (loaded,) = store.get("k").messages[0].tool_calls
+    assert (loaded.id, loaded.name, loaded.output) == ("call-1", "get_weather", response)

@@ -1,0 +1,93 @@
+"""What Shepherd's session module asks for: tokens, eviction, tools, clear, the last messages."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Clock, awaiting
+
+from lango_store import AsyncStore, Message, MessageRole, Store, window
+
+
+def said(role: str, content: str, tokens: int | None = None) -> Message:
+    return Message(role=MessageRole(role), content=content, tokens=tokens)
+
+
+TALK = [said("system", "be kind", 9), said("user", "hello", 5), said("assistant", "hi", 3), said("user", "more", 4)]
+
+
+def test_each_message_and_the_session_know_their_tokens(store: Store) -> None:
+    session = store.open("s", messages=TALK)
+    assert [m.tokens for m in session.messages()] == [9, 5, 3, 4]
+    assert session.info().token_count == 21
+    session.append_message(said("assistant", "sure", 10))
+    assert session.info().token_count == 31
+    session.pop_message()
+    assert session.info().token_count == 21
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_tokens_are_counted_if_not_provided(kind: str, url: str, clock: Clock) -> None:
+    def count(message: Message) -> int:
+        return len(str(message.content).split())
+
+    def check(store: Store) -> None:
+        session = store.open("s", messages=[said("user", "three short words"), said("user", "x", 7)])
+        session.append_message(said("assistant", "two words"))
+        session.save_turn([said("user", "one")])
+        assert [m.tokens for m in session.messages()] == [3, 7, 2, 1]
+        assert session.info().token_count == 13
+
+    if kind == "sync":
+        with Store(url, clock=clock, token_counter=count) as store:
+            check(store)
+    else:
+        with awaiting(AsyncStore(url, clock=clock, token_counter=count)) as store:
+            check(store)
+
+
+def test_whole_turns_are_evicted_first_and_the_system_message_stays(store: Store) -> None:
+    session = store.open("s", messages=TALK)
+    kept = window.fit(session.messages(), 13)
+    assert [m.content for m in kept] == ["be kind", "more"]
+
+
+def test_a_history_within_a_token_budget(store: Store) -> None:
+    session = store.open("s", messages=TALK)
+    assert [m["content"] for m in session.history(max_tokens=11)] == ["more"]
+    assert [m["content"] for m in session.history(max_tokens=21)] == ["be kind", "hello", "hi", "more"]
+
+
+def test_a_message_without_a_count_needs_a_counter(store: Store) -> None:
+    session = store.open("s", messages=[said("user", "hello")])
+    with pytest.raises(ValueError, match=r"tokens.*token_counter"):
+        session.history(max_tokens=10)
+
+
+def test_tools_are_held_by_the_session(store: Store) -> None:
+    tools = [{"name": "ls", "description": "list files", "parameters": {"type": "object", "properties": {}}}]
+    session = store.open("s", tools=tools)
+    assert session.info().tools == tools
+    session.update(tools=[])
+    assert session.info().tools == []
+
+
+def test_the_last_user_and_the_last_assistant_message(store: Store) -> None:
+    session = store.open("s", messages=TALK)
+    last_user, last_assistant = session.last_message(MessageRole.USER), session.last_message("assistant")
+    assert last_user is not None
+    assert last_assistant is not None
+    assert (last_user.content, last_user.tokens) == ("more", 4)
+    assert (last_assistant.content, last_assistant.seq) == ("hi", 3)
+    assert session.last_message("tool") is None
+
+
+def test_clear_history_keeps_system_messages(store: Store) -> None:
+    session = store.open("s", messages=TALK)
+    session.clear(keep_system=True)
+    assert [m.content for m in session.messages()] == ["be kind"]
+    assert session.info().token_count == 9
+
+
+def test_the_budget_of_a_completion() -> None:
+    assert [window.completion_budget(context) for context in (8192, 16384, 32768)] == [1408, 2929, 6312]
+    assert window.completion_budget(32768, 4096) == 4096
