@@ -130,6 +130,14 @@ class ToolCall(Value):
         """Whether an output was given, None included."""
         return "output" in self.model_fields_set
 
+    def to_openai(self) -> dict[str, Any]:
+        """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it."""
+        extra = dict(self.extra)
+        given = {} if self.arguments is None else self.arguments
+        arguments = given if isinstance(given, str) else json.dumps(given)
+        function = {"name": self.name, "arguments": arguments} | extra.pop("function", {})
+        return {"id": self.id, "type": "function", "function": function} | extra
+
 
 class Message(Value):
     """One message of a session.
@@ -176,7 +184,7 @@ class Message(Value):
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
-            message["tool_calls"] = [_call_to_openai(call) for call in self.tool_calls]
+            message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
         return message | self.extra
 
 
@@ -194,13 +202,6 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
     if function:
         extra["function"] = function
     return ToolCall(id=call.get("id") or "", **known, extra=extra)
-
-
-def _call_to_openai(call: ToolCall) -> dict[str, Any]:
-    extra = dict(call.extra)
-    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
-    function = {"name": call.name, "arguments": arguments} | extra.pop("function", {})
-    return {"id": call.id, "type": "function", "function": function} | extra
 
 
 class SessionInfo(Value):
