@@ -8,26 +8,43 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from factories import message, messages
 
-from lango_store import AsyncStore, LangoStoreError, Message, SessionNotFound, Store, create_engine
+from lango_store import (
+    AsyncConversation,
+    AsyncStore,
+    Conversation,
+    LangoStoreError,
+    Message,
+    SessionNotFound,
+    Store,
+    create_engine,
+)
 
-SYNC_ONLY = {"using", "message_pages"}
+SYNC_ONLY = {"using", "message_pages", "begin_compaction", "land_compaction"}
+OWN = {"close", "compact"}
 
 
-def public(kind: type) -> dict[str, object]:
+def public(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-def test_the_twins_have_the_same_verbs() -> None:
-    assert set(public(Store)) - SYNC_ONLY == set(public(AsyncStore))
-    for name, value in public(AsyncStore).items():
-        if inspect.iscoroutinefunction(value) and name != "close":
-            assert inspect.signature(value) == inspect.signature(getattr(Store, name))
-            assert value.__doc__ == getattr(Store, name).__doc__
-    assert inspect.signature(AsyncStore.iter_messages).parameters == inspect.signature(Store.iter_messages).parameters
+@pytest.mark.parametrize(("kind", "twin"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
+def test_the_twins_have_the_same_verbs(kind: type, twin: type) -> None:
+    assert set(public(kind)) - SYNC_ONLY == set(public(twin))
+    for name, value in public(twin).items():
+        if inspect.iscoroutinefunction(value):
+            ours, theirs = inspect.signature(value), inspect.signature(getattr(kind, name))
+            assert ours.parameters == theirs.parameters
+            assert name in OWN or (ours, value.__doc__) == (theirs, getattr(kind, name).__doc__)
+    theirs, ours = (inspect.signature(public(each)["iter_messages"]) for each in (twin, kind))
+    assert theirs.parameters == ours.parameters
+
+
+def test_the_twins_take_the_same_options() -> None:
     options = dict(inspect.signature(Store).parameters)
     assert {n: p.default for n, p in inspect.signature(AsyncStore).parameters.items()} == {
         n: p.default for n, p in options.items()

@@ -1,0 +1,277 @@
+"""Compaction: a summary instead of what it speaks of, whatever happens while it is being written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from conftest import Clock
+from factories import message, messages
+
+from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store
+
+
+def summary(text: str = "summary") -> list[Message]:
+    return [message(text, role="assistant")]
+
+
+def contents(found: list[Message]) -> list[Any]:
+    return [each.content for each in found]
+
+
+def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        store.append_messages("k", [message("meanwhile 1"), message("meanwhile 2")])
+        return summary()
+
+    conversation.compact(summarize)
+    conversation.append_message(message("later"))
+    window = ["summary", "meanwhile 1", "meanwhile 2", "later"]
+    assert contents(conversation.messages()) == window
+    assert contents(store.get("k").messages) == window
+    for last in range(6):
+        assert contents(conversation.messages(last=last)) == window[len(window) - min(last, 4) :]
+    assert [m["content"] for m in conversation.history()] == window
+    assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
+
+
+def test_a_compaction_uses_one_seq_up(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    conversation.compact(lambda window: summary())
+    assert conversation.info().last_seq == 5
+    assert [m.seq for m in conversation.all_messages()] == [1, 2, 3, 5]
+
+
+def test_of_two_compactions_at_once_one_gets_conflict(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    other = store.open("k")
+
+    def summarize(window: list[Message]) -> list[Message]:
+        other.compact(lambda window: summary("theirs"))
+        return summary("mine")
+
+    with pytest.raises(Conflict, match="compact again"):
+        conversation.compact(summarize)
+    assert contents(conversation.messages()) == ["theirs"]
+    assert len(conversation.compactions()) == 1
+
+
+@pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
+def test_a_window_that_is_no_more_is_not_summed_up(store: Store, clock: Clock, removal: str) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        if removal == "delete and create":
+            store.delete("k")
+            clock.move(seconds=1)
+            store.create("k", messages=messages(3))
+        else:
+            getattr(conversation, removal)()
+        return summary()
+
+    with pytest.raises(Conflict):
+        conversation.compact(summarize)
+    assert conversation.compactions() == []
+
+
+def test_a_summarizer_that_fails_changes_nothing(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    before = store.get("k")
+
+    def summarize(window: list[Message]) -> list[Message]:
+        raise RuntimeError("the model is tired")
+
+    with pytest.raises(RuntimeError, match="tired"):
+        conversation.compact(summarize)
+    with pytest.raises(InvalidMessage):
+        conversation.compact(lambda window: ["no message"])  # type: ignore[list-item]
+    assert store.get("k") == before
+
+
+def test_a_summarizer_may_change_what_it_was_given(store: Store) -> None:
+    conversation = store.open("k", messages=[message(["x"])])
+
+    def summarize(window: list[Message]) -> list[Message]:
+        window[0].content.append("changed")
+        window.clear()
+        return summary()
+
+    conversation.compact(summarize)
+    assert contents(conversation.all_messages()) == [["x"], "summary"]
+
+
+def test_an_empty_window_needs_no_summary(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.compact(lambda window: pytest.fail("called")) is None
+    assert conversation.event_count() == 0
+
+
+def test_nothing_is_locked_while_the_summary_is_written(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    appended: list[Message] = []
+
+    def summarize(window: list[Message]) -> list[Message]:
+        thread = threading.Thread(target=lambda: appended.append(store.append_message("k", message("meanwhile"))))
+        thread.start()
+        thread.join(20)
+        return summary()
+
+    conversation.compact(summarize)
+    assert contents(appended) == ["meanwhile"]
+
+
+def test_compactions_tell_their_history(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    first = conversation.compact(lambda window: summary("one"))
+    conversation.append_message(message("between"))
+    second = conversation.compact(lambda window: [*summary("two"), *summary("three")])
+    assert conversation.compactions() == [first, second]
+    assert first is not None
+    assert second is not None
+    assert (first.replaced_after, first.replaced_upto, first.replaced_messages) == (0, 3, 3)
+    assert (second.replaced_after, second.replaced_upto, second.replaced_messages) == (3, 6, 2)
+    assert contents(second.summary) == ["two", "three"]
+    replaced = conversation.all_messages(after=second.replaced_after, before=second.replaced_upto + 1)
+    assert contents(replaced) == ["one", "between"]
+    assert contents(conversation.messages()) == ["two", "three"]
+
+
+def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("a", tokens=5)], {"tokens": 1})
+    conversation.compact(lambda window: summary("one"))
+    conversation.save_turn([message("b", tokens=7)], {"tokens": 10})
+    conversation.update(last_consolidated=3)
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.save_turn([message("meanwhile", tokens=3)], {"tokens": 100})
+        return summary("two")
+
+    done = conversation.compact(summarize, discard=True)
+    assert conversation.compactions() == [done]
+    assert done is not None
+    assert (done.discarded, done.replaced_messages) == (True, 2)
+    assert contents(conversation.all_messages()) == ["meanwhile", "two"]
+    assert contents(conversation.messages()) == ["two", "meanwhile"]
+    info = conversation.info()
+    assert (info.message_count, info.token_count, info.turn_count, info.last_consolidated) == (2, 3, 2, 0)
+    assert conversation.total_usage() == {"tokens": 111}
+
+
+def test_a_summary_may_repeat_messages_with_their_ids(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
+    conversation.compact(lambda window: [*summary(), window[-1]])
+    assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
+    assert conversation.append_message(message("b", id="2")).seq == 2
+
+
+def test_taking_the_summary_away_brings_back_what_it_replaced(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.compact(lambda window: summary("one"))
+    conversation.compact(lambda window: summary("two"))
+    conversation.pop_message()
+    assert contents(conversation.messages()) == ["one"]
+    conversation.truncate(after=2)
+    assert contents(conversation.messages()) == ["message 0", "message 1"]
+    assert conversation.compactions() == []
+
+
+def test_popping_takes_the_last_message_of_the_window(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(message("meanwhile"))
+        return summary()
+
+    conversation.compact(summarize)
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.content == "meanwhile"
+    assert contents(conversation.messages()) == ["summary"]
+
+
+def test_clearing_takes_the_summary_too_and_keeps_what_the_system_said(store: Store) -> None:
+    conversation = store.open("k", messages=[message("be kind", role="system"), message("hi")])
+    conversation.compact(lambda window: [message("they greeted", role="system")])
+    conversation.clear(keep_system=True)
+    assert contents(conversation.messages()) == ["be kind"]
+    assert (conversation.compactions(), conversation.event_count()) == ([], 0)
+
+
+def test_the_model_sees_the_summary_first_and_no_orphan_after_it(store: Store) -> None:
+    asked = Message.from_openai(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        }
+    )
+    conversation = store.open("k", messages=[message("hi"), asked])
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(Message(role="tool", content="done", tool_call_id="c"))
+        return summary()
+
+    conversation.compact(summarize)
+    conversation.append_message(message("so?", role="assistant"))
+    assert [m["content"] for m in conversation.history()] == ["summary", "so?"]
+
+
+def test_a_coroutine_summarizes_for_both(url: str) -> None:
+    async def summarize(window: list[Message]) -> list[Message]:
+        await asyncio.sleep(0)
+        return summary(f"of {len(window)}")
+
+    async def work() -> list[Message]:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("a", messages=messages(3))
+            await conversation.compact(summarize)
+            await conversation.compact(lambda window: summarize(window))
+            return await conversation.messages()
+
+    assert contents(asyncio.run(work())) == ["of 1"]
+    with Store(url) as store:
+        conversation = store.open("b", messages=messages(3))
+        conversation.compact(summarize)
+        assert contents(conversation.messages()) == ["of 3"]
+
+        async def inside_a_loop() -> None:
+            with pytest.raises(TypeError, match="AsyncStore"):
+                conversation.compact(summarize)
+
+        asyncio.run(inside_a_loop())
+
+
+def test_a_slow_summarizer_does_not_stop_the_event_loop(url: str) -> None:
+    async def work() -> list[Message]:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k", messages=messages(3))
+            ticked = threading.Event()
+
+            def summarize(window: list[Message]) -> list[Message]:
+                assert ticked.wait(20)
+                return summary()
+
+            compacting = asyncio.create_task(conversation.compact(summarize))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(ticked.set)
+            await compacting
+            return await conversation.messages()
+
+    assert contents(asyncio.run(work())) == ["summary"]
+
+
+def test_two_windows_of_tokens(store: Store) -> None:
+    conversation = store.open("k", messages=messages(200, tokens=1))
+    conversation.compact(lambda window: [message("summary", role="assistant", tokens=10)])
+    conversation.append_messages(messages(300, tokens=1))
+    assert len(conversation.history(max_tokens=250)) == 250
+    assert len(conversation.history(max_tokens=250, last=100)) == 100
+    whole = conversation.history(max_tokens=310)
+    assert (len(whole), whole[0]["content"]) == (301, "summary")
+    assert len(conversation.history(max_tokens=309)) == 300
+    assert conversation.history(max_tokens=0) == []

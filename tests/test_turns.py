@@ -1,0 +1,200 @@
+"""Turns: saved whole or not at all, once, with what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase, watched
+from factories import message, messages
+from hypothesis import given
+from hypothesis import strategies as st
+from test_hot_path import round_trips
+
+from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store, create_engine
+from lango_store.operations.turns import total
+
+
+@pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_turn_is_one_statement_and_one_round_trip(
+    make_postgres: MakeDatabase, tmp_path: Path, batch: list[Message], after: int | None
+) -> None:
+    engine = create_engine(make_postgres(), pool_size=1)
+    with Store(engine) as store:
+        conversation = store.open("k")
+        store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
+        with engine.connect() as connection:
+            driver: Any = connection.connection.dbapi_connection
+        trace = tmp_path / "trace"
+        with watched(engine) as statements, trace.open("w") as file:
+            driver.pgconn.trace(file.fileno())
+            conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
+            driver.pgconn.untrace()
+        assert len(statements) == 1
+        assert round_trips(trace) == 1
+        assert store.info("k").message_count == len(batch)
+    engine.dispose()
+
+
+def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    turn = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, metadata={"model": "x"})
+    assert (turn.turn_no, turn.first_seq, turn.last_seq, turn.kind) == (1, 2, 3, "turn")
+    assert [(m.seq, m.turn_no) for m in turn.messages] == [(2, 1), (3, 1)]
+    assert turn.messages == conversation.all_messages(after=1)
+    (listed,) = conversation.turns()
+    assert listed == turn.model_copy(update={"messages": []})
+
+
+def test_single_appends_need_no_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message())
+    assert (conversation.event_count(), conversation.messages()[0].turn_no) == (0, None)
+
+
+def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
+    conversation = store.open("k")
+    first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
+    again = conversation.save_turn([message("something else")], {"input_tokens": 9}, id="request-1", after=0)
+    assert again.replayed
+    assert not first.replayed
+    assert again == first.model_copy(update={"replayed": True})
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"input_tokens": 1})
+    assert "replayed" not in again.model_dump()
+
+
+def test_a_turn_whose_messages_are_all_there_is_that_turn(store: Store) -> None:
+    conversation = store.open("k")
+    batch = [message("a", id="1"), message("b", id="2")]
+    first = conversation.save_turn(batch, {"input_tokens": 1})
+    again = conversation.save_turn(batch, {"input_tokens": 1})
+    assert (again.replayed, again.turn_no, again.messages) == (True, first.turn_no, first.messages)
+    assert conversation.total_usage() == {"input_tokens": 1}
+
+
+def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message("a", id="1"))
+    turn = conversation.save_turn([message("changed", id="1"), message("b", id="2"), message("again", id="2")])
+    assert [(m.content, m.replayed, m.turn_no) for m in turn.messages] == [
+        ("a", True, None),
+        ("b", False, 1),
+        ("b", True, 1),
+    ]
+    assert (turn.first_seq, turn.last_seq) == (2, 2)
+    assert [m.content for m in conversation.messages()] == ["a", "b"]
+
+
+def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message())
+    with pytest.raises(Conflict) as raised:
+        conversation.save_turn([message()], after=0)
+    assert raised.value.last_seq == 1
+    assert conversation.save_turn([message()], after=1).last_seq == 2
+
+
+@pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
+def test_a_usage_that_is_no_json_is_refused(store: Store, usage: Any, field: str) -> None:
+    conversation = store.open("k")
+    with pytest.raises(InvalidMessage) as raised:
+        conversation.save_turn([message()], usage)
+    assert raised.value.field == field
+    assert (conversation.messages(), conversation.event_count()) == ([], 0)
+
+
+def test_a_bad_message_keeps_the_whole_turn_out(store: Store) -> None:
+    conversation = store.open("k")
+    with pytest.raises(InvalidMessage):
+        conversation.save_turn([message("good"), message({1: "bad"})], {"input_tokens": 1})
+    assert (conversation.messages(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
+
+
+def test_a_turn_needs_its_session(store: Store) -> None:
+    conversation = store.open("k")
+    store.delete("k")
+    for call in (lambda: conversation.save_turn([message()]), conversation.total_usage, conversation.turns):
+        with pytest.raises(SessionNotFound):
+            call()
+
+
+def test_turn_numbers_are_given_out_once(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.save_turn([message()]).turn_no == 1
+    assert conversation.save_turn([]).turn_no == 2
+    conversation.clear()
+    assert conversation.event_count() == 0
+    assert conversation.save_turn([message()]).turn_no == 3
+    assert conversation.event_count() == 1
+
+
+def test_truncating_takes_later_turns_along_and_shortens_the_one_it_cuts(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(3), {"tokens": 1})
+    conversation.save_turn(messages(2), {"tokens": 10})
+    conversation.save_turn([], {"tokens": 100})
+    conversation.truncate(after=2)
+    (turn,) = conversation.turns()
+    assert (turn.first_seq, turn.last_seq) == (1, 2)
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+
+
+def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2), {"tokens": 1})
+    conversation.pop_message()
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    conversation.pop_message()
+    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+
+
+def test_usage_in_the_callers_transaction(url: str) -> None:
+    with Store(url) as store:
+        store.open("k")
+        with store.engine.begin() as connection:
+            mine = store.using(connection).open("k")
+            mine.save_turn([message()], {"tokens": 1}, id="t")
+            assert mine.save_turn([message()], {"tokens": 1}, id="t").replayed
+            connection.rollback()
+        assert store.open("k").total_usage() == {}
+
+
+usages = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        st.integers(-(2**53), 2**53) | st.booleans() | st.none() | st.text(max_size=3) | st.lists(st.integers()),
+        lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=4,
+)
+
+
+@given(st.lists(usages, max_size=5))
+def test_the_total_of_numbers_is_their_sum_wherever_they_stand(found: list[dict[str, Any]]) -> None:
+    def numbers(value: Any) -> int:
+        if isinstance(value, dict):
+            return sum(map(numbers, value.values()))
+        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+    only_numbers = [{"n": numbers(usage), "deep": {"n": numbers(usage)}} for usage in found]
+    expected = sum(map(numbers, found))
+    assert total(only_numbers) == ({"n": expected, "deep": {"n": expected}} if found else {})
+    assert set(total(found)) == {name for usage in found for name in usage}
+
+
+def test_a_total_keeps_the_last_of_what_is_no_number() -> None:
+    spent: list[dict[str, Any]] = [
+        {"tier": "standard", "n": None, "flag": True},
+        {"tier": "priority", "n": 2, "flag": False},
+        {"n": 3.5},
+    ]
+    assert total(spent) == {"tier": "priority", "n": 5.5, "flag": False}
+
+
+def test_totals_are_theirs_to_change() -> None:
+    usage = {"nested": {"n": 1}}
+    total([usage])["nested"]["n"] = 5
+    assert usage == {"nested": {"n": 1}}
