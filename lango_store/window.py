@@ -70,7 +70,10 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
-    """Give the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model."""
+    """Give the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
+
+    ValueError for a negative number, and for a message without tokens where there is no `count`.
+    """
     _refuse_negative("max_tokens", max_tokens)
     left = max_tokens
     for position in reversed(range(len(messages))):
@@ -106,7 +109,9 @@ def evict(messages: Sequence[Message], plan: Iterable[tuple[int, int]]) -> list[
 def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None) -> list[Message]:
     """Evict as much as `plan_eviction` has to for the rest to be at most `budget` tokens.
 
-    What it never evicts stays, even above the budget: system messages, the last user message, the last exchange.
+    What is never evicted stays, even above the budget: system messages, the last user message and the last exchange,
+    questions without an answer. ValueError for a negative budget, and for a message without tokens where there is no
+    `count`.
     """
     _refuse_negative("budget", budget)
     sizes = [tokens_of(message, count) for message in messages]

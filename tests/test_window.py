@@ -199,6 +199,7 @@ def test_eviction_is_shepherds_but_for_its_orphans(case: dict[str, Any]) -> None
         ("u10 a5 f3 u1", 1, [(0, 1)]),
         ("u10 a5 f3 t3 u1", 1, [(0, 1)]),
         ("u10 a5:c1 u1 t3:c1 u1", EVERYTHING, []),  # the turn is not whole: its result came later
+        ("u10 a5:c1 u1 a5:c2 t3:c1,c2 u1", EVERYTHING, []),
         ("u10 a5:c1 a5:c2 t3:c1 t3:c2 u1", 1, [(0, 4)]),
         # Pass 2
         ("u10 a5 t3 a5", EVERYTHING, [(1, 2)]),
@@ -211,9 +212,11 @@ def test_eviction_is_shepherds_but_for_its_orphans(case: dict[str, Any]) -> None
         ("u10 a5 s1 t3 a5", EVERYTHING, []),
         ("u10 a5:c1 a5:c2 t3:c1 t3:c2 a5", EVERYTHING, [(1, 1), (2, 2), (3, 3), (4, 4)]),
         ("u10 a5:c1 a5:c2 t3:c1,c2 a5", EVERYTHING, [(1, 3)]),
+        ("u10 a5:c1 a5:c2 a5:c3 t3:c1,c2,c3 a5", EVERYTHING, [(1, 4)]),
         ("u10 a5:c1 t3:c1 a5:c2 t3:c1,c2", EVERYTHING, []),  # joined to the last exchange
         ("u10 a5 f3 a5 t3 a5", EVERYTHING, [(3, 4)]),
         ("u10 a5 a5", EVERYTHING, []),
+        ("a5 t3 u1 a5", EVERYTHING, []),
         ("a5 t3 a5 t3", EVERYTHING, []),  # nobody asked for anything
         ("s1 u10 a5 u1", 0, []),
     ],
@@ -279,7 +282,7 @@ def test_the_completion_budget_grows_to_three_tenths_of_the_context() -> None:
     assert completion_budget(1) == 0
     assert completion_budget(200_000) == 60_000
     assert completion_budget(200_000, 64_000) == 60_000
-    assert completion_budget(8193) == completion_budget(8192)
+    assert completion_budget(8017) == completion_budget(8016)  # half a token more would make one of difference
 
 
 @pytest.mark.parametrize(("context", "max_output"), [(0, None), (-1, None), (8192, -1)])
