@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -43,8 +43,7 @@ class NewTurn:
         return {f"turn_{name}": value for name, value in vars(self).items()}
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where messages were written: up to which seq, and in which turn if in one."""
 
     last_seq: int
@@ -145,21 +144,23 @@ def append(connection: Lent, now: datetime, key: str, new: Batch, after: int | N
     """
     checked_key(key)
     check_seq("after", after)
-    if new.ids and isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
+    if not new.ids:
+        return write(connection, now, key, new, after)[0]
+    if isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
         return append_new_ids(connection, now, key, new, after)
     if new.repeats:
         raise IdIsThere
-    with told_apart(connection, ids=bool(new.ids)):
+    with told_apart(connection):
         return write(connection, now, key, new, after)[0]
 
 
 @contextmanager
-def told_apart(connection: Lent, *, ids: bool) -> Iterator[None]:
+def told_apart(connection: Lent) -> Iterator[None]:
     """Raise `IdIsThere` for an error that an id may be the reason of."""
     try:
         yield
     except Exception as error:
-        if ids and (isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error)):
+        if isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error):
             raise IdIsThere from None
         raise
 
@@ -278,7 +279,7 @@ def _write(
         row["turn_no"] = place.turn_no
     _insert_statement.run_many(connection, rows)
     if turn:
-        _insert_turn_statement.run_many(connection, [{**values, **vars(place)}])
+        _insert_turn_statement.run_many(connection, [{**values, **place._asdict()}])
     return place
 
 

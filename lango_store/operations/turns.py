@@ -45,12 +45,13 @@ def save(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, a
     """
     checked_key(key)
     check_seq("after", after)
-    with_ids = bool(new.ids or turn.id)
-    if with_ids and isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
+    if not (new.ids or turn.id):
+        return write_turn(connection, now, key, new, turn, after)
+    if isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
         return save_new(connection, now, key, new, turn, after)
     if new.repeats:
         raise IdIsThere
-    with told_apart(connection, ids=with_ids):
+    with told_apart(connection):
         return write_turn(connection, now, key, new, turn, after)
 
 
