@@ -23,6 +23,15 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there and may be read") from error
 
 
+def state(path: Path) -> object:
+    """Give what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Write a file under another name, and give it its name when it is on disk.

@@ -67,8 +67,7 @@ class Landing:
             self.last_seq += 1
             created_at = row["created_at"] or otherwise
             self.messages.append(
-                row
-                | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}
+                row | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}
             )
         self.message_count += len(new.rows)
         self.token_count += new.tokens
@@ -95,7 +94,9 @@ class Landing:
                 statement.run_many(connection, [row | {"created_at": time(row["created_at"])} for row in rows])
             except Exception as error:
                 if dialect.of(connection).is_duplicate(error):
-                    raise InvalidMessage("id", f"two of session {self.key!r} have the same id: make them differ") from None
+                    raise InvalidMessage(
+                        "id", f"two of session {self.key!r} have the same id: make them differ"
+                    ) from None
                 raise
             rows.clear()
 
@@ -159,7 +160,7 @@ def rehearse(draft: Draft, now: datetime) -> int:
 
 
 def is_there(stored: Iterable[Message], draft: Draft) -> bool:
-    """Tell whether a stored log begins with all messages of a draft; times and tokens that a file lacks do not count."""
+    """Tell whether a stored log begins with all messages of a draft, whatever their times and token counts."""
     log = iter(stored)
     return all(_same(next(log, None), message) for part in draft.parts() for message in part.messages)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -68,21 +69,53 @@ def _json(key: str, field: str, text: str | None) -> Any:
 
 
 def _parts(connection: sa.Connection, now: datetime, key: str) -> Iterator[Part]:
-    """Put turns and messages together again: a turn has what lies in its range, the rest stands by itself."""
-    waiting = log(connection, now, key)
-    message = next(waiting, None)
-    loose: list[Message] = []
-    for turn in _turns(connection, key):
-        while message is not None and message.seq < turn.first_seq:
-            loose.append(message)
-            message = next(waiting, None)
-            if len(loose) == PAGE:
-                yield _single(loose)
-                loose = []
-        if loose:
-            yield _single(loose)
-            loose = []
-        while message is not None and message.seq <= turn.extra_last:
-            turn.part.messages.append(message)
-            message = next(waiting, None)
-        yield turn.part
+    """Put turns and messages together again: a turn has what lies in its range, the rest belongs to none."""
+    waiting = _Log(log(connection, now, key))
+    for part, last_seq in _turns(connection, key):
+        yield from _loose(waiting.upto(part.first_seq - 1))
+        part.messages.extend(waiting.upto(last_seq))
+        yield part
+    yield from _loose(waiting.upto(messages.MAX_SEQ))
+
+
+class _Log:
+    """Messages that are taken by their seq."""
+
+    def __init__(self, found: Iterator[Message]) -> None:
+        self._found = found
+        self._next = next(found, None)
+
+    def upto(self, seq: int) -> Iterator[Message]:
+        while self._next is not None and self._next.seq <= seq:
+            message, self._next = self._next, next(self._found, None)
+            yield message
+
+
+def _loose(found: Iterator[Message]) -> Iterator[Part]:
+    while page := list(islice(found, PAGE)):
+        yield Part(page, first_seq=page[0].seq)
+
+
+def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
+    columns = [as_kept(column) for column in TURN.c]
+    query = sa.select(*columns).where(TURN.c.session_key == key).order_by(TURN.c.turn_no).limit(PAGE)
+    page = connection.execute(query).mappings().all()
+    while page:
+        for row in page:
+            yield _part(key, row), row["last_seq"]
+        page = connection.execute(query.where(TURN.c.turn_no > page[-1]["turn_no"])).mappings().all()
+
+
+def _part(key: str, row: sa.RowMapping) -> Part:
+    decoded = {
+        name: _json(key, f"{name} of turn {row['turn_no']}", row[name]) for name in ("usage", "metadata", "extra")
+    }
+    return Part(
+        messages=[],
+        kind=row["kind"],
+        id=row["id"],
+        **decoded,
+        created_at=decode_time(row["created_at"]),
+        first_seq=row["first_seq"],
+        replaced_upto=row["replaced_upto"],
+    )
