@@ -14,12 +14,17 @@ from lango_store.interchange.formats import FORMATS, Format
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 
-__all__ = ["FORMATS", "Exported", "FileReport", "export", "files_of", "import_path", "recognise"]
+__all__ = ["FORMATS", "Exported", "FileReport", "export", "files_of", "import_path", "recognise", "writable"]
 
 
 def recognise(path: str | Path) -> str | None:
     """Tell the name of a file's format, None if it is of none that we know."""
     return next((name for name, each in FORMATS.items() if each.recognises(Path(path))), None)
+
+
+def writable() -> list[str]:
+    """List the formats that sessions can be exported to."""
+    return [name for name, each in FORMATS.items() if each.writes]
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
@@ -95,7 +100,7 @@ def export(
         raise ValueError("export which sessions? Give keys, or a user_id, or everything=True")
     chosen = _known(format)
     if not chosen.writes:
-        raise ValueError(f"{format} can be imported only: export to one of {', '.join(_written())}")
+        raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
     done: list[Exported] = []
     for each in chosen.take_out(store, keys or _keys(store, user_id), Path(to)):
         done.append(each)
@@ -117,7 +122,3 @@ def _known(format: str) -> Format:
 
 def _only(format: str, path: Path) -> str | None:
     return format if FORMATS[format].recognises(path) else None
-
-
-def _written() -> list[str]:
-    return [name for name, each in FORMATS.items() if each.writes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from lango_store.interchange.draft import Skipped
 from lango_store.model import Value
@@ -26,6 +26,7 @@ class FileReport(Value):
     error: str | None = None
     dry_run: bool = False
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def sessions(self) -> int:
         """How many sessions were made."""
