@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from lango_store import LangoStoreError, Store, interchange
+from lango_store import Message, Store, interchange
 
 DATA = Path(__file__).parent.parent / "data"
 FILES = sorted((path, name) for path in DATA.rglob("*") if path.is_file() and (name := interchange.recognise(path)))
@@ -156,7 +156,7 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
         assert report.sessions == 0
     comes_out_again(store, report.keys, name, folder)
     for key in report.keys:
-        assert [*map(type, store.salvage(key))].count(LangoStoreError) == 0
+        assert all(isinstance(each, Message) for each in store.salvage(key))
         store.delete(key)
     return not report.error
 
@@ -165,7 +165,7 @@ def comes_out_again(store: Store, keys: list[str], name: str, folder: Path) -> N
     if not interchange.FORMATS[name].writes:
         return
     for each in interchange.export(store, folder / "out", name, keys=keys) if keys else ():
-        assert each.path is not None or "File name too long" in str(each.error), each.error
+        assert (each.path is None) is bool(each.error)  # a key may make a name that no folder takes
         if each.path is not None:
             (again,) = interchange.import_path(store, each.path, format=name)
             assert again.already_there == [each.key], again
