@@ -14,7 +14,8 @@ from lango_store.columns import encode_id, encode_json
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
-from lango_store.operations import appends, sessions
+from lango_store.operations import sessions
+from lango_store.operations.batches import batch
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN, New
 from lango_store.statement import Statement
 
@@ -60,7 +61,7 @@ class Landing:
             self.turns.append(self._turn(part, first, upto if part.kind == "compaction" else None))
 
     def _add_messages(self, part: Part) -> None:
-        new = appends.batch([self.counted(message) for message in part.messages])
+        new = batch([self.counted(message) for message in part.messages])
         turn_no = None if part.kind is None else self.turn_count
         otherwise = part.created_at or self.now
         for row in new.rows:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from lango_store.columns import encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.model import Message, MessageRole, ToolCall
-from lango_store.operations import appends
+from lango_store.operations.batches import batch
 
 KEPT: Final = "_nanobot"
 
@@ -140,7 +140,7 @@ def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Me
     if style.dumps(line_from_message(message, style)) != text:
         message.extra[KEPT] = {"line": text}
     try:
-        appends.batch([message])
+        batch([message])
     except InvalidMessage as error:
         content = message.content if isinstance(message.content, str) else None
         bare = Message(role=message.role, content=content, created_at=message.created_at, extra={KEPT: {"line": text}})

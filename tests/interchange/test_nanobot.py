@@ -101,6 +101,21 @@ def test_files_of_the_first_release_with_keys_are_read_as_nanobot_reads_them(ope
     assert opened.info("telegram:12345678").last_consolidated == golden["last_consolidated"]
 
 
+def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
+    golden = G1["telegram:12345678"]
+    imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
+    session = opened.open("telegram:12345678")
+    assert session.history(last=500, from_consolidated=True) == golden["history"]
+    assert session.history(last=1, from_consolidated=True) == golden["history_1"]
+    assert session.history(last=3, from_consolidated=True) == golden["history_3"]
+
+
+@pytest.mark.parametrize("key", [key for key in G2 if key != "telegram:12345678"])  # that one has images and commands
+def test_a_model_sees_what_todays_nanobot_shows_it(opened: Store, key: str) -> None:
+    imported(opened, DATA / "nanobot_g2" / G2[key]["filename"])
+    assert opened.open(key).history(from_consolidated=True) == G2[key]["history_default"]
+
+
 @pytest.mark.parametrize("key", G1["filenames"])
 def test_keys_become_names_as_nanobot_makes_them(key: str) -> None:
     assert nanobot.file_name(key, "g1") == G1["filenames"][key]
