@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,33 +36,21 @@ def state(path: Path) -> object:
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Write a file under another name, and give it its name when it is on disk.
 
-    A file that is there with the same bytes stays; with other bytes it is an error, and stays too.
+    A file that is there with the same bytes stays; with other bytes it is `InvalidFile`, and stays too.
     """
-    temporary = None
+    temporary = path.with_name(f".lango-{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".lango-", suffix=".tmp", delete=False) as file:
-            temporary = Path(file.name)
-            yield file  # type: ignore[misc]
-            file.flush()
-            os.fsync(file.fileno())
-        _place(temporary, path)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if not path.exists():
+                temporary.rename(path)
+            elif not filecmp.cmp(temporary, path, shallow=False):
+                raise InvalidFile(path, "is there with other content: move it away, or give another folder")
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InvalidFile(path, f"cannot be written ({error.strerror}): see the folder, its rights and room") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _place(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename it never replaces a file
-    except FileExistsError:
-        if not filecmp.cmp(temporary, path, shallow=False):
-            raise InvalidFile(path, "is there with other content: move it away, or give another folder") from None
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -370,7 +370,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
     metadata = _metadata_out(draft, came)
     if metadata or "metadata" in line:
         line["metadata"] = metadata
-    consolidated = _lines_of_first(draft, draft.last_consolidated, style)
+    consolidated = _consolidated_lines(draft, style)
     if consolidated or "last_consolidated" in line:
         line["last_consolidated"] = consolidated
     return line
@@ -394,6 +394,10 @@ def _stamp(time: datetime | None, style: Style) -> str | None:
     return None if time is None else style.stamp(time)
 
 
-def _lines_of_first(draft: Draft, number: int, style: Style) -> int:
-    """Count the lines that the first messages become: nanobot counts lines."""
-    return sum(len(lines_from_message(message, style)) for message in islice(_log(draft), number))
+def _consolidated_lines(draft: Draft, style: Style) -> int:
+    """Count the lines that a model no longer sees: those of consolidated messages, and of those before a summary."""
+    gone = takewhile(
+        lambda place: place[0] < draft.last_consolidated or place[1].seq <= draft.summarized_upto,
+        enumerate(_log(draft)),
+    )
+    return sum(len(lines_from_message(message, style)) for _, message in gone)

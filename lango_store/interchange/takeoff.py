@@ -32,6 +32,7 @@ def draft(connection: sa.Connection, now: datetime, key: str) -> Draft:
         created_at=info.created_at,
         updated_at=info.updated_at,
         last_consolidated=info.last_consolidated,
+        summarized_upto=info.summarized_upto,
         forked_from=info.forked_from,
         extra=_extra(connection, key),
     )

@@ -6,8 +6,10 @@ import json
 import shutil
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -175,6 +177,11 @@ def test_counters_say_what_landed(opened: Store, given: Any) -> None:
     assert (info.summary_turn, info.summarized_upto, info.last_consolidated) == (3, 3, 2)
     assert [each.seq for each in opened.all_messages("k")] == [1, 2, 3, 5, 6]
     assert [each for each in opened.examine() if each.name != "settings"] == []
+    session = opened.open("k")
+    assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
+    assert [(each.replaced_upto, len(each.summary)) for each in session.compactions()] == [(3, 1)]
+    assert (session.event_count(), session.total_usage()) == (4, {"input_tokens": 8})
+    assert session.save_turn([message("d")]).turn_no == 5
     with opened.engine.connect() as connection:
         assert connection.execute(
             sa.text("SELECT turn_no, kind, first_seq, last_seq, replaced_upto FROM lango_turn ORDER BY turn_no")
@@ -183,8 +190,8 @@ def test_counters_say_what_landed(opened: Store, given: Any) -> None:
             (2, "turn", 4, 3, None),
             (3, "compaction", 5, 5, 3),
             (4, "turn", 6, 6, None),
+            (5, "turn", 7, 7, None),
         ]
-        assert connection.execute(sa.text("SELECT last_turn_no FROM lango_session")).scalar() == 4
 
 
 def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
@@ -243,6 +250,21 @@ def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None
         assert report.sessions == 1
         connection.rollback()
     assert opened.count() == 0
+
+
+def test_of_two_imports_at_once_one_makes_the_session(url: str) -> None:
+    together = Barrier(2)
+
+    def run_one() -> list[str]:
+        with Store(url) as store:
+            store.ping()
+            together.wait()
+            (report,) = interchange.import_path(store, CONVERSATION)
+            return report.keys or [*report.already_there, "twice"]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(run_one), pool.submit(run_one)]]
+    assert sorted(found) == [["telegram:12345678"], ["telegram:12345678", "twice"]]
 
 
 def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, clock: Clock) -> None:
@@ -367,6 +389,13 @@ def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) 
     assert "is there with other content" in str(other.error)
     assert Path(str(first.path)).read_bytes() == before
     assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
+
+
+def test_what_is_written_has_the_rights_of_any_new_file(opened: Store, tmp_path: Path) -> None:
+    opened.create("k")
+    (tmp_path / "usual").touch()
+    (done,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    assert Path(str(done.path)).stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:

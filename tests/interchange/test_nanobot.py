@@ -605,3 +605,12 @@ def test_a_tools_answer_in_a_call_is_a_tools_line(content: str | None) -> None:
     call = ToolCall(id="c", name="f", output="rain")
     (line,) = lines_from_message(Message(role=MessageRole.TOOL, content=content, tool_calls=[call]))
     assert line == {"role": "tool", "content": content or "rain", "tool_call_id": "c", "name": "f"}
+
+
+def test_what_a_summary_replaced_is_consolidated_for_nanobot(opened: Store, tmp_path: Path) -> None:
+    session = opened.open("k", messages=[message(str(number)) for number in range(4)])
+    session.compact(lambda window: [message("in short: 0 to 3", role="assistant")])
+    session.append_message(message("4"))
+    head, *log = lines(exported(opened, tmp_path, "k"))
+    assert [each["content"] for each in log[head["last_consolidated"] :]] == ["in short: 0 to 3", "4"]
+    assert len(log) == 6
