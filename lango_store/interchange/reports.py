@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import Field, computed_field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, computed_field
 
 from lango_store.interchange.draft import Skipped
 from lango_store.model import Value
+
+
+def _printable(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+Shown = Annotated[str, BeforeValidator(_printable)]
+"""Text with a path in it, whose bytes may be no text at all."""
 
 
 class FileReport(Value):
@@ -16,14 +26,14 @@ class FileReport(Value):
     With an `error` nothing of the file was kept. `format` is None for a file that none recognised.
     """
 
-    path: str
+    path: Shown
     format: str | None = None
     keys: list[str] = Field(default_factory=list)
     messages: int = 0
     already_there: list[str] = Field(default_factory=list)
     collided: list[str] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
-    error: str | None = None
+    error: Shown | None = None
     dry_run: bool = False
 
     @computed_field  # type: ignore[prop-decorator]
@@ -37,5 +47,5 @@ class Exported(Value):
     """A session on disk, or with an `error` not."""
 
     key: str
-    path: str | None = None
-    error: str | None = None
+    path: Shown | None = None
+    error: Shown | None = None

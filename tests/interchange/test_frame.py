@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tracemalloc
 from collections.abc import Iterator
@@ -14,56 +15,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from commands import run
-from conftest import Clock, MakeDatabase
+from conftest import Clock
+from drafts import draft
 from factories import message, messages
 
 from lango_store import InvalidFile, Store, interchange
 from lango_store.errors import DatabaseUnavailable
-from lango_store.interchange import FORMATS, landing, takeoff
-from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.formats import Drafts
+from lango_store.interchange import landing, takeoff
+from lango_store.interchange.draft import Draft, Part
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
-
-
-@pytest.fixture
-def opened(url: str, clock: Clock) -> Iterator[Store]:
-    with Store(url, clock=clock) as store:
-        yield store
-
-
-class Given:
-    """A format whose files hold nothing: what they give was told before."""
-
-    NAME = "given"
-
-    def __init__(self, *drafts: Draft) -> None:
-        self.drafts = list(drafts)
-
-    def recognises(self, path: Path) -> bool:
-        return path.suffix == ".given"
-
-    def read(self, path: Path, skipped: list[Skipped]) -> list[Draft]:
-        return self.drafts
-
-
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Make a file that is read as these drafts."""
-
-    def make(*drafts: Draft) -> Path:
-        monkeypatch.setitem(FORMATS, "given", Drafts(Given(*drafts)))
-        path = tmp_path / "one.given"
-        path.touch()
-        return path
-
-    return make
-
-
-def draft(key: str, *parts: Part, **fields: Any) -> Draft:
-    return Draft(key=key, parts=lambda: iter(parts), **fields)
 
 
 def rows(store: Store) -> list[Any]:
@@ -78,9 +40,6 @@ def folder_with(tmp_path: Path, *names: str) -> Path:
     for name in names:
         shutil.copy(DATA / name, folder)
     return folder
-
-
-# Landing
 
 
 def test_a_second_run_imports_nothing_and_changes_nothing(opened: Store) -> None:
@@ -296,9 +255,6 @@ def test_a_large_file_is_held_a_page_at_a_time(opened: Store, tmp_path: Path) ->
     assert peak(3_000) < 1.3 * peak(1_500)
 
 
-# Which files
-
-
 def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g1/golden.json")
     (folder / ".hidden").touch()
@@ -340,154 +296,10 @@ def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
         interchange.import_path(store, CONVERSATION)
 
 
-# Out
-
-
-def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path, clock: Clock) -> None:
-    for number in range(3):
-        opened.create(f"k:{number}", user_id="ann" if number else "bob", messages=messages(1))
-    opened.create("old", user_id="ann", ttl=timedelta(hours=1))
-    clock.move(hours=2)
-
-    def exported(**chosen: Any) -> list[str]:
-        return [each.key for each in interchange.export(opened, tmp_path / "out", "nanobot", **chosen)]
-
-    assert exported(keys=["k:2", "k:0"]) == ["k:2", "k:0"]
-    assert exported(user_id="ann") == ["k:1", "k:2"]
-    assert exported(everything=True) == ["k:0", "k:1", "k:2"]
-    with pytest.raises(ValueError, match="export which sessions"):
-        exported()
-    with pytest.raises(ValueError, match="export which sessions"):
-        exported(user_id="ann", everything=True)
-
-
-def test_a_session_that_is_not_there_does_not_keep_the_others(opened: Store, tmp_path: Path) -> None:
-    opened.create("k")
-    missing, there = interchange.export(opened, tmp_path, "nanobot", keys=["missing", "k"])
-    assert "no session 'missing'" in str(missing.error)
-    assert missing.path is None
-    assert there.error is None
-
-
-def test_a_damaged_session_leaves_no_half_a_file(opened: Store, tmp_path: Path) -> None:
-    opened.create("k", messages=messages(3))
-    with opened.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE lango_message SET role = 'nobody' WHERE seq = 3"))
-    (report,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert "message 3 of session 'k' cannot be read" in str(report.error)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) -> None:
-    opened.create("k", messages=messages(1))
-    (first,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    (again,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert first == again
-    before = Path(str(first.path)).read_bytes()
-    opened.append_message("k", message("more"))
-    (other,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert "is there with other content" in str(other.error)
-    assert Path(str(first.path)).read_bytes() == before
-    assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
-
-
-def test_what_is_written_has_the_rights_of_any_new_file(opened: Store, tmp_path: Path) -> None:
-    opened.create("k")
-    (tmp_path / "usual").touch()
-    (done,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert Path(str(done.path)).stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    opened.create("k")
-    (report,) = interchange.export(opened, tmp_path / "file", "nanobot", keys=["k"])
-    assert "cannot be written" in str(report.error)
-
-
-def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
-    given(draft("k"))
-    with pytest.raises(ValueError, match="given can be imported only: export to one of nanobot"):
-        interchange.export(opened, ".", "given", everything=True)
-
-
-def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
-    opened.create("k", messages=messages(takeoff.PAGE + 1))
-    with opened._access.read() as connection:
-        parts = takeoff.draft(connection, opened._access.now(), "k").parts()
-        first = next(parts)
-        opened.append_message("k", message("later"))
-        assert sum(len(part.messages) for part in (first, *parts)) == takeoff.PAGE + 1
-
-
-# Commands
-
-
-@pytest.fixture
-def home(tmp_path: Path, make_sqlite: MakeDatabase) -> Any:
-    """Run a command on a database, in a folder of its own."""
-    folder, url = tmp_path / "home", make_sqlite()
-    folder.mkdir()
-    return lambda *words: run(*words, folder=folder, environment={"LANGO_STORE_URL": url})
-
-
-def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> None:
-    done = home("import", str(DATA / "nanobot_g1"))
-    assert done.returncode == 0, done.stderr
-    assert "telegram_12345678.jsonl: 1 sessions, 6 messages" in done.stdout
-    assert "imported 8 sessions, 14 messages from 8 files" in done.stdout
-    assert "golden.json: no format recognises it, left out" in done.stderr
-    again = home("import", str(DATA / "nanobot_g1"))
-    assert (again.returncode, "imported 0 sessions" in again.stdout) == (0, True)
-    out = home("export", "--all", "--to", "out", "--format", "nanobot")
-    assert out.returncode == 0, out.stderr
-    for path in (tmp_path / "home" / "out").iterdir():
-        assert path.read_bytes() == (DATA / "nanobot_g1" / path.name).read_bytes()
-
-
-def test_json_is_a_line_a_file(home: Any) -> None:
-    done = home("import", str(DATA / "nanobot_g2" / "corrupt"), "--json", "--dry-run")
-    told = {Path(each["path"]).stem: each for each in map(json.loads, done.stdout.splitlines())}
-    assert len(told) == 7
-    assert told["empty"] | {"path": ""} == {
-        "path": "",
-        "format": "nanobot",
-        "keys": ["empty"],
-        "sessions": 1,
-        "messages": 0,
-        "already_there": [],
-        "collided": [],
-        "skipped": [],
-        "error": None,
-        "dry_run": True,
-    }
-    assert told["truncated_last_line"]["skipped"][0]["line"] == 3
-    assert done.returncode == 1
-
-
-def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
-    assert home("import", str(CONVERSATION)).returncode == 0
-    changed = tmp_path / "telegram_12345678.jsonl"
-    changed.write_text(CONVERSATION.read_text().replace("weather?", "rain?"))
-    collided = home("import", str(changed))
-    assert (collided.returncode, "collides" in collided.stdout) == (0, True)
-    bad = home("import", str(DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl"))
-    assert (bad.returncode, "holds no line that can be read" in bad.stderr) == (1, True)
-    assert home("import", "missing").returncode == 2
-    assert home("import", str(CONVERSATION), "--format", "foo").returncode == 2
-    assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 3
-
-
-def test_exit_codes_of_export(home: Any) -> None:
-    home("import", str(CONVERSATION))
-    nanobot = ("--to", "out", "--format", "nanobot")
-    assert home("export", "telegram:12345678", *nanobot).returncode == 0
-    assert home("export", "missing", *nanobot).returncode == 1
-    assert home("export", *nanobot).returncode == 2
-    assert home("export", "--all", "--format", "nanobot").returncode == 2
-    told = home("export", "--all", *nanobot, "--json")
-    assert json.loads(told.stdout) == {
-        "key": "telegram:12345678",
-        "path": str(Path("out") / "telegram_12345678.jsonl"),
-        "error": None,
-    }
+def test_a_name_that_is_no_text_is_told_all_the_same(opened: Store, tmp_path: Path) -> None:
+    good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
+    good.write_bytes(CONVERSATION.read_bytes())
+    bad.write_text("no\n")
+    reports = interchange.import_path(opened, tmp_path, format="nanobot")
+    assert [(report.keys, bool(report.error)) for report in reports] == [(["telegram:12345678"], False), ([], True)]
+    assert all(json.loads(report.model_dump_json())["path"].endswith(".jsonl") for report in reports)
