@@ -17,7 +17,7 @@ from nanobot_files import DATA, G1, G2, HELLO, METADATA, exported, imported, see
 
 from lango_store import MessageRole, Store, ToolCall, interchange
 from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot.names import key_of_name
+from lango_store.interchange.nanobot_names import key_of_name
 
 
 @pytest.mark.parametrize("key", G2)

@@ -16,7 +16,7 @@ from nanobot_files import DATA, FILES, HELLO, METADATA, exported, imported
 
 from lango_store import Message, Store
 from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot.lines import line_from_message, message_from_line
+from lango_store.interchange.nanobot_lines import line_from_message, message_from_line
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

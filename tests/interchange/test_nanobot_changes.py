@@ -12,7 +12,7 @@ from nanobot_files import DATA, HELLO, METADATA, exported, imported, lines
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot.lines import lines_from_message
+from lango_store.interchange.nanobot_lines import lines_from_message
 
 
 def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(

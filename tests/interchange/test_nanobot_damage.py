@@ -13,7 +13,7 @@ from nanobot_files import CORRUPT, DATA, HELLO, METADATA, exported, imported, li
 
 from lango_store import MessageRole, Store, interchange
 from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot.lines import line_from_message
+from lango_store.interchange.nanobot_lines import line_from_message
 
 
 @pytest.mark.parametrize("name", [name for name, expected in CORRUPT.items() if expected is not None])

@@ -1,4 +1,10 @@
-"""A nanobot file as a draft: read once to see what is in it, and once more for its messages."""
+"""nanobot's session files: JSON lines, in three generations and the Go port's, in and out, byte for byte.
+
+A time without a zone is this machine's, as nanobot writes it: run where nanobot ran, or set TZ. Its text is kept, and
+comes back as it was. Under `extra["nanobot"]` a session keeps its `key`, `generation` and `stem` (the file's name),
+the `metadata` line and the `provider_state` line (or, where they were written unlike nanobot does, their text under
+`metadata_line` and `provider_state_line`), and how many messages stood before them, if any.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +21,26 @@ from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.nanobot.heads import HEADS, NAME, Head, is_kept, metadata_of, read_object, title_of
-from lango_store.interchange.nanobot.lines import STYLES, Style, known_role, message_from_text, moment
-from lango_store.interchange.nanobot.names import decoded, key_of_name
+from lango_store.interchange.nanobot_heads import HEADS, NAME, Head, is_kept, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_lines import STYLES, Style, known_role, message_from_text, moment
+from lango_store.interchange.nanobot_names import SUFFIX, decoded, file_name, key_of_name
+from lango_store.interchange.nanobot_writing import metadata_out, write
 from lango_store.model import Message
+
+__all__ = ["NAME", "file_name", "metadata_out", "rank", "read", "recognises", "title_of", "write"]
 
 _PAGE: Final = 200
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
+
+
+def recognises(path: Path) -> bool:
+    """Take any file of JSON lines, damaged ones too; formats that are told by their first line are asked first."""
+    return path.suffix == SUFFIX
+
+
+def rank(path: Path) -> int:
+    """Read the names of today's nanobot first: where it left an older file behind, that one is out of date."""
+    return int(decoded(path.stem) is None)
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:

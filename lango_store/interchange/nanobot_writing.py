@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.nanobot.heads import NAME, Head, metadata_of, read_object, title_of
-from lango_store.interchange.nanobot.lines import STYLES, Style, lines_from_message, moment, text_from_message
-from lango_store.interchange.nanobot.names import file_name
+from lango_store.interchange.nanobot_heads import NAME, Head, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_lines import STYLES, Style, lines_from_message, moment, text_from_message
+from lango_store.interchange.nanobot_names import file_name
 from lango_store.model import Message
 
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
@@ -89,7 +89,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
         line["created_at"] = _stamp(draft.created_at, style)
     if not ours or _changed(draft.updated_at, kept.get("updated_at")):
         line["updated_at"] = _stamp(draft.updated_at, style)
-    metadata = _metadata_out(draft, came)
+    metadata = metadata_out(draft, came)
     if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
         line["metadata"] = metadata
     consolidated = _consolidated_lines(draft, style)
@@ -98,7 +98,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
     return line
 
 
-def _metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
+def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
     """Give the metadata of the store, and in it the title, where that was changed by itself."""
     metadata = dict(draft.fields.get("metadata") or {})
     title = draft.fields.get("title")
