@@ -36,12 +36,7 @@ def import_(
     with opened(url) as store:
         total = len(interchange.files_of(source, format=format))
         announce(store, "looking at" if dry_run else "importing into")
-        with _bar("importing", total, quiet=json_) as advance:
-
-            def on_file(report: FileReport) -> None:
-                advance()
-                typer.echo(report.model_dump_json()) if json_ else _print(report)
-
+        with _told("importing", total, _json if json_ else _print, quiet=json_) as on_file:
             reports = interchange.import_path(store, source, format=format, dry_run=dry_run, on_file=on_file)
     if not json_:
         typer.echo(_summed_up(reports, dry_run=dry_run))
@@ -49,9 +44,16 @@ def import_(
         raise typer.Exit(1)
 
 
-def _print(report: FileReport) -> None:
+def _json(report: FileReport | Exported) -> None:
+    typer.echo(report.model_dump_json())
+
+
+def _print(report: FileReport | Exported) -> None:
     if report.error is not None:
         say_error(LangoStoreError(report.error))
+        return
+    if isinstance(report, Exported):
+        typer.echo(printable(f"{report.key}: {report.path}"))
         return
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
@@ -93,29 +95,31 @@ def export(
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
-    with opened(url) as store, _bar("exporting", None, quiet=json_) as advance:
-
-        def on_file(each: Exported) -> None:
-            advance()
-            if json_:
-                typer.echo(each.model_dump_json())
-            elif each.error is not None:
-                say_error(LangoStoreError(each.error))
-            else:
-                typer.echo(printable(f"{each.key}: {each.path}"))
-
+    with opened(url) as store, _told("exporting", None, _json if json_ else _print, quiet=json_) as on_file:
         done = interchange.export(store, to, format, keys=keys or (), user_id=user, everything=all_, on_file=on_file)
     if any(each.error for each in done):
         raise typer.Exit(1)
 
 
 @contextmanager
-def _bar(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal."""
+def _told(
+    doing: str, total: int | None, tell: Callable[[FileReport | Exported], None], *, quiet: bool
+) -> Iterator[Callable[[FileReport | Exported], None]]:
+    """Tell of each file as it is done; on a terminal show a bar, and tell of all of them after it."""
     if quiet or not sys.stderr.isatty():
-        yield lambda: None
+        yield tell
         return
+    done: list[FileReport | Exported] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=total)
-        yield lambda: bar.advance(task)
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(doing, total=total)
+
+            def advance(report: FileReport | Exported) -> None:
+                done.append(report)
+                bar.advance(task)
+
+            yield advance
+    finally:
+        for report in done:
+            tell(report)

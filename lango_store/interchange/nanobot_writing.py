@@ -80,7 +80,7 @@ def _metadata_text(draft: Draft, kept: dict[str, Any], style: Style) -> str:
 
 
 def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any], style: Style) -> dict[str, Any]:
-    ours = kept.get("key") == draft.key  # a fork has its forefather's lines, and a life of its own
+    ours = kept.get("key") == draft.key  # else they were copied to a session with a life of its own
     line = dict(came) if came else dict.fromkeys(_METADATA)
     line["_type"] = "metadata"
     if "key" in line:

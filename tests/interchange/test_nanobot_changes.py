@@ -123,3 +123,10 @@ def test_what_a_summary_replaced_is_consolidated_for_nanobot(opened: Store, tmp_
     head, *log = lines(exported(opened, tmp_path, "k"))
     assert [each["content"] for each in log[head["last_consolidated"] :]] == ["in short: 0 to 3", "4"]
     assert len(log) == 6
+
+
+@pytest.mark.parametrize("path", [DATA / "nanobot_go" / "cli_direct.jsonl", DATA / "nanobot_g1" / "cli_direct.jsonl"])
+def test_a_new_lone_surrogate_is_written_as_an_escape(opened: Store, tmp_path: Path, path: Path) -> None:
+    imported(opened, path)
+    opened.append_message("cli:direct", message("\ud83d"))
+    assert lines(exported(opened, tmp_path, "cli:direct"))[-1]["content"] == "\ud83d"
