@@ -1,0 +1,96 @@
+"""A file that is read twice, once to examine it and once to hand out its messages, and must not change in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lango_store.columns import checked_key, encode_id, encode_text
+from lango_store.errors import InvalidFile, InvalidKey, InvalidMessage
+from lango_store.interchange.files import reading
+from lango_store.model import MessageRole
+
+
+class Source:
+    """A file and the state it was found in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found = self._state()
+
+    def _state(self) -> tuple[int, int, int]:
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            raise InvalidFile(self.path, f"cannot be read ({error.strerror}): see the path and its rights") from error
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    @contextmanager
+    def reading(self) -> Iterator[BinaryIO]:
+        """Open the file to read all of it; `InvalidFile` if it changed since it was found."""
+        with reading(self.path) as file:
+            yield file
+        self.check()
+
+    def check(self) -> None:
+        """Raise `InvalidFile` if somebody wrote to the file since it was found."""
+        if self._state() != self._found:
+            raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Give the lines that are not blank, with their numbers, from 1."""
+        with self.reading() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+
+
+def strict_json(text: str) -> Any:
+    """Read JSON; ValueError also for what no JSON text may say (NaN), or we cannot keep (1e999, endless nesting)."""
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is too large a number")
+    return number
+
+
+def checked_file_key(path: Path, key: str) -> str:
+    """Give a session key back; `InvalidFile` if no session can have it."""
+    try:
+        return checked_key(key)
+    except InvalidKey as error:
+        raise InvalidFile(path, f"{error}: change it in the file") from error
+
+
+def kept_text(value: Any) -> str | None:
+    """Give a text that a column can keep, None for any other value."""
+    try:
+        return encode_text(value, "text") or None if isinstance(value, str) else None
+    except InvalidMessage:
+        return None
+
+
+def known_role(word: Any) -> MessageRole | None:
+    """Give the role that a word stands for, None if it is none of ours."""
+    return next((role for role in MessageRole if role.value == word), None)
+
+
+def kept_id(value: Any) -> str | None:
+    """Give an id that an index can keep, None for any other value."""
+    try:
+        return encode_id(value) if isinstance(value, str) else None
+    except InvalidMessage:
+        return None
