@@ -1,0 +1,61 @@
+"""Files of other systems under tests/data, and what tests of every format do with them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lango_store.errors import LangoStoreError
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.model import Message
+
+DATA = Path(__file__).parent.parent / "data"
+
+Read = Callable[[Path, list[Skipped]], list[Draft]]
+
+
+def golden(system: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / system / "golden.json").read_text())
+    return found
+
+
+def messages(draft: Draft) -> list[Message]:
+    return [message for part in draft.parts() for message in part.messages]
+
+
+def parts(draft: Draft) -> list[Part]:
+    return list(draft.parts())
+
+
+def assert_only_our_errors(read: Read, original: bytes, path: Path, *, rounds: int, seed: int = 7) -> None:
+    """Read mutations of a file: each gives drafts whose parts can be read, or one of our errors."""
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        path.write_bytes(_mutated(original, chance))
+        try:
+            for draft in read(path, []):
+                messages(draft)
+        except LangoStoreError:
+            continue
+
+
+def _mutated(original: bytes, chance: random.Random) -> bytes:
+    data = bytearray(original)
+    for _ in range(chance.randint(1, 8)):
+        place = chance.randrange(len(data) + 1)
+        kind = chance.randrange(4)
+        if kind == 0:
+            data[place : place + 1] = bytes([chance.randrange(256)])
+        elif kind == 1:
+            del data[place : place + chance.randint(1, 40)]
+        elif kind == 2:
+            data[place:place] = chance.choice(
+                [b"\0", b"\xff", b"null", b"[", b"}", b'"', b"1e999", b"NaN", b"\n", b"-"]
+            )
+        else:
+            end = min(len(data), place + chance.randint(1, 40))
+            data[place:place] = data[place:end]
+    return bytes(data)
