@@ -19,15 +19,13 @@ from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import difference, mapping, restored, same
 from lango_store.interchange.files import reading, writing
 from lango_store.interchange.moments import go_text, moment, nanoseconds
-from lango_store.interchange.source import Source, checked_file_key, kept_id, kept_text, strict_json
+from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, kept_id, kept_text, strict_json
 from lango_store.model import Message
 
 NAME: Final = "dive"
 
 _START: Final = re.compile(rb'\s*\{\s*"line_type"\s*:')
 _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
-_MAX_NAME: Final = 255
-"""The bytes that file systems give to a name."""
 
 
 def recognises(path: Path) -> bool:
@@ -70,7 +68,7 @@ def write(draft: Draft, folder: Path) -> Path:
     to that, so the compaction is written before them.
     """
     path = folder / f"{draft.key}.jsonl"
-    fault = _id_fault(draft.key) or ("is too long for a file's name" if len(path.name.encode()) > _MAX_NAME else None)
+    fault = _id_fault(draft.key) or ("is too long for a file's name" if len(path.name.encode()) > MAX_NAME else None)
     if fault:
         raise InvalidKey(
             f"session key {draft.key!r} {fault}, and Dive's ids are names of files: fork it to another key"

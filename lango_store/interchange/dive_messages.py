@@ -56,7 +56,9 @@ def _blocks(message: Message) -> list[Any] | None:
     answer = message.tool_call_id
     if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):
         return [_result_block(answer, message.content), *calls]
-    if message.content is None:
+    outputs = [_text(call.output) for call in message.tool_calls if call.answered]
+    is_said = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango has it twice
+    if message.content is None or is_said:
         return calls or None
     return [*_content_blocks(message.content), *calls] if calls else _content_blocks(message.content)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from lango_store.columns import checked_key, encode_id, encode_text
 from lango_store.errors import InvalidFile, InvalidKey, InvalidMessage
 from lango_store.interchange.files import reading
 from lango_store.model import MessageRole
+
+MAX_NAME: Final = 255
+"""The bytes that file systems give to a file's name."""
 
 
 class Source:
@@ -48,23 +52,27 @@ class Source:
                     yield number, line
 
 
-def strict_json(text: str) -> Any:
-    """Read JSON; ValueError also for what no JSON text may say (NaN), or we cannot keep (1e999, endless nesting)."""
-    try:
-        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-
-
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    if number in (float("inf"), float("-inf")):
+    if math.isinf(number):
         raise ValueError(f"{text} is too large a number")
     return number
+
+
+JSON_LIMITS: Final[dict[str, Any]] = {"parse_constant": _no_number, "parse_float": _finite}
+"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot keep (1e999)."""
+
+
+def strict_json(text: str) -> Any:
+    """Read JSON; ValueError for what is none, cannot be kept, or nests without end."""
+    try:
+        return json.loads(text, **JSON_LIMITS)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
 
 
 def checked_file_key(path: Path, key: str) -> str:

@@ -1,0 +1,94 @@
+"""A large JSON object read member by member, and its lists element by element, in the memory that one of them takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
+
+from lango_store.interchange.source import JSON_LIMITS
+
+_DECODER: Final = json.JSONDecoder(**JSON_LIMITS)
+_CHUNK: Final = 64 * 1024
+
+
+class JsonMembers:
+    """The JSON object in a text file; after each of `names`, `value` or `elements` reads what stands there.
+
+    ValueError where the text is no JSON object, or says a name twice.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._at = 0
+        self._ended = False
+
+    def names(self) -> Iterator[str]:
+        """Give the object's names, in their order."""
+        self._take("{")
+        seen: set[str] = set()
+        mark = self._next() if self._next() == "}" else ","
+        while mark == ",":
+            name = self.value()
+            if not isinstance(name, str) or name in seen:
+                raise ValueError(
+                    f"{name!r} is no name" if name not in seen else f"the name {name!r} stands there twice"
+                )
+            seen.add(name)
+            self._take(":")
+            yield name
+            mark = self._take(",}")
+        if not seen:
+            self._take("}")
+        if self._next():
+            raise ValueError("the text goes on after the object")
+
+    def elements(self) -> Iterator[Any]:
+        """Read a list, one element after the other."""
+        self._take("[")
+        if self._next() == "]":
+            self._take("]")
+            return
+        yield self.value()
+        while self._take(",]") == ",":
+            yield self.value()
+
+    def value(self) -> Any:
+        """Read a value whole."""
+        self._next()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+                if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
+                    self._at = end
+                    return value
+            except RecursionError:
+                raise ValueError("is nested too deeply") from None
+            except ValueError:
+                if self._ended:
+                    raise
+            self._more()
+
+    def _next(self) -> str:
+        """Look at the next character that is no white space, "" at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in " \t\r\n":
+                    return self._text[self._at]
+                self._at += 1
+            if self._ended:
+                return ""
+            self._more()
+
+    def _take(self, marks: str) -> str:
+        found = self._next()
+        if not found or found not in marks:
+            raise ValueError(f"{found or 'the end'!r} stands where {' or '.join(marks)} should")
+        self._at += 1
+        return found
+
+    def _more(self) -> None:
+        rest = self._text[self._at :]
+        read = self._file.read(max(_CHUNK, len(rest)))  # as much again, so that a long value is not scanned too often
+        self._text, self._at, self._ended = rest + read, 0, not read
