@@ -17,9 +17,17 @@ from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.dive_messages import message_from, message_to
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import difference, mapping, restored, same
-from lango_store.interchange.files import reading, writing
+from lango_store.interchange.files import writing
 from lango_store.interchange.moments import go_text, moment, nanoseconds
-from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, kept_id, kept_text, strict_json
+from lango_store.interchange.source import (
+    MAX_NAME,
+    Source,
+    checked_file_key,
+    first_bytes,
+    kept_id,
+    kept_text,
+    strict_json,
+)
 from lango_store.model import Message
 
 NAME: Final = "dive"
@@ -30,10 +38,7 @@ _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for chara
 
 def recognises(path: Path) -> bool:
     """Tell by a file's name and first bytes whether it is a session of Dive."""
-    if path.suffix != ".jsonl":
-        return False
-    with reading(path) as file:
-        return _START.match(file.read(200)) is not None
+    return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:

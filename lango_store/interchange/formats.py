@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidMessage, SessionNotFound
-from lango_store.interchange import landing, nanobot, takeoff
+from lango_store.interchange import dive, landing, lango, nanobot, shepherd, takeoff
 from lango_store.interchange.draft import Draft, Skipped
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.model import UNSET
@@ -144,5 +144,7 @@ def _is_there(connection: sa.Connection, draft: Draft, now: datetime) -> bool:
         return False
 
 
-FORMATS: Final[dict[str, Format]] = {each.name: each for each in (Drafts(nanobot),)}
+FORMATS: Final[dict[str, Format]] = {
+    each.name: each for each in (Drafts(dive), Drafts(shepherd), Drafts(lango), Drafts(nanobot))
+}
 """The formats by name, in the order in which they are asked whether they recognise a file."""

@@ -21,9 +21,8 @@ from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import mapping
-from lango_store.interchange.files import reading
 from lango_store.interchange.moments import moment, nanoseconds
-from lango_store.interchange.source import Source, kept_text, known_role, strict_json
+from lango_store.interchange.source import Source, first_bytes, kept_text, known_role, strict_json
 from lango_store.model import Message, MessageRole, ToolCall
 
 NAME: Final = "lango"
@@ -40,8 +39,7 @@ Row = dict[str, Any]
 
 def recognises(path: Path) -> bool:
     """Tell by a file's first bytes whether it is a SQLite database."""
-    with reading(path) as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    return first_bytes(path, len(_MAGIC)) == _MAGIC
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
@@ -87,7 +85,10 @@ def _draft(database: _Database, key: str, row: Row) -> Draft:
 
 def _parts(database: _Database, session: Any, created_at: datetime | None) -> Iterator[Part]:
     """Give the messages of a session; one without a time is as old as the session."""
-    query = "SELECT messages.* FROM place JOIN messages ON messages.rowid = place.row WHERE session = ? ORDER BY instant, row"
+    query = (
+        "SELECT messages.* FROM place JOIN messages ON messages.rowid = place.row "
+        "WHERE session = ? ORDER BY instant, row"
+    )
     messages = (_message(row, []) for row in database.rows(query, session))
     while page := list(islice(messages, _PAGE)):
         yield Part(page, created_at=created_at)

@@ -1,7 +1,7 @@
 """Shepherd's session files: one JSON object a provider, indented by 2, keys sorted.
 
 The session's key is `shepherd:` and the provider. Its `extra["shepherd"]` holds the file's members besides messages and
-indices, a message's what our fields cannot give back, see `fidelity`.
+indices, a message's what our fields cannot give back, see `fidelity`. A time without a zone is this machine's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +18,9 @@ from typing import Any, Final
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import mapping
-from lango_store.interchange.files import reading, writing
+from lango_store.interchange.files import writing
 from lango_store.interchange.json_members import JsonMembers
-from lango_store.interchange.moments import moment
+from lango_store.interchange.nanobot_lines import moment
 from lango_store.interchange.shepherd_messages import message_from, messages_to
 from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, kept_text
 from lango_store.model import Message
@@ -36,11 +36,8 @@ _PAGE: Final = 100
 
 
 def recognises(path: Path) -> bool:
-    """Tell by a file's name and first bytes whether it is a session of Shepherd."""
-    if not _FILE.fullmatch(path.name):
-        return False
-    with reading(path) as file:
-        return file.read(200).lstrip().startswith(b"{")
+    """Tell by a file's name whether it is a session of Shepherd."""
+    return _FILE.fullmatch(path.name) is not None
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
@@ -143,7 +140,7 @@ def _members_of(draft: Draft) -> dict[str, Any]:
 
 
 def _stamp(time: datetime | None) -> str:
-    return "" if time is None else time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+    return "" if time is None else time.astimezone().replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def _messages(draft: Draft) -> Iterator[dict[str, Any]]:

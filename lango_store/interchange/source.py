@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 from lango_store.columns import checked_key, encode_id, encode_text
 from lango_store.errors import InvalidFile, InvalidKey, InvalidMessage
-from lango_store.interchange.files import reading
+from lango_store.interchange.files import reading, state
 from lango_store.model import MessageRole
 
 MAX_NAME: Final = 255
@@ -23,14 +23,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._found = self._state()
-
-    def _state(self) -> tuple[int, int, int]:
-        try:
-            stat = self.path.stat()
-        except OSError as error:
-            raise InvalidFile(self.path, f"cannot be read ({error.strerror}): see the path and its rights") from error
-        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+        self._found = state(path)
 
     @contextmanager
     def reading(self) -> Iterator[BinaryIO]:
@@ -41,7 +34,7 @@ class Source:
 
     def check(self) -> None:
         """Raise `InvalidFile` if somebody wrote to the file since it was found."""
-        if self._state() != self._found:
+        if state(self.path) != self._found:
             raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
@@ -50,6 +43,15 @@ class Source:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Read how a file begins; nothing of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
 
 
 def _no_number(word: str) -> Any:
