@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lango_store import Store, interchange
 from lango_store.errors import LangoStoreError
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.model import Message
@@ -59,3 +60,16 @@ def _mutated(original: bytes, chance: random.Random) -> bytes:
             end = min(len(data), place + chance.randint(1, 40))
             data[place:place] = data[place:end]
     return bytes(data)
+
+
+def carried(make_database: Callable[[], str], path: Path, folder: Path, format: str) -> Path:
+    """Import a file, export it, import what came out into another database, and give what comes out of that."""
+    for number in range(2):
+        with Store(make_database()) as store:
+            (report,) = interchange.import_path(store, path)
+            assert (report.format, report.error, len(report.keys)) == (format, None, 1)
+            assert [each for each in store.examine() if each.name != "settings"] == []
+            (done,) = interchange.export(store, folder / str(number), format, keys=report.keys)
+            assert done.error is None
+            path = Path(str(done.path))
+    return path

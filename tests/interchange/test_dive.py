@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import MakeDatabase
 from hypothesis import given
 from hypothesis import strategies as st
-from interchange.session_files import DATA, assert_only_our_errors, golden, messages, parts
+from interchange.session_files import DATA, assert_only_our_errors, carried, golden, messages, parts
 
-from lango_store import Message, MessageRole, ToolCall
+from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import dive
 from lango_store.interchange.draft import Draft, Part, Skipped
@@ -94,6 +95,34 @@ def test_a_file_comes_out_as_it_came_in(path: Path, tmp_path: Path) -> None:
     out = dive.write(read(path), tmp_path)
     assert out == tmp_path / path.name
     assert out.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_file_goes_through_a_database_twice(path: Path, tmp_path: Path, make_database: MakeDatabase) -> None:
+    assert carried(make_database, path, tmp_path, "dive").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_store_says_what_dive_says(path: Path, url: str) -> None:
+    expected = golden(path.parent.name)[path.stem]
+    with Store(url) as store:
+        interchange.import_path(store, path)
+        info, log = store.info(path.stem), store.all_messages(path.stem)
+        summary = [message for message in log if message.turn_no == info.summary_turn is not None]
+        later = [message for message in log if message.seq > info.summarized_upto and message not in summary]
+        assert [dives(message) for message in summary + later] == (expected["messages"] or [])
+        assert (info.title or "", info.turn_count) == (expected["title"], expected["event_count"])
+
+
+def test_a_session_that_went_on_goes_out_with_what_was_added(tmp_path: Path, url: str) -> None:
+    with Store(url) as store:
+        interchange.import_path(store, DATA / "dive" / "tools.jsonl")
+        store.append_message("tools", Message(role="user", content="more"))
+        (done,) = interchange.export(store, tmp_path, "dive", keys=["tools"])
+        before, after = lines(DATA / "dive" / "tools.jsonl"), lines(Path(str(done.path)))
+        assert after[1:-1] == before[1:]
+        assert after[-1]["data"]["messages"] == [{"role": "user", "content": [{"type": "text", "text": "more"}]}]
+        assert after[0]["data"]["updated_at"] > before[0]["data"]["updated_at"]
 
 
 def test_a_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
@@ -286,6 +315,19 @@ def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
         },
         {"role": "user", "content": None},
     ]
+
+
+def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+    path = file(
+        tmp_path,
+        header(title="", metadata={}, suspended=True, forked_from="", created_at="0001-01-01T00:00:00Z"),
+        {"line_type": "note"},
+        event(user(id="a", cache=1, role="oracle"), {"role": "user"}, {"content": None}, usage={}, metadata=None),
+        event(id="evt-1", type="mark", more=[1.0, 1e300]),
+        {"line_type": "note", "data": "\0"},
+        event(user(id="a"), id="evt-3", type="compaction", timestamp="2026-11-21T20:34:01.5+09:00", messages=[]),
+    )
+    assert lines(carried(make_database, path, tmp_path / "out", "dive")) == lines(path)
 
 
 def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
