@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from lango_store.interchange.source import JSON_LIMITS
+from lango_store.interchange.source import JSON_LIMITS, TOO_DEEP, check_levels
 
 _DECODER: Final = json.JSONDecoder(**JSON_LIMITS)
 _CHUNK: Final = 64 * 1024
@@ -31,10 +31,10 @@ class JsonMembers:
         mark = self._next() if self._next() == "}" else ","
         while mark == ",":
             name = self.value()
-            if not isinstance(name, str) or name in seen:
-                raise ValueError(
-                    f"{name!r} is no name" if name not in seen else f"the name {name!r} stands there twice"
-                )
+            if not isinstance(name, str):
+                raise ValueError(f"{type(name).__name__} stands where a name should")
+            if name in seen:
+                raise ValueError(f"the name {name!r} stands there twice")
             seen.add(name)
             self._take(":")
             yield name
@@ -60,14 +60,16 @@ class JsonMembers:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
-                if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
-                    self._at = end
-                    return value
             except RecursionError:
-                raise ValueError("is nested too deeply") from None
+                raise ValueError(TOO_DEEP) from None
             except ValueError:
                 if self._ended:
                     raise
+            else:
+                if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
+                    check_levels(value, self._text, self._at, end)
+                    self._at = end
+                    return value
             self._more()
 
     def _next(self) -> str:

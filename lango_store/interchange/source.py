@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from lango_store import columns
 from lango_store.columns import checked_key, encode_id, encode_text
 from lango_store.errors import InvalidFile, InvalidKey, InvalidMessage
 from lango_store.interchange.files import reading, state
@@ -45,6 +46,12 @@ class Source:
                     yield number, line
 
 
+MAX_LEVELS: Final = columns.MAX_LEVELS + 10
+"""The levels of a line or a member: those of a field, and what is around it."""
+
+TOO_DEEP: Final = "is nested too deeply"
+
+
 def first_bytes(path: Path, count: int) -> bytes:
     """Read how a file begins; nothing of one that cannot be read."""
     try:
@@ -70,11 +77,28 @@ JSON_LIMITS: Final[dict[str, Any]] = {"parse_constant": _no_number, "parse_float
 
 
 def strict_json(text: str) -> Any:
-    """Read JSON; ValueError for what is none, cannot be kept, or nests without end."""
+    """Read JSON; ValueError for what is none or cannot be kept."""
     try:
-        return json.loads(text, **JSON_LIMITS)
+        value = json.loads(text, **JSON_LIMITS)
     except RecursionError:
-        raise ValueError("is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    check_levels(value, text, 0, len(text))
+    return value
+
+
+def check_levels(value: Any, text: str, start: int, end: int) -> None:
+    """Raise ValueError if a value, read from this part of a text, has more levels than we can write again."""
+    if text.count("[", start, end) + text.count("{", start, end) <= MAX_LEVELS:
+        return
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        level = [inner for each in level for inner in _inside(each) if isinstance(inner, (dict, list))]
+    if level:
+        raise ValueError(TOO_DEEP)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def checked_file_key(path: Path, key: str) -> str:

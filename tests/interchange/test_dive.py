@@ -414,7 +414,7 @@ def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("name", ["tools", "compacted-once"])
 def test_damaged_files_give_our_errors_only(name: str, tmp_path: Path) -> None:
     original = (DATA / "dive" / f"{name}.jsonl").read_bytes()
-    assert_only_our_errors(dive.read, original, tmp_path / "s.jsonl", rounds=300)
+    assert_only_our_errors(dive.read, original, tmp_path / "s.jsonl", rounds=300, write=dive.write)
 
 
 def test_other_files_are_not_recognised(tmp_path: Path) -> None:
