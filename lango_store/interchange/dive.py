@@ -16,18 +16,11 @@ from typing import Any, Final
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.dive_messages import message_from, message_to
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import difference, mapping, restored, same
+from lango_store.interchange.fidelity import difference, kept_id, kept_text, mapping, restored, same
 from lango_store.interchange.files import writing
+from lango_store.interchange.json_text import strict_json
 from lango_store.interchange.moments import go_text, moment, nanoseconds
-from lango_store.interchange.source import (
-    MAX_NAME,
-    Source,
-    checked_file_key,
-    first_bytes,
-    kept_id,
-    kept_text,
-    strict_json,
-)
+from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, first_bytes
 from lango_store.model import Message
 
 NAME: Final = "dive"
@@ -148,10 +141,13 @@ def _sound_lines(found: _Examined, skipped: list[Skipped]) -> Iterator[tuple[int
             raise InvalidFile(path, f"line {bad[0]} {bad[1]}: mend or remove it, the file was left alone")
         try:
             line = strict_json(text.decode())
-        except ValueError as error:
+            fault = _fault(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             bad = number, f"is no JSON ({error})"
             continue
-        if fault := _fault(line):
+        except ValueError as error:  # JSON that is whole, and cannot be kept
+            fault = str(error)
+        if fault:
             raise InvalidFile(path, f"line {number} {fault}: mend or remove it, the file was left alone")
         yield number, line
     if bad:

@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lango_store.columns import encode_id, encode_text
+from lango_store.errors import InvalidMessage
+from lango_store.model import MessageRole
+
 
 def same(one: Any, other: Any) -> bool:
     """Whether two JSON values are written alike; `==` takes true for 1 and 1 for 1.0."""
@@ -28,3 +32,24 @@ def restored(written: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, A
 def mapping(value: Any) -> dict[str, Any]:
     """Give a JSON object, an empty one for any other value."""
     return value if isinstance(value, dict) else {}
+
+
+def kept_text(value: Any) -> str | None:
+    """Give a text that a column can keep, None for any other value."""
+    try:
+        return encode_text(value, "text") or None if isinstance(value, str) else None
+    except InvalidMessage:
+        return None
+
+
+def known_role(word: Any) -> MessageRole | None:
+    """Give the role that a word stands for, None if it is none of ours."""
+    return next((role for role in MessageRole if role.value == word), None)
+
+
+def kept_id(value: Any) -> str | None:
+    """Give an id that an index can keep, None for any other value."""
+    try:
+        return encode_id(value) if isinstance(value, str) else None
+    except InvalidMessage:
+        return None

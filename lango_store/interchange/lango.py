@@ -20,9 +20,10 @@ from typing import Any, Final
 from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import mapping
+from lango_store.interchange.fidelity import kept_text, known_role, mapping
+from lango_store.interchange.json_text import strict_json
 from lango_store.interchange.moments import moment, nanoseconds
-from lango_store.interchange.source import Source, first_bytes, kept_text, known_role, strict_json
+from lango_store.interchange.source import Source, first_bytes
 from lango_store.model import Message, MessageRole, ToolCall
 
 NAME: Final = "lango"

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import mapping
+from lango_store.interchange.fidelity import kept_text, mapping
 from lango_store.interchange.files import writing
-from lango_store.interchange.json_members import JsonMembers
+from lango_store.interchange.json_text import JsonMembers
 from lango_store.interchange.nanobot_lines import moment
 from lango_store.interchange.shepherd_messages import message_from, messages_to
-from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, kept_text
+from lango_store.interchange.source import MAX_NAME, Source, checked_file_key
 from lango_store.model import Message
 
 NAME: Final = "shepherd"

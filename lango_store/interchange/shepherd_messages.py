@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.fidelity import difference, mapping, restored
-from lango_store.interchange.source import kept_text, known_role, strict_json
+from lango_store.interchange.fidelity import difference, kept_text, known_role, mapping, restored
+from lango_store.interchange.json_text import strict_json
 from lango_store.model import Message, MessageRole, ToolCall
 
 _KEPT: Final = "shepherd"

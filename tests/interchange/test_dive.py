@@ -195,6 +195,12 @@ def test_a_torn_last_line_is_dropped_and_told_of(tmp_path: Path) -> None:
         assert path.read_bytes() == cut
 
 
+@pytest.mark.parametrize("last", ['{"line_type":"event","data":1e999}', "[" * 300 + "]" * 300, "{}"])
+def test_a_last_line_that_is_whole_is_never_dropped(last: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="line 2"):
+        read(file(tmp_path, header(), last))
+
+
 def test_a_last_line_without_its_end_is_whole_if_it_can_be_read(tmp_path: Path) -> None:
     assert len(messages(read(file(tmp_path, header(), event(user()), end="")))) == 1
 

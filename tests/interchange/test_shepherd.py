@@ -19,7 +19,7 @@ from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import shepherd
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.json_members import JsonMembers
+from lango_store.interchange.json_text import JsonMembers
 
 FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
 

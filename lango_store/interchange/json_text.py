@@ -1,14 +1,61 @@
-"""A large JSON object read member by member, and its lists element by element, in the memory that one of them takes."""
+"""JSON of other systems: refused where we could not write it again, and large objects read member by member."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
-from lango_store.interchange.source import JSON_LIMITS, TOO_DEEP, check_levels
+from lango_store import columns
 
-_DECODER: Final = json.JSONDecoder(**JSON_LIMITS)
+_MAX_LEVELS: Final = columns.MAX_LEVELS + 10
+"""The levels of a line or a member: those of a field, and what is around it."""
+
+_TOO_DEEP: Final = "is nested too deeply"
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large a number")
+    return number
+
+
+_LIMITS: Final[dict[str, Any]] = {"parse_constant": _no_number, "parse_float": _finite}
+"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot keep (1e999)."""
+
+
+def strict_json(text: str) -> Any:
+    """Read JSON; ValueError for what is none or cannot be kept."""
+    try:
+        value = json.loads(text, **_LIMITS)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_levels(value, text, 0, len(text))
+    return value
+
+
+def _check_levels(value: Any, text: str, start: int, end: int) -> None:
+    """Raise ValueError if a value, read from this part of a text, has more levels than we can write again."""
+    if text.count("[", start, end) + text.count("{", start, end) <= _MAX_LEVELS:
+        return
+    level = [value]
+    for _ in range(_MAX_LEVELS):
+        level = [inner for each in level for inner in _inside(each) if isinstance(inner, (dict, list))]
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+_DECODER: Final = json.JSONDecoder(**_LIMITS)
 _CHUNK: Final = 64 * 1024
 
 
@@ -61,13 +108,13 @@ class JsonMembers:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except RecursionError:
-                raise ValueError(TOO_DEEP) from None
+                raise ValueError(_TOO_DEEP) from None
             except ValueError:
                 if self._ended:
                     raise
             else:
                 if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
-                    check_levels(value, self._text, self._at, end)
+                    _check_levels(value, self._text, self._at, end)
                     self._at = end
                     return value
             self._more()
