@@ -75,7 +75,10 @@ def write(draft: Draft, folder: Path) -> Path:
     A session that did not come from Shepherd has its key for a provider.
     """
     members = _members_of(draft)
-    path = folder / f".shepherd_session.{_NOT_IN_NAMES.sub(b'-', members['provider'].encode()).decode()}.json"
+    path = (
+        folder
+        / f".shepherd_session.{_NOT_IN_NAMES.sub(b'-', members['provider'].encode('utf-8', 'replace')).decode()}.json"
+    )
     if len(path.name) > MAX_NAME:
         raise InvalidKey(f"session key {draft.key!r} is too long for a file's name: fork it to a shorter key")
     with writing(path) as file:

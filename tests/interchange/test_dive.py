@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,45 @@ def test_a_store_says_what_dive_says(path: Path, url: str) -> None:
     expected = golden(path.parent.name)[path.stem]
     with Store(url) as store:
         interchange.import_path(store, path)
-        info, log = store.info(path.stem), store.all_messages(path.stem)
-        summary = [message for message in log if message.turn_no == info.summary_turn is not None]
-        later = [message for message in log if message.seq > info.summarized_upto and message not in summary]
-        assert [dives(message) for message in summary + later] == (expected["messages"] or [])
-        assert (info.title or "", info.turn_count) == (expected["title"], expected["event_count"])
+        session = store.open(path.stem)
+        assert [dives(message) for message in session.messages()] == (expected["messages"] or [])
+        assert (session.info().title or "", session.event_count()) == (expected["title"], expected["event_count"])
+        assert {"input_tokens": 0, "output_tokens": 0} | session.total_usage() == expected["total_usage"]
+        if "compaction_history" in expected:
+            history = [
+                ([dives(message) for message in each.summary], each.replaced_messages) for each in session.compactions()
+            ]
+            told = expected["compaction_history"] or []
+            assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]
+
+
+def test_what_came_in_while_a_summary_was_written_is_in_dives_window(
+    tmp_path: Path, make_database: MakeDatabase
+) -> None:
+    def sent(text: str) -> list[Message]:
+        return [Message(role="user", content=[{"type": "text", "text": text}])]
+
+    with Store(make_database()) as store:
+        session = store.open("s", messages=sent("a"))
+        session.save_turn(sent("b"), {"input_tokens": 1})
+
+        def summarize(_: list[Message]) -> list[Message]:
+            session.append_message(sent("c")[0])
+            session.save_turn(sent("d"), {"input_tokens": 2})
+            return sent("a, b")
+
+        session.compact(summarize)
+        session.save_turn(sent("e"), {"input_tokens": 4})
+        shown = [dives(message) for message in session.messages()]
+        (done,) = interchange.export(store, tmp_path, "dive", keys=["s"])
+    path = Path(str(done.path))
+    assert [dives(message) for message in window(read(path))] == shown
+    with Store(make_database()) as store:
+        interchange.import_path(store, path)
+        again = store.open("s")
+        assert [dives(message) for message in again.messages()] == shown
+        assert again.total_usage() == {"input_tokens": 7}
+    assert lines(carried(make_database, path, tmp_path / "out", "dive")) == lines(path)
 
 
 def test_a_session_that_went_on_goes_out_with_what_was_added(tmp_path: Path, url: str) -> None:
@@ -283,6 +318,22 @@ def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path: Path) -> None:
         more.write(json.dumps(event(user(), id="evt-2")) + "\n")
     with pytest.raises(InvalidFile, match="import again"):
         messages(draft)
+
+
+def test_a_large_file_is_read_and_written_an_event_at_a_time(tmp_path: Path) -> None:
+    size = 20_000
+
+    def peak(count: int) -> int:
+        path = file(tmp_path, header(), *(event(user(content="x" * size), id=str(each)) for each in range(count)))
+        tracemalloc.start()
+        try:
+            assert dive.write(read(path), tmp_path / str(count)).stat().st_size > count * size
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    assert peak(600) < peak(200) + 400 * size / 10
 
 
 def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
