@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -39,8 +39,21 @@ Row = dict[str, Any]
 
 
 def recognises(path: Path) -> bool:
-    """Tell by a file's first bytes whether it is a SQLite database."""
-    return first_bytes(path, len(_MAGIC)) == _MAGIC
+    """Tell by a file's first bytes and its tables whether it is lango's; a damaged database may be."""
+    if first_bytes(path, len(_MAGIC)) != _MAGIC:
+        return False
+    if Path(f"{path}-wal").exists():  # the tables may lie there
+        return True
+    try:
+        with closing(sqlite3.connect(_untouched(path), uri=True)) as connection:
+            found = connection.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'session_messages'")
+            return found.fetchone() is not None
+    except sqlite3.Error:
+        return True
+
+
+def _untouched(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
@@ -167,7 +180,7 @@ class _Database:
         beside = [Path(f"{path}{ending}") for ending in ("-wal", "-journal")]
         journals = [each for each in beside if each.is_file() and each.stat().st_size]
         self._sources = [Source(each) for each in (path, *journals)]
-        uri = f"{self._copy().as_uri()}?mode=rw" if journals else f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        uri = f"{self._copy().as_uri()}?mode=rw" if journals else _untouched(path)
         with self._our_errors():
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             weakref.finalize(self, self._connection.close)

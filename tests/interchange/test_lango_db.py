@@ -193,6 +193,7 @@ def test_the_source_is_never_touched(source: Path) -> None:
         return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in source.parent.iterdir()}
 
     before = state()
+    assert lango.recognises(source)
     drafts = read(source)
     assert [message.content for message in messages(drafts["partial"])] == ["new"]
     assert [message.content for message in messages(drafts["same-ts"])] == ["m4", "m5"]
@@ -246,6 +247,13 @@ def test_another_database_is_an_error_that_says_so(table: str, copy: Path) -> No
     change(copy, f"ALTER TABLE {table} RENAME TO other")
     with pytest.raises(InvalidFile, match=f"no database of lango, {table} lacks"):
         read(copy)
+
+
+def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: MakeDatabase) -> None:
+    assert lango.recognises(copy)
+    for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
+        assert not lango.recognises(other)
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + b"x" * 5_000, b"\0" * 100])
