@@ -77,6 +77,14 @@ class InvalidMessage(LangoStoreError, ValueError):
         self.field = field
 
 
+class InvalidFile(LangoStoreError, ValueError):
+    """A file cannot be read as what it should be, or not be written; `path` names it. Nothing was changed."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+
+
 class InvalidCursor(LangoStoreError, ValueError):
     """A cursor was not made by `list_sessions`."""
 

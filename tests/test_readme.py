@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,28 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
     for words in commands(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": url})
         assert done.returncode == 0, (words, done.stderr)
+
+
+def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS if "import workspace/sessions" in script)
+    sessions = Path(__file__).parent / "data" / "nanobot_g2"
+    shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
+    for words in commands(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+    assert len(list((tmp_path / "everything").iterdir())) == 5
+
+
+def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
+    data = Path(__file__).parent / "data"
+    shutil.copytree(data / "dive", tmp_path / ".myapp" / "sessions", ignore=shutil.ignore_patterns("golden.json"))
+    shutil.copy(data / "shepherd" / ".shepherd_session.openai.json", tmp_path)
+    shutil.copy(data / "lango" / "lango.db", tmp_path)
+    for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
+        (block,) = (script for script in SCRIPTS if name in script)
+        for words in [["db", "upgrade"], *commands(block.replace("~", str(tmp_path)))]:
+            done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+            assert done.returncode == 0, (words, done.stderr)
 
 
 def test_schedules_are_what_their_readers_read() -> None:

@@ -1,1 +1,124 @@
-"""The files of other systems, in and out: one module a system, each between its files and a `Draft`."""
+"""The files of other systems, in and out: one module a system, each between its files and a `Draft`.
+
+`import_path` and `export` are what the commands `import` and `export` print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lango_store.errors import InvalidFile
+from lango_store.interchange import takeoff
+from lango_store.interchange.formats import FORMATS, Format
+from lango_store.interchange.reports import Exported, FileReport
+from lango_store.store import Store
+
+__all__ = ["FORMATS", "Exported", "FileReport", "export", "files_of", "import_path", "recognise", "writable"]
+
+
+def recognise(path: str | Path) -> str | None:
+    """Tell the name of a file's format, None if it is of none that we know."""
+    return next((name for name, each in FORMATS.items() if each.recognises(Path(path))), None)
+
+
+def writable() -> list[str]:
+    """List the formats that sessions can be exported to."""
+    return [name for name, each in FORMATS.items() if each.writes]
+
+
+def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
+    """List the files that an import would read, each with its format: `source` itself, or what lies in the folder.
+
+    Hidden files count only if a format recognises them. With `format`, a folder gives the files of that format.
+    """
+    source = Path(source)
+    if format is not None:
+        _known(format)
+    if not source.is_dir():
+        return [(source, format or recognise(source))]
+    try:
+        found = sorted(path for path in source.iterdir() if path.is_file())
+    except OSError as error:
+        raise InvalidFile(source, f"cannot be listed ({error.strerror})") from error
+    named = [(path, recognise(path) if format is None else _only(format, path)) for path in found]
+    chosen = [(path, name) for path, name in named if name or (format is None and not path.name.startswith("."))]
+    return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
+
+
+def import_path(
+    store: Store,
+    source: str | Path,
+    *,
+    format: str | None = None,
+    dry_run: bool = False,
+    on_file: Callable[[FileReport], None] | None = None,
+) -> list[FileReport]:
+    """Import a file, or the files of a folder, each in one transaction, and tell what came of each.
+
+    A session whose key the store has already is left as it is, so that a second run imports nothing. A file that
+    cannot be imported is told of in its report, and the next one is read. Files are never changed. `on_file` is called
+    after each file; `format` is recognised when not given.
+    """
+    reports: list[FileReport] = []
+    rehearsed: set[str] | None = set() if dry_run else None
+    for path, name in files_of(source, format=format):
+        if name is not None:
+            report = FORMATS[name].bring_in(store, path, rehearsed=rehearsed)
+        else:
+            error = _unknown(path) if path == Path(source) else None
+            report = FileReport(path=str(path), error=error, dry_run=dry_run)
+        reports.append(report)
+        if on_file is not None:
+            on_file(report)
+    return reports
+
+
+def _unknown(path: Path) -> str:
+    if not path.is_file():
+        return f"{path}: is no file or folder: see the path"
+    return f"{path}: no format recognises it: give one of {', '.join(FORMATS)}"
+
+
+def export(
+    store: Store,
+    to: str | Path,
+    format: str,
+    *,
+    keys: Sequence[str] = (),
+    user_id: str | None = None,
+    everything: bool = False,
+    on_file: Callable[[Exported], None] | None = None,
+) -> list[Exported]:
+    """Write live sessions to a folder: those of these keys, of a user, or all; tell of each where it is.
+
+    A session that cannot be written is told of with its error, and the next one is written. A file that is there with
+    the same bytes stays; with other bytes it is an error and stays too. ValueError unless exactly one of `keys`,
+    `user_id` and `everything` says which sessions.
+    """
+    if sum((bool(keys), user_id is not None, everything)) != 1:
+        raise ValueError("export which sessions? Give keys, or a user_id, or everything=True")
+    chosen = _known(format)
+    if not chosen.writes:
+        raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
+    done: list[Exported] = []
+    for each in chosen.take_out(store, keys or _keys(store, user_id), Path(to)):
+        done.append(each)
+        if on_file is not None:
+            on_file(each)
+    return done
+
+
+def _keys(store: Store, user_id: str | None) -> list[str]:
+    with store._access.read() as connection:
+        return list(takeoff.keys(connection, store._access.now(), user_id))
+
+
+def _known(format: str) -> Format:
+    if format not in FORMATS:
+        raise ValueError(f"{format!r} is no format: give one of {', '.join(FORMATS)}")
+    return FORMATS[format]
+
+
+def _only(format: str, path: Path) -> str | None:
+    return format if FORMATS[format].recognises(path) else None

@@ -34,7 +34,8 @@ class Draft:
     """A session without its messages, and a function that reads them, part by part, however many there are.
 
     `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under one key a system what
-    that system needs and we have no column for.
+    that system needs and we have no column for. `summarized_upto`, on the way out, is the last seq that a compaction
+    has put out of the window.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Draft:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     last_consolidated: int = 0
+    summarized_upto: int = 0
     forked_from: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 

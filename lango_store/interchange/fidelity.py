@@ -1,0 +1,55 @@
+"""What our fields cannot give back of a JSON object: kept beside them on the way in, put back on the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lango_store.columns import encode_id, encode_text
+from lango_store.errors import InvalidMessage
+from lango_store.model import MessageRole
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are written alike; `==` takes true for 1 and 1 for 1.0."""
+    return one is other or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def difference(original: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what turns the object that we would write into the original: `fields` to set, names that are `absent`."""
+    fields = {name: value for name, value in original.items() if name not in written or not same(value, written[name])}
+    absent = [name for name in written if name not in original]
+    return ({"fields": fields} if fields else {}) | ({"absent": absent} if absent else {})
+
+
+def restored(written: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the original back, from what we would write and the difference that was kept."""
+    absent = kept.get("absent") or ()
+    return {name: value for name, value in {**written, **mapping(kept.get("fields"))}.items() if name not in absent}
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Give a JSON object, an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def kept_text(value: Any) -> str | None:
+    """Give a text that a column can keep, None for any other value."""
+    try:
+        return encode_text(value, "text") or None if isinstance(value, str) else None
+    except InvalidMessage:
+        return None
+
+
+def known_role(word: Any) -> MessageRole | None:
+    """Give the role that a word stands for, None if it is none of ours."""
+    return next((role for role in MessageRole if role.value == word), None)
+
+
+def kept_id(value: Any) -> str | None:
+    """Give an id that an index can keep, None for any other value."""
+    try:
+        return encode_id(value) if isinstance(value, str) else None
+    except InvalidMessage:
+        return None

@@ -1,0 +1,56 @@
+"""Files of other systems: written whole or not at all, and never over a file that says something else."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from lango_store.errors import InvalidFile
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read; `InvalidFile` if it cannot be."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there and may be read") from error
+
+
+def state(path: Path) -> object:
+    """Give what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file under another name, and give it its name when it is on disk.
+
+    A file that is there with the same bytes stays; with other bytes it is `InvalidFile`, and stays too.
+    """
+    temporary = path.with_name(f".lango-{secrets.token_hex(8)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if not path.exists():
+                temporary.rename(path)
+            elif not filecmp.cmp(temporary, path, shallow=False):
+                raise InvalidFile(path, "is there with other content: move it away, or give another folder")
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidFile(path, f"cannot be written ({error.strerror}): see the folder, its rights and room") from error

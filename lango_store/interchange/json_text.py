@@ -1,0 +1,143 @@
+"""JSON of other systems: refused where we could not write it again, and large objects read member by member."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TextIO
+
+from lango_store import columns
+
+_MAX_LEVELS: Final = columns.MAX_LEVELS + 10
+"""The levels of a line or a member: those of a field, and what is around it."""
+
+_TOO_DEEP: Final = "is nested too deeply"
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large a number")
+    return number
+
+
+_LIMITS: Final[dict[str, Any]] = {"parse_constant": _no_number, "parse_float": _finite}
+"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot keep (1e999)."""
+
+
+def strict_json(text: str) -> Any:
+    """Read JSON; ValueError for what is none or cannot be kept."""
+    try:
+        value = json.loads(text, **_LIMITS)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_levels(value, text, 0, len(text))
+    return value
+
+
+def _check_levels(value: Any, text: str, start: int, end: int) -> None:
+    """Raise ValueError if a value, read from this part of a text, has more levels than we can write again."""
+    if text.count("[", start, end) + text.count("{", start, end) <= _MAX_LEVELS:
+        return
+    level = [value]
+    for _ in range(_MAX_LEVELS):
+        level = [inner for each in level for inner in _inside(each) if isinstance(inner, (dict, list))]
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+_DECODER: Final = json.JSONDecoder(**_LIMITS)
+_CHUNK: Final = 64 * 1024
+
+
+class JsonMembers:
+    """The JSON object in a text file; after each of `names`, `value` or `elements` reads what stands there.
+
+    ValueError where the text is no JSON object, or says a name twice.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._at = 0
+        self._ended = False
+
+    def names(self) -> Iterator[str]:
+        """Give the object's names, in their order."""
+        self._take("{")
+        seen: set[str] = set()
+        mark = self._next() if self._next() == "}" else ","
+        while mark == ",":
+            name = self.value()
+            if not isinstance(name, str):
+                raise ValueError(f"{type(name).__name__} stands where a name should")
+            if name in seen:
+                raise ValueError(f"the name {name!r} stands there twice")
+            seen.add(name)
+            self._take(":")
+            yield name
+            mark = self._take(",}")
+        if not seen:
+            self._take("}")
+        if self._next():
+            raise ValueError("the text goes on after the object")
+
+    def elements(self) -> Iterator[Any]:
+        """Read a list, one element after the other."""
+        self._take("[")
+        if self._next() == "]":
+            self._take("]")
+            return
+        yield self.value()
+        while self._take(",]") == ",":
+            yield self.value()
+
+    def value(self) -> Any:
+        """Read a value whole."""
+        self._next()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except RecursionError:
+                raise ValueError(_TOO_DEEP) from None
+            except ValueError:
+                if self._ended:
+                    raise
+            else:
+                if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
+                    _check_levels(value, self._text, self._at, end)
+                    self._at = end
+                    return value
+            self._more()
+
+    def _next(self) -> str:
+        """Look at the next character that is no white space, "" at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in " \t\r\n":
+                    return self._text[self._at]
+                self._at += 1
+            if self._ended:
+                return ""
+            self._more()
+
+    def _take(self, marks: str) -> str:
+        found = self._next()
+        if not found or found not in marks:
+            raise ValueError(f"{found or 'the end'!r} stands where {' or '.join(marks)} should")
+        self._at += 1
+        return found
+
+    def _more(self) -> None:
+        rest = self._text[self._at :]
+        read = self._file.read(max(_CHUNK, len(rest)))  # as much again, so that a long value is not scanned too often
+        self._text, self._at, self._ended = rest + read, 0, not read

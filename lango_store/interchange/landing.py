@@ -1,0 +1,173 @@
+"""The way in: a `Draft` becomes rows, inside the caller's transaction, a page of them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store import dialect
+from lango_store.columns import encode_id, encode_json
+from lango_store.errors import InvalidMessage
+from lango_store.interchange.draft import Draft, Part
+from lango_store.model import Message
+from lango_store.operations import sessions
+from lango_store.operations.batches import batch
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN, New
+from lango_store.statement import Statement
+
+PAGE: Final = 500
+
+
+def _insert(table: sa.Table) -> Statement:
+    return Statement(
+        lambda _: sa.insert(table).values({c.name: sa.bindparam(c.name, type_=c.type, required=True) for c in table.c})
+    )
+
+
+_insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
+
+
+@dataclass
+class Landing:
+    """A session's turns and messages on their way into the tables: what waits to be written, and what was counted."""
+
+    key: str
+    now: datetime
+    counted: Callable[[Message], Message]
+    last_seq: int = 0
+    message_count: int = 0
+    token_count: int = 0
+    turn_count: int = 0
+    summary_turn: int | None = None
+    summarized_upto: int = 0
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, part: Part) -> None:
+        """Give a part its place; `InvalidMessage` for what cannot be kept."""
+        upto = self.last_seq
+        if part.kind is not None:
+            self.turn_count += 1
+        if part.kind == "compaction":
+            self.last_seq += 1  # who compares last_seq notices it
+            self.summary_turn, self.summarized_upto = self.turn_count, upto
+        first = self.last_seq + 1
+        self._add_messages(part)
+        if part.kind is not None:
+            self.turns.append(self._turn(part, first, upto if part.kind == "compaction" else None))
+
+    def _add_messages(self, part: Part) -> None:
+        new = batch([self.counted(message) for message in part.messages])
+        turn_no = None if part.kind is None else self.turn_count
+        otherwise = part.created_at or self.now
+        for row in new.rows:
+            self.last_seq += 1
+            created_at = row["created_at"] or otherwise
+            self.messages.append(
+                row | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}
+            )
+        self.message_count += len(new.rows)
+        self.token_count += new.tokens
+
+    def _turn(self, part: Part, first_seq: int, replaced_upto: int | None) -> dict[str, Any]:
+        given = {"usage": part.usage, "metadata": part.metadata, "extra": part.extra}
+        return {
+            "session_key": self.key,
+            "turn_no": self.turn_count,
+            "id": encode_id(part.id),
+            "kind": part.kind,
+            "first_seq": first_seq,
+            "last_seq": self.last_seq,
+            "replaced_upto": replaced_upto,
+            **{name: None if value is None else encode_json(value, name) for name, value in given.items()},
+            "created_at": part.created_at or self.now,
+        }
+
+    def flush(self, connection: sa.Connection) -> None:
+        """Write what waits."""
+        time = dialect.of(connection).time
+        for statement, rows in ((_insert_turn, self.turns), (_insert_message, self.messages)):
+            try:
+                statement.run_many(connection, [row | {"created_at": time(row["created_at"])} for row in rows])
+            except Exception as error:
+                if dialect.of(connection).is_duplicate(error):
+                    raise InvalidMessage(
+                        "id", f"two of session {self.key!r} have the same id: make them differ"
+                    ) from None
+                raise
+            rows.clear()
+
+    def counters(self) -> Mapping[str, Any]:
+        """Give what the session's row says of its messages."""
+        return {
+            "last_seq": self.last_seq,
+            "message_count": self.message_count,
+            "token_count": self.token_count,
+            "turn_count": self.turn_count,
+            "last_turn_no": self.turn_count,
+            "summary_turn": self.summary_turn,
+            "summarized_upto": self.summarized_upto,
+        }
+
+
+def land(
+    connection: sa.Connection,
+    now: datetime,
+    draft: Draft,
+    *,
+    ttl: timedelta | None,
+    counted: Callable[[Message], Message],
+) -> int | None:
+    """Write a session and tell how many messages it has; None, with nothing written, if its key is taken.
+
+    Wants a transaction that is rolled back when this raises.
+    """
+    if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
+        return None
+    landing = Landing(draft.key, now, counted)
+    for part in draft.parts():
+        landing.add(part)
+        if len(landing.messages) + len(landing.turns) >= PAGE:
+            landing.flush(connection)
+    landing.flush(connection)
+    if draft.extra:
+        encode_json(draft.extra, "extra")  # for the error that names the field
+    values = {
+        "created_at": draft.created_at or now,
+        "updated_at": draft.updated_at or now,
+        "last_consolidated": draft.last_consolidated,
+        "forked_from": sessions.encoded({"forked_from": draft.forked_from})["forked_from"],
+        "extra": draft.extra or None,
+        **landing.counters(),
+    }
+    connection.execute(sa.update(SESSION).where(SESSION.c.key == draft.key).values(values))
+    return landing.message_count
+
+
+def rehearse(draft: Draft, now: datetime) -> int:
+    """Do everything of `land` that needs no database: count the messages, and raise for what cannot be kept."""
+    sessions.encoded(draft.fields | {"forked_from": draft.forked_from})
+    encode_json(draft.extra, "extra")
+    landing = Landing(draft.key, now, lambda message: message)
+    for part in draft.parts():
+        landing.add(part)
+        landing.turns.clear()
+        landing.messages.clear()
+    return landing.message_count
+
+
+def is_there(stored: Iterable[Message], draft: Draft) -> bool:
+    """Tell whether a stored log begins with all messages of a draft, whatever their times and token counts."""
+    log = iter(stored)
+    return all(_same(next(log, None), message) for part in draft.parts() for message in part.messages)
+
+
+_PLACE: Final = {"seq", "turn_no", "created_at", "tokens"}
+
+
+def _same(stored: Message | None, message: Message) -> bool:
+    return stored is not None and stored.model_dump(exclude=_PLACE) == message.model_dump(exclude=_PLACE)

@@ -1,0 +1,207 @@
+"""nanobot's session files: JSON lines, in three generations and the Go port's, in and out, byte for byte.
+
+A time without a zone is this machine's, as nanobot writes it: run where nanobot ran, or set TZ. Its text is kept, and
+comes back as it was. Under `extra["nanobot"]` a session keeps its `key`, `generation` and `stem` (the file's name),
+the `metadata` line and the `provider_state` line (or, where they were written unlike nanobot does, their text under
+`metadata_line` and `provider_state_line`), and how many messages stood before them, if any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from lango_store.columns import checked_key
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange import files
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.nanobot_heads import HEADS, NAME, Head, is_kept, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_lines import STYLES, Style, known_role, message_from_text, moment
+from lango_store.interchange.nanobot_names import SUFFIX, decoded, file_name, key_of_name
+from lango_store.interchange.nanobot_writing import metadata_out, write
+from lango_store.model import Message
+
+__all__ = ["NAME", "file_name", "metadata_out", "rank", "read", "recognises", "title_of", "write"]
+
+_PAGE: Final = 200
+_COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
+
+
+def recognises(path: Path) -> bool:
+    """Take any file of JSON lines, damaged ones too; formats that are told by their first line are asked first."""
+    return path.suffix == SUFFIX
+
+
+def rank(path: Path) -> int:
+    """Read the names of today's nanobot first: where it left an older file behind, that one is out of date."""
+    return int(decoded(path.stem) is None)
+
+
+def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+    """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
+    survey = _surveyed(path)
+    if survey.bad and not survey.messages and not survey.heads:
+        first = survey.bad[0]
+        raise InvalidFile(path, f"holds no line that can be read; line {first.line}: {first.reason}")
+    skipped += survey.bad
+    return [_draft(path, survey, skipped)]
+
+
+@dataclass
+class _Line:
+    """A metadata or provider state line: its number, text and object, and how many messages stand before it."""
+
+    number: int
+    text: str
+    value: dict[str, Any]
+    after: int
+
+
+@dataclass
+class _Survey:
+    """What a first reading of a file tells: how many messages, which lines are bad, and the last of the other lines."""
+
+    messages: int = 0
+    heads: dict[Head, _Line] = field(default_factory=dict)
+    bad: list[Skipped] = field(default_factory=list)
+    sample: str = ""
+    ended: bool = True
+    state: object = None
+
+
+def _surveyed(path: Path) -> _Survey:
+    survey = _Survey(state=files.state(path))
+    for number, text, line in _lines(path, survey):
+        if isinstance(line, str):
+            survey.bad.append(Skipped(number, line))
+        elif (head := line.get("_type")) in HEADS:
+            if head in survey.heads:
+                survey.bad.append(Skipped(survey.heads[head].number, f"{head}: a later line says otherwise"))
+            survey.heads[head] = _Line(number, text, line, survey.messages)
+        else:
+            survey.messages += 1
+            survey.sample = survey.sample or text
+    return survey
+
+
+def _lines(path: Path, survey: _Survey | None = None) -> Iterator[tuple[int, str, dict[str, Any] | str]]:
+    """Read lines with their numbers: a text, and the object it says, or the reason why it says none."""
+    with files.reading(path) as file:
+        for number, raw in enumerate(file, 1):
+            if survey is not None:
+                survey.ended = raw.endswith(b"\n")
+            try:
+                text = raw.removesuffix(b"\n").decode()
+            except UnicodeDecodeError as error:
+                yield number, "", f"is no UTF-8 ({error.reason} at byte {error.start + 1})"
+                continue
+            if text.strip():
+                yield number, text, read_object(text)
+
+
+def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
+    head = survey.heads.get("metadata")
+    line = {} if head is None else head.value
+    generation = _generation(path, survey)
+    key = _key(path, line, generation)
+
+    def note(field: str, remedy: str) -> None:
+        if head is not None and field in line:
+            skipped.append(Skipped(head.number, f"{field} {_shown(line[field])}: {remedy}"))
+
+    metadata = metadata_of(line)
+    if metadata != line.get("metadata", {}):
+        note("metadata", "is no object that can be kept, {} instead")
+    consolidated = _consolidated(line, survey.messages)
+    if consolidated is None:
+        note("last_consolidated", f"is no count of these {survey.messages} messages, 0 instead")
+    times = {name: moment(line.get(name)) for name in ("created_at", "updated_at")}
+    for name, time in times.items():
+        if time is None:
+            note(name, "is no time, now instead")
+    if "key" in line and line["key"] != key:
+        note("key", f"is no key, {key!r} from the file's name instead")
+    return Draft(
+        key=key,
+        parts=lambda: _parts(path, survey, STYLES[generation], skipped),
+        fields={"metadata": metadata, "title": title_of(metadata)},
+        created_at=times["created_at"],
+        updated_at=times["updated_at"],
+        last_consolidated=consolidated or 0,
+        extra={NAME: _kept(path, key, generation, survey, times["updated_at"])},
+    )
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _generation(path: Path, survey: _Survey) -> str:
+    head = survey.heads.get("metadata")
+    if _COMPACT.match(survey.sample if head is None else head.text):
+        return "go"
+    if head is not None and "key" not in head.value and "last_consolidated" not in head.value:
+        return "g0"
+    line = {} if head is None else head.value
+    key = decoded(path.stem)
+    encoded = key is not None and line.get("key", key) == key
+    return "g2" if encoded or "last_archived" in line or "provider_state" in survey.heads else "g1"
+
+
+def _key(path: Path, line: dict[str, Any], generation: str) -> str:
+    for key in (line.get("key"), key_of_name(path.stem, generation)):
+        try:
+            return checked_key(key)  # type: ignore[arg-type] # what is no text is refused
+        except InvalidKey as error:
+            reason = error
+    raise InvalidFile(path, f"has no key that can be kept, in its metadata or its name: rename it ({reason})")
+
+
+def _consolidated(line: dict[str, Any], messages: int) -> int | None:
+    found = line.get("last_consolidated", 0)
+    return found if type(found) is int and 0 <= found <= messages else None
+
+
+def _kept(path: Path, key: str, generation: str, survey: _Survey, updated_at: datetime | None) -> dict[str, Any]:
+    kept: dict[str, Any] = {"key": key, "generation": generation, "stem": _printable(path.stem)}
+    for name, head in survey.heads.items():
+        exact = STYLES[generation].dumps(head.value) == head.text and is_kept(head.value)
+        kept |= {name: head.value} if exact else {f"{name}_line": head.text}
+        if head.after:
+            kept[f"{name}_after"] = head.after
+    if updated_at is not None:
+        kept["updated_at"] = updated_at.isoformat()
+    if not survey.ended:
+        kept["ended"] = False
+    return kept
+
+
+def _printable(stem: str) -> str:
+    return stem.encode("utf-8", "backslashreplace").decode()
+
+
+def _parts(path: Path, survey: _Survey, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
+    found = _messages(path, style, skipped)
+    while page := list(islice(found, _PAGE)):
+        yield Part(page)
+    if files.state(path) != survey.state:
+        raise InvalidFile(path, "changed while it was read: stop nanobot, then import again")
+
+
+def _messages(path: Path, style: Style, skipped: list[Skipped]) -> Iterator[Message]:
+    for number, text, line in _lines(path):
+        if isinstance(line, str) or line.get("_type") in HEADS:
+            continue
+        message, loss = message_from_text(text, line, style)
+        if loss is not None:
+            skipped.append(Skipped(number, loss))
+        elif not known_role(line):
+            skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is none of ours: kept as user"))
+        yield message

@@ -1,0 +1,200 @@
+"""One line of a nanobot file and one `Message`: each made of the other, so that the line comes back as it was.
+
+A field that has a column goes there; any other goes flat into `extra`, in its order, the text of `timestamp` too. Only
+where that does not give the line back, `extra["_nanobot"]` keeps what is missing: `keys`, the line's own order, and
+`values`, what a column holds otherwise; or the whole `line` as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lango_store.columns import encode_text
+from lango_store.errors import InvalidMessage
+from lango_store.model import Message, MessageRole, ToolCall
+from lango_store.operations.batches import batch
+
+KEPT: Final = "_nanobot"
+
+_ROLES: Final = frozenset(role.value for role in MessageRole)
+_TEXTS: Final = ("name", "tool_call_id")
+_FIRST: Final = ("role", "content", "timestamp")
+
+
+# Styles
+
+
+def _as_python(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if _is_unicode(text) else json.dumps(value)
+
+
+def _as_go(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    if not _is_unicode(text):
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
+        return False
+    return True
+
+
+def _local(moment: datetime) -> str:
+    try:
+        return moment.astimezone().replace(tzinfo=None).isoformat()
+    except (ValueError, OverflowError, OSError):  # before or after what this machine's clock can say
+        return moment.replace(tzinfo=None).isoformat()
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a generation of nanobot writes JSON and times."""
+
+    dumps: Callable[[Any], str]
+    stamp: Callable[[datetime], str]
+
+
+STYLES: Final = {
+    "g0": Style(json.dumps, _local),
+    "g1": Style(_as_python, _local),
+    "g2": Style(_as_python, _local),
+    "go": Style(_as_go, _utc),
+}
+
+
+def moment(text: object) -> datetime | None:
+    """Read a time, on this machine's clock if it names no zone, as nanobot writes it; None if it is no time."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return found.astimezone(UTC) if found is not None and 1 < found.year < 9999 else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+# In
+
+
+def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Message:
+    """Make a message of a line; a role that we do not know becomes `user`, and is kept beside it."""
+    message = _plain(line)
+    back = line_from_message(message, style)
+    if "timestamp" in line and style.dumps(back) == style.dumps(line):
+        return message
+    values = {
+        name: value for name, value in line.items() if name not in back or style.dumps(back[name]) != style.dumps(value)
+    }
+    message.extra[KEPT] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
+    return message
+
+
+def _plain(line: dict[str, Any]) -> Message:
+    """Read what fits our columns and `extra`."""
+    fields = {
+        name: value for name, value in line.items() if name != KEPT and (name not in _TEXTS or _is_kept(value, name))
+    }
+    fields["role"] = line["role"] if known_role(line) else MessageRole.USER.value
+    if "tool_calls" in line:
+        calls = line["tool_calls"]
+        fields["tool_calls"] = [call for call in calls if _is_call(call)] if isinstance(calls, list) else []
+        if not fields["tool_calls"]:
+            del fields["tool_calls"]
+    return Message.from_openai(fields, created_at=moment(line.get("timestamp")))
+
+
+def known_role(line: dict[str, Any]) -> bool:
+    """Tell whether a line's role is one of ours."""
+    role = line.get("role")
+    return isinstance(role, str) and role in _ROLES
+
+
+def _is_kept(value: object, name: str) -> bool:
+    try:
+        return isinstance(value, str) and encode_text(value, name) is not None
+    except InvalidMessage:
+        return False
+
+
+def _is_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict):
+        return False
+    return isinstance(call.get("id"), str) and isinstance(function.get("name"), str)
+
+
+def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Message, str | None]:
+    """Make a message of a line of a file, so that its text comes back exactly; with it, what could not be a value."""
+    message = message_from_line(line, style)
+    if style.dumps(line_from_message(message, style)) != text:
+        message.extra[KEPT] = {"line": text}
+    try:
+        batch([message])
+    except InvalidMessage as error:
+        content = message.content if isinstance(message.content, str) else None
+        bare = Message(role=message.role, content=content, created_at=message.created_at, extra={KEPT: {"line": text}})
+        return bare, f"kept as text only: {error}"
+    return message, None
+
+
+# Out
+
+
+def text_from_message(message: Message, style: Style) -> list[str]:
+    """Write a message as lines of a file, without their ends."""
+    kept = message.extra.get(KEPT)
+    if isinstance(kept, dict) and isinstance(kept.get("line"), str):
+        return [kept["line"]]
+    return [style.dumps(line) for line in lines_from_message(message, style)]
+
+
+def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str, Any]:
+    """Write a message as one line."""
+    kept = message.extra.get(KEPT)
+    kept = kept if isinstance(kept, dict) else {}
+    if isinstance(kept.get("line"), str):
+        found = json.loads(kept["line"])
+        return found if isinstance(found, dict) else {}
+    line = message.to_openai()
+    line["role"] = message.role.canonical.value
+    line.pop(KEPT, None)
+    if "timestamp" not in line and message.created_at is not None:
+        line["timestamp"] = style.stamp(message.created_at)
+    if isinstance(kept.get("keys"), list):
+        values = line | (kept["values"] if isinstance(kept.get("values"), dict) else {})
+        return {name: values[name] for name in kept["keys"] if name in values}
+    first = {name: line.pop(name) for name in _FIRST if name in line}
+    calls = {name: line.pop(name) for name in ("tool_calls", "tool_call_id", "name") if name in line}
+    return first | calls | line
+
+
+def lines_from_message(message: Message, style: Style = STYLES["g2"]) -> list[dict[str, Any]]:
+    """Write a message as lines: a tool's output that stands in a call gets a line of its own, as nanobot has it."""
+    line = line_from_message(message, style)
+    answered = [call for call in message.tool_calls if call.answered]
+    if not answered or KEPT in message.extra:
+        return [line]
+    if line["role"] != MessageRole.TOOL:
+        answer = {"role": "tool", "content": None} | {name: line[name] for name in ("timestamp",) if name in line}
+        return [line, *(answer | _answer(call) for call in answered)]
+    del line["tool_calls"]
+    if message.content is None:
+        return [line | _answer(call) for call in answered]
+    return [line | {name: value for name, value in _answer(answered[0]).items() if name not in line}]
+
+
+def _answer(call: ToolCall) -> dict[str, Any]:
+    output = call.output
+    text = output if isinstance(output, str | list) else json.dumps(output, ensure_ascii=False)
+    return {"content": text, "tool_call_id": call.id, "name": call.name}

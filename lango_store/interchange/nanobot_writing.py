@@ -1,0 +1,125 @@
+"""A draft as a nanobot file: what came from one goes back as it was, but for what has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+from lango_store.interchange import files
+from lango_store.interchange.draft import Draft
+from lango_store.interchange.nanobot_heads import NAME, Head, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_lines import STYLES, Style, lines_from_message, moment, text_from_message
+from lango_store.interchange.nanobot_names import file_name
+from lango_store.model import Message
+
+_METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
+
+
+def write(draft: Draft, folder: Path) -> Path:
+    """Write a session as the generation it came from, today's otherwise, and give the file's path.
+
+    A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and stays too.
+    """
+    found = draft.extra.get(NAME)
+    kept = found if isinstance(found, dict) else {}
+    generation = str(kept.get("generation"))
+    if generation not in STYLES:
+        generation = "g2"
+    style = STYLES[generation]
+    path = folder / file_name(draft.key, generation)
+    with files.writing(path) as file:
+        separator = b""
+        for text in _texts(draft, kept, style):
+            file.write(separator + text.encode())
+            separator = b"\n"
+        file.write(separator if kept.get("ended", True) else b"")
+    return path
+
+
+def _texts(draft: Draft, kept: dict[str, Any], style: Style) -> Iterator[str]:
+    heads = [(_place(kept, name), text) for name, text in _heads(draft, kept, style)]
+    for written, message in enumerate(_log(draft)):
+        while heads and heads[0][0] <= written:
+            yield heads.pop(0)[1]
+        yield from text_from_message(message, style)
+    for _, text in heads:
+        yield text
+
+
+def _log(draft: Draft) -> Iterator[Message]:
+    return (message for part in draft.parts() for message in part.messages)
+
+
+def _place(kept: dict[str, Any], name: Head) -> int:
+    place = kept.get(f"{name}_after")
+    return place if isinstance(place, int) else 0
+
+
+def _heads(draft: Draft, kept: dict[str, Any], style: Style) -> list[tuple[Head, str]]:
+    heads: list[tuple[Head, str]] = [("metadata", _metadata_text(draft, kept, style))]
+    if isinstance(kept.get("provider_state_line"), str):
+        heads.append(("provider_state", kept["provider_state_line"]))
+    elif isinstance(kept.get("provider_state"), dict):
+        heads.append(("provider_state", style.dumps(kept["provider_state"])))
+    return sorted(heads, key=lambda head: _place(kept, head[0]))
+
+
+def _metadata_text(draft: Draft, kept: dict[str, Any], style: Style) -> str:
+    """Give the metadata line as it came, but for what has changed in the store since."""
+    text = kept.get("metadata_line")
+    came = read_object(text) if isinstance(text, str) else kept.get("metadata")
+    if not isinstance(came, dict):
+        came = {}
+    line = _brought_up_to_date(draft, came, kept, style)
+    if isinstance(text, str) and style.dumps(line) == style.dumps(came):
+        return text
+    return style.dumps(line)
+
+
+def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any], style: Style) -> dict[str, Any]:
+    ours = kept.get("key") == draft.key  # else they were copied to a session with a life of its own
+    line = dict(came) if came else dict.fromkeys(_METADATA)
+    line["_type"] = "metadata"
+    if "key" in line:
+        line["key"] = draft.key
+    if not ours or moment(came.get("created_at")) is None:
+        line["created_at"] = _stamp(draft.created_at, style)
+    if not ours or _changed(draft.updated_at, kept.get("updated_at")):
+        line["updated_at"] = _stamp(draft.updated_at, style)
+    metadata = metadata_out(draft, came)
+    if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
+        line["metadata"] = metadata
+    consolidated = _consolidated_lines(draft, style)
+    if consolidated or "last_consolidated" in line:
+        line["last_consolidated"] = consolidated
+    return line
+
+
+def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
+    """Give the metadata of the store, and in it the title, where that was changed by itself."""
+    metadata = dict(draft.fields.get("metadata") or {})
+    title = draft.fields.get("title")
+    if title != title_of(metadata_of(came)):
+        metadata.pop("title", None)
+        metadata |= {} if title is None else {"title": title}
+    return metadata
+
+
+def _changed(time: datetime | None, imported: object) -> bool:
+    return time is not None and moment(imported) != time
+
+
+def _stamp(time: datetime | None, style: Style) -> str | None:
+    return None if time is None else style.stamp(time)
+
+
+def _consolidated_lines(draft: Draft, style: Style) -> int:
+    """Count the lines that a model no longer sees: those of consolidated messages, and of those before a summary."""
+    gone = takewhile(
+        lambda place: place[0] < draft.last_consolidated or place[1].seq <= draft.summarized_upto,
+        enumerate(_log(draft)),
+    )
+    return sum(len(lines_from_message(message, style)) for _, message in gone)

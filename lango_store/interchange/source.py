@@ -1,0 +1,59 @@
+"""A file that is read twice, once to examine it and once to hand out its messages, and must not change in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from lango_store.columns import checked_key
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.files import reading, state
+
+MAX_NAME: Final = 255
+"""The bytes that file systems give to a file's name."""
+
+
+class Source:
+    """A file and the state it was found in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found = state(path)
+
+    @contextmanager
+    def reading(self) -> Iterator[BinaryIO]:
+        """Open the file to read all of it; `InvalidFile` if it changed since it was found."""
+        with reading(self.path) as file:
+            yield file
+        self.check()
+
+    def check(self) -> None:
+        """Raise `InvalidFile` if somebody wrote to the file since it was found."""
+        if state(self.path) != self._found:
+            raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Give the lines that are not blank, with their numbers, from 1."""
+        with self.reading() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Read how a file begins; nothing of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def checked_file_key(path: Path, key: str) -> str:
+    """Give a session key back; `InvalidFile` if no session can have it."""
+    try:
+        return checked_key(key)
+    except InvalidKey as error:
+        raise InvalidFile(path, f"{error}: change it in the file") from error

@@ -1,0 +1,122 @@
+"""The way out: a stored session as a `Draft`, its parts rebuilt page by page over the caller's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store.columns import as_kept, decode_json, decode_time
+from lango_store.errors import DamagedMessage
+from lango_store.interchange.draft import Draft, Part
+from lango_store.model import Message
+from lango_store.operations import messages, sessions
+from lango_store.operations.messages import Range
+from lango_store.operations.sessions import SESSION, TURN
+
+PAGE: Final = 500
+_FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+
+
+def draft(connection: sa.Connection, now: datetime, key: str) -> Draft:
+    """Read a live session; its parts can be read as long as the connection shows the same moment."""
+    info = sessions.info(connection, now, key)
+    given = {name: getattr(info, name) for name in _FIELDS}
+    return Draft(
+        key=key,
+        parts=lambda: _parts(connection, now, key),
+        fields={name: value for name, value in given.items() if value not in (None, {}, [])},
+        created_at=info.created_at,
+        updated_at=info.updated_at,
+        last_consolidated=info.last_consolidated,
+        summarized_upto=info.summarized_upto,
+        forked_from=info.forked_from,
+        extra=_extra(connection, key),
+    )
+
+
+def log(connection: sa.Connection, now: datetime, key: str) -> Iterator[Message]:
+    """Read the messages of a session, a page of them in memory."""
+    for page in messages.pages(lambda chosen: messages.read(connection, now, key, chosen), Range(), PAGE):
+        yield from page
+
+
+def keys(connection: sa.Connection, now: datetime, user_id: str | None = None) -> Iterator[str]:
+    """Read the keys of live sessions, of a user or all, in their order."""
+    live = SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now)
+    query = sa.select(SESSION.c.key).where(live).order_by(SESSION.c.key).limit(PAGE)
+    if user_id is not None:
+        query = query.where(SESSION.c.user_id == user_id)
+    page = connection.execute(query).scalars().all()
+    while page:
+        yield from page
+        page = connection.execute(query.where(SESSION.c.key > page[-1])).scalars().all()
+
+
+def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
+    text = connection.execute(sa.select(as_kept(SESSION.c.extra)).where(SESSION.c.key == key)).scalar()
+    found = _json(key, "extra", text) or {}
+    return found if isinstance(found, dict) else {"extra": found}
+
+
+def _json(key: str, field: str, text: str | None) -> Any:
+    try:
+        return None if text is None else decode_json(text)
+    except ValueError as error:
+        raise DamagedMessage(key, 0, field, str(error)) from None
+
+
+def _parts(connection: sa.Connection, now: datetime, key: str) -> Iterator[Part]:
+    """Put turns and messages together again: a turn has what lies in its range, the rest belongs to none."""
+    waiting = _Log(log(connection, now, key))
+    for part, last_seq in _turns(connection, key):
+        yield from _loose(waiting.upto(part.first_seq - 1))
+        part.messages.extend(waiting.upto(last_seq))
+        yield part
+    yield from _loose(waiting.upto(messages.MAX_SEQ))
+
+
+class _Log:
+    """Messages that are taken by their seq."""
+
+    def __init__(self, found: Iterator[Message]) -> None:
+        self._found = found
+        self._next = next(found, None)
+
+    def upto(self, seq: int) -> Iterator[Message]:
+        while self._next is not None and self._next.seq <= seq:
+            message, self._next = self._next, next(self._found, None)
+            yield message
+
+
+def _loose(found: Iterator[Message]) -> Iterator[Part]:
+    while page := list(islice(found, PAGE)):
+        yield Part(page, first_seq=page[0].seq)
+
+
+def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
+    columns = [as_kept(column) for column in TURN.c]
+    query = sa.select(*columns).where(TURN.c.session_key == key).order_by(TURN.c.turn_no).limit(PAGE)
+    page = connection.execute(query).mappings().all()
+    while page:
+        for row in page:
+            yield _part(key, row), row["last_seq"]
+        page = connection.execute(query.where(TURN.c.turn_no > page[-1]["turn_no"])).mappings().all()
+
+
+def _part(key: str, row: sa.RowMapping) -> Part:
+    decoded = {
+        name: _json(key, f"{name} of turn {row['turn_no']}", row[name]) for name in ("usage", "metadata", "extra")
+    }
+    return Part(
+        messages=[],
+        kind=row["kind"],
+        id=row["id"],
+        **decoded,
+        created_at=decode_time(row["created_at"]),
+        first_seq=row["first_seq"],
+        replaced_upto=row["replaced_upto"],
+    )

@@ -1,0 +1,49 @@
+"""A store to import into, and files to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Clock
+from drafts import Given
+
+from lango_store import Store
+from lango_store.interchange import FORMATS, nanobot
+from lango_store.interchange.draft import Draft
+from lango_store.interchange.formats import Drafts
+
+
+@pytest.fixture
+def opened(url: str, clock: Clock) -> Iterator[Store]:
+    with Store(url, clock=clock) as store:
+        yield store
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a file of these lines: objects as nanobot writes them, text as it is."""
+
+    def make(*lines: Any, name: str = nanobot.file_name("telegram:1", "g2"), end: str = "\n") -> Path:
+        path = tmp_path / name
+        texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
+        path.write_bytes(("\n".join(texts) + end).encode())
+        return path
+
+    return make
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Make a file that is read as these drafts."""
+
+    def make(*drafts: Draft) -> Path:
+        monkeypatch.setitem(FORMATS, "given", Drafts(Given(*drafts)))
+        path = tmp_path / "one.given"
+        path.touch()
+        return path
+
+    return make

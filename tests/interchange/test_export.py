@@ -1,0 +1,96 @@
+"""Exporting, whatever the format: one moment of a session, whole or not at all."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from conftest import Clock
+from drafts import draft
+from factories import message, messages
+
+from lango_store import Store, interchange
+from lango_store.interchange import takeoff
+
+DATA = Path(__file__).parent.parent / "data"
+CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
+
+
+def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path, clock: Clock) -> None:
+    for number in range(3):
+        opened.create(f"k:{number}", user_id="ann" if number else "bob", messages=messages(1))
+    opened.create("old", user_id="ann", ttl=timedelta(hours=1))
+    clock.move(hours=2)
+
+    def exported(**chosen: Any) -> list[str]:
+        return [each.key for each in interchange.export(opened, tmp_path / "out", "nanobot", **chosen)]
+
+    assert exported(keys=["k:2", "k:0"]) == ["k:2", "k:0"]
+    assert exported(user_id="ann") == ["k:1", "k:2"]
+    assert exported(everything=True) == ["k:0", "k:1", "k:2"]
+    with pytest.raises(ValueError, match="export which sessions"):
+        exported()
+    with pytest.raises(ValueError, match="export which sessions"):
+        exported(user_id="ann", everything=True)
+
+
+def test_a_session_that_is_not_there_does_not_keep_the_others(opened: Store, tmp_path: Path) -> None:
+    opened.create("k")
+    missing, there = interchange.export(opened, tmp_path, "nanobot", keys=["missing", "k"])
+    assert "no session 'missing'" in str(missing.error)
+    assert missing.path is None
+    assert there.error is None
+
+
+def test_a_damaged_session_leaves_no_half_a_file(opened: Store, tmp_path: Path) -> None:
+    opened.create("k", messages=messages(3))
+    with opened.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE lango_message SET role = 'nobody' WHERE seq = 3"))
+    (report,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    assert "message 3 of session 'k' cannot be read" in str(report.error)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) -> None:
+    opened.create("k", messages=messages(1))
+    (first,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    (again,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    assert first == again
+    before = Path(str(first.path)).read_bytes()
+    opened.append_message("k", message("more"))
+    (other,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    assert "is there with other content" in str(other.error)
+    assert Path(str(first.path)).read_bytes() == before
+    assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
+
+
+def test_what_is_written_has_the_rights_of_any_new_file(opened: Store, tmp_path: Path) -> None:
+    opened.create("k")
+    (tmp_path / "usual").touch()
+    (done,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
+    assert Path(str(done.path)).stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    opened.create("k")
+    (report,) = interchange.export(opened, tmp_path / "file", "nanobot", keys=["k"])
+    assert "cannot be written" in str(report.error)
+
+
+def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
+    given(draft("k"))
+    with pytest.raises(ValueError, match=r"given can be imported only: export to one of .*nanobot"):
+        interchange.export(opened, ".", "given", everything=True)
+
+
+def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
+    opened.create("k", messages=messages(takeoff.PAGE + 1))
+    with opened._access.read() as connection:
+        parts = takeoff.draft(connection, opened._access.now(), "k").parts()
+        first = next(parts)
+        opened.append_message("k", message("later"))
+        assert sum(len(part.messages) for part in (first, *parts)) == takeoff.PAGE + 1

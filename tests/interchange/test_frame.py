@@ -1,0 +1,305 @@
+"""Importing and exporting, whatever the format: one transaction a file, nothing changed, everything told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from conftest import Clock
+from drafts import draft
+from factories import message, messages
+
+from lango_store import InvalidFile, Store, interchange
+from lango_store.errors import DatabaseUnavailable
+from lango_store.interchange import landing, takeoff
+from lango_store.interchange.draft import Draft, Part
+
+DATA = Path(__file__).parent.parent / "data"
+CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
+
+
+def rows(store: Store) -> list[Any]:
+    with store.engine.connect() as connection:
+        tables = ("lango_session", "lango_turn", "lango_message")
+        return [connection.execute(sa.text(f"SELECT * FROM {table} ORDER BY 1, 2")).all() for table in tables]
+
+
+def folder_with(tmp_path: Path, *names: str) -> Path:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    for name in names:
+        shutil.copy(DATA / name, folder)
+    return folder
+
+
+def test_a_second_run_imports_nothing_and_changes_nothing(opened: Store) -> None:
+    first = interchange.import_path(opened, DATA / "nanobot_g1")
+    before = rows(opened)
+    second = interchange.import_path(opened, DATA / "nanobot_g1")
+    assert sum(report.sessions for report in first) == 8
+    assert [report.keys for report in second] == [[]] * len(second)
+    there = [report.already_there for report in second]
+    assert there == [report.keys for report in first]
+    assert rows(opened) == before
+
+
+def test_a_session_that_went_on_since_is_there_already(opened: Store) -> None:
+    interchange.import_path(opened, CONVERSATION)
+    opened.append_message("telegram:12345678", message("and now?"))
+    (report,) = interchange.import_path(opened, CONVERSATION)
+    assert (report.already_there, report.collided, report.error) == (["telegram:12345678"], [], None)
+    assert opened.info("telegram:12345678").message_count == 7
+
+
+def test_another_session_under_the_key_collides_and_stays(opened: Store) -> None:
+    opened.create("telegram:12345678", title="mine", messages=[message("something else")])
+    before = rows(opened)
+    (report,) = interchange.import_path(opened, CONVERSATION)
+    assert (report.already_there, report.collided, report.error) == ([], ["telegram:12345678"], None)
+    assert (report.sessions, report.messages) == (0, 0)
+    assert rows(opened) == before
+
+
+def test_an_expired_session_under_the_key_collides_and_stays(opened: Store, clock: Clock) -> None:
+    opened.create("telegram:12345678", ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    (report,) = interchange.import_path(opened, CONVERSATION)
+    assert report.collided == ["telegram:12345678"]
+
+
+def test_a_file_that_grew_since_collides(opened: Store, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl")
+    interchange.import_path(opened, folder)
+    with (folder / "cli_direct.jsonl").open("a") as file:
+        file.write('{"role": "user", "content": "more", "timestamp": "2026-11-21T20:40:00"}\n')
+    (report,) = interchange.import_path(opened, folder)
+    assert report.collided == ["cli:direct"]
+
+
+def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(opened: Store, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "nanobot_g1/telegram_a_b.jsonl", "nanobot_g1/cli_direct.jsonl")
+    shutil.copy(folder / "telegram_a_b.jsonl", folder / "zz.jsonl")
+    (folder / "zz.jsonl").write_text((folder / "zz.jsonl").read_text() + "{}\n[\n")
+    (folder / "bad.jsonl").write_text("no\n")
+    before = rows(opened)
+    planned = interchange.import_path(opened, folder, dry_run=True)
+    assert rows(opened) == before
+    done = interchange.import_path(opened, folder)
+    assert all(report.dry_run for report in planned)
+    assert [report.model_copy(update={"dry_run": False}) for report in planned] == done
+    assert [(report.sessions, len(report.collided), len(report.skipped), bool(report.error)) for report in done] == [
+        (0, 0, 0, True),
+        (1, 0, 0, False),
+        (1, 0, 0, False),
+        (0, 1, 2, False),
+    ]
+
+
+def test_sources_are_never_changed(opened: Store, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g2/corrupt/all_bad.jsonl")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    interchange.import_path(opened, folder)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+
+
+def test_counters_say_what_landed(opened: Store, given: Any) -> None:
+    parts = [
+        Part([message("be brief", role="system", tokens=3)]),
+        Part(
+            [message("a", tokens=5), message("b", role="assistant", tokens=7)],
+            kind="turn",
+            id="t1",
+            usage={"input_tokens": 8},
+            metadata={"m": 1},
+            extra={"e": 1},
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+        Part([], kind="turn"),
+        Part([message("in short: a, b", role="assistant", tokens=2)], kind="compaction"),
+        Part([message("c")], kind="turn"),
+    ]
+    path = given(draft("k", *parts, last_consolidated=2, forked_from="j", fields={"agent_id": "me"}))
+    (report,) = interchange.import_path(opened, path)
+    info = opened.info("k")
+    assert (report.keys, report.messages, info.agent_id, info.forked_from) == (["k"], 5, "me", "j")
+    assert (info.last_seq, info.message_count, info.token_count, info.turn_count) == (6, 5, 17, 4)
+    assert (info.summary_turn, info.summarized_upto, info.last_consolidated) == (3, 3, 2)
+    assert [each.seq for each in opened.all_messages("k")] == [1, 2, 3, 5, 6]
+    assert [each for each in opened.examine() if each.name != "settings"] == []
+    session = opened.open("k")
+    assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
+    assert [(each.replaced_upto, len(each.summary)) for each in session.compactions()] == [(3, 1)]
+    assert (session.event_count(), session.total_usage()) == (4, {"input_tokens": 8})
+    assert session.save_turn([message("d")]).turn_no == 5
+    with opened.engine.connect() as connection:
+        assert connection.execute(
+            sa.text("SELECT turn_no, kind, first_seq, last_seq, replaced_upto FROM lango_turn ORDER BY turn_no")
+        ).all() == [
+            (1, "turn", 2, 3, None),
+            (2, "turn", 4, 3, None),
+            (3, "compaction", 5, 5, 3),
+            (4, "turn", 6, 6, None),
+            (5, "turn", 7, 7, None),
+        ]
+
+
+def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
+    long = [Part(messages(700)), Part(messages(900), kind="turn", id="long"), Part(messages(2))]
+    parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
+    interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
+    with opened._access.read() as connection:
+        back = takeoff.draft(connection, opened._access.now(), "k")
+        found = list(back.parts())
+    assert back.extra == {"given": {"a": "\0"}}
+    assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [
+        (None, None, 500, 1, None),
+        (None, None, 200, 501, None),
+        ("turn", "long", 900, 701, None),
+        (None, None, 2, 1601, None),
+        ("turn", "none", 0, 1603, None),
+        ("compaction", None, 1, 1604, 1602),
+        (None, None, 1, 1605, None),
+    ]
+    there = [each.content for part in found for each in part.messages]
+    assert there == [each.content for part in parts for each in part.messages]
+
+
+def test_a_message_id_that_is_twice_in_a_file_leaves_nothing_of_it(opened: Store, given: Any) -> None:
+    pages = [Part(messages(landing.PAGE)), Part([message("a", id="1")]), Part([message("b", id="1")])]
+    before = rows(opened)
+    (report,) = interchange.import_path(opened, given(draft("first", Part(messages(3))), draft("k", *pages)))
+    assert "the same id" in str(report.error)
+    assert (report.keys, report.messages) == ([], 0)
+    assert rows(opened) == before
+
+
+def test_a_part_that_cannot_be_read_leaves_nothing_of_its_file(opened: Store, given: Any) -> None:
+    def parts() -> Iterator[Part]:
+        yield Part(messages(landing.PAGE))
+        raise InvalidFile("one.given", "breaks off in the middle")
+
+    before = rows(opened)
+    (report,) = interchange.import_path(opened, given(Draft("k", parts)))
+    assert report.error == "one.given: breaks off in the middle"
+    assert rows(opened) == before
+
+
+def test_what_cannot_be_kept_leaves_nothing_of_its_file(opened: Store, given: Any) -> None:
+    bad = Part([message("fine"), message({1: "no text"})])
+    before = rows(opened)
+    for dry_run in (True, False):
+        (report,) = interchange.import_path(opened, given(draft("k", bad)), dry_run=dry_run)
+        assert str(report.error).startswith("content: ")
+    assert rows(opened) == before
+
+
+def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None:
+    with opened.engine.begin() as connection:
+        (report,) = interchange.import_path(opened.using(connection), CONVERSATION)
+        assert report.sessions == 1
+        connection.rollback()
+    assert opened.count() == 0
+
+
+def test_of_two_imports_at_once_one_makes_the_session(url: str) -> None:
+    together = Barrier(2)
+
+    def run_one() -> list[str]:
+        with Store(url) as store:
+            store.ping()
+            together.wait()
+            (report,) = interchange.import_path(store, CONVERSATION)
+            return report.keys or [*report.already_there, "twice"]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(run_one), pool.submit(run_one)]]
+    assert sorted(found) == [["telegram:12345678"], ["telegram:12345678", "twice"]]
+
+
+def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, clock: Clock) -> None:
+    ttl = timedelta(days=1)
+    with Store(url, clock=clock, default_ttl=ttl, token_counter=lambda each: len(str(each.content))) as store:
+        interchange.import_path(store, CONVERSATION)
+        info = store.info("telegram:12345678")
+        assert (info.expires_at, info.ttl_seconds) == (clock() + ttl, 86_400)
+        assert info.token_count == sum(each.tokens or 0 for each in store.all_messages("telegram:12345678")) > 0
+        (again,) = interchange.import_path(store, CONVERSATION)
+        assert again.already_there == ["telegram:12345678"]
+
+
+def test_a_large_file_is_held_a_page_at_a_time(opened: Store, tmp_path: Path) -> None:
+    def peak(lines: int) -> int:
+        path = tmp_path / f"{lines}.jsonl"
+        line = json.dumps({"role": "user", "content": "x" * 2_000, "timestamp": "2026-11-21T20:40:00"})
+        path.write_text(f"{line}\n" * lines)
+        tracemalloc.start()
+        try:
+            (report,) = interchange.import_path(opened, path)
+            assert report.messages == lines
+            interchange.export(opened, tmp_path / "out", "nanobot", keys=report.keys)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    assert peak(3_000) < 1.3 * peak(1_500)
+
+
+def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g1/golden.json")
+    (folder / ".hidden").touch()
+    (folder / "deeper").mkdir()
+    reports = interchange.import_path(opened, folder)
+    assert sorted((Path(each.path).name, each.format, each.error) for each in reports) == [
+        ("cli_direct.jsonl", "nanobot", None),
+        ("golden.json", None, None),
+    ]
+
+
+def test_with_a_format_only_its_files_are_read(opened: Store, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g1/golden.json")
+    assert [each.format for each in interchange.import_path(opened, folder, format="nanobot")] == ["nanobot"]
+
+
+def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    for name, reason in (("notes.txt", "no format recognises it"), ("missing", "is no file or folder")):
+        (report,) = interchange.import_path(opened, tmp_path / name)
+        assert reason in str(report.error)
+
+
+def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'foo' is no format: give one of "):
+        interchange.import_path(opened, tmp_path, format="foo")
+    with pytest.raises(ValueError, match="'foo' is no format: give one of "):
+        interchange.export(opened, tmp_path, "foo", everything=True)
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(opened: Store, tmp_path: Path) -> None:
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    (report,) = interchange.import_path(opened, tmp_path / "gone.jsonl", format="nanobot")
+    assert "cannot be read" in str(report.error)
+
+
+def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/nowhere/a.db") as store, pytest.raises(DatabaseUnavailable):
+        interchange.import_path(store, CONVERSATION)
+
+
+def test_a_name_that_is_no_text_is_told_all_the_same(opened: Store, tmp_path: Path) -> None:
+    good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
+    good.write_bytes(CONVERSATION.read_bytes())
+    bad.write_text("no\n")
+    reports = interchange.import_path(opened, tmp_path, format="nanobot")
+    assert [(report.keys, bool(report.error)) for report in reports] == [(["telegram:12345678"], False), ([], True)]
+    assert all(json.loads(report.model_dump_json())["path"].endswith(".jsonl") for report in reports)

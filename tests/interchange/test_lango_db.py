@@ -1,0 +1,290 @@
+"""lango's database: read as lango reads it, but for the order of mixed offsets, and never touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase
+from interchange.session_files import DATA, assert_only_our_errors, golden, messages
+
+from lango_store import Message, MessageRole, Store, ToolCall, interchange
+from lango_store.errors import InvalidFile
+from lango_store.interchange import lango
+from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.moments import nanoseconds
+
+FILE = DATA / "lango" / "lango.db"
+
+
+def read(path: Path) -> dict[str, Draft]:
+    return {draft.key: draft for draft in lango.read(path, [])}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy in a folder of its own."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return Path(shutil.copy(FILE, folder))
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def insert(id: int, **columns: Any) -> str:
+    """Say how to add a message to the session `partial`, which has none."""
+    values = {"id": id, "role": "user", "content": "x", "timestamp": "2026-04-01 10:00:00+00:00", "session_messages": 6}
+    row = {name: "NULL" if value is None else repr(value) for name, value in (values | columns).items()}
+    return f"INSERT INTO messages ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+
+
+def langos(message: Message) -> dict[str, Any]:
+    """Show a message as lango's golden has it, the time in nanoseconds."""
+    kept = message.extra["lango"]
+    return {
+        "role": kept.get("role", message.role.value),
+        "content": message.content,
+        "timestamp": nanoseconds(kept["timestamp"]),
+    }
+
+
+@pytest.mark.parametrize("key", golden("lango"))
+def test_a_draft_says_what_lango_says(key: str) -> None:
+    expected = golden("lango")[key]
+    draft = read(FILE)[key]
+    history = [message | {"timestamp": nanoseconds(message["timestamp"])} for message in expected["history"]]
+    assert [langos(message) for message in messages(draft)] == history
+    for ours, theirs in (("created_at", "createdAt"), ("updated_at", "updatedAt")):
+        assert nanoseconds(draft.extra["lango"][ours]) == nanoseconds(expected[theirs])
+
+
+def test_mixed_offsets_are_ordered_by_the_instant_then_by_row(copy: Path) -> None:
+    times = [
+        "2026-04-01 10:00:00.000000002+09:00",
+        "2026-04-01 01:00:00.000000001+00:00",
+        "2026-03-31 20:00:00.000000003-05:00",
+        "2026-04-01 01:00:00.000000001+00:00",
+        "0001-01-01 00:00:00+14:00",
+        "yesterday",
+        "9999-12-31 23:59:59-14:00",
+        "10000-01-01 00:00:00+00:00",
+    ]
+    change(copy, *(insert(100 + number, content=str(number), timestamp=time) for number, time in enumerate(times)))
+    found = messages(read(copy)["partial"])
+    assert [message.content for message in found] == ["4", "1", "3", "0", "2", "6", "5", "7"]
+    assert [message.extra["lango"]["timestamp"] for message in found] == [times[int(m.content)] for m in found]
+    assert found[1].created_at == datetime(2026, 4, 1, 1, tzinfo=UTC)
+    assert found[0].created_at is found[5].created_at is found[6].created_at is None
+
+
+def test_a_session_keeps_agent_model_metadata_and_channel() -> None:
+    draft = read(FILE)["telegram:123:456"]
+    assert draft.fields == {
+        "agent_id": "agent-1",
+        "model": "claude-sonnet-4",
+        "metadata": {"json": '{"a":[1,2]}', "user": "test", "유니코드": "값"},
+    }
+    assert draft.created_at == datetime(2026, 11, 21, 20, 39, 57, 537259, tzinfo=UTC)
+    kept = draft.extra["lango"]
+    assert (kept["channel_type"], kept["channel_id"]) == ("telegram", "123")
+    assert kept["updated_at"] == "2026-11-21 20:39:57.545040098+00:00"
+
+
+def test_tool_calls_keep_output_thought_and_signature() -> None:
+    _, asked, answered, *_ = messages(read(FILE)["telegram:123:456"])
+    assert (asked.author, answered.author) == ("lango-orchestrator", "tool")
+    assert asked.tool_calls == [
+        ToolCall(
+            id="call_1",
+            name="exec",
+            arguments='{"cmd":"ls"}',
+            extra={"thought": True, "thoughtSignature": "c2lnAP8="},
+        )
+    ]
+    assert not asked.tool_calls[0].answered
+    assert answered.tool_calls == [ToolCall(id="call_1", name="exec", arguments="", output='{"out":"file.txt"}')]
+
+
+def test_an_unknown_role_is_kept_as_user_and_told_of() -> None:
+    skipped: list[Skipped] = []
+    drafts = {draft.key: draft for draft in lango.read(FILE, skipped)}
+    (message,) = messages(drafts["empty"])
+    assert (message.role, message.extra["lango"]["role"]) == (MessageRole.USER, "weird")
+    assert [(each.line, "kept as user" in each.reason) for each in skipped] == [(22, True)]
+
+
+def test_a_message_without_a_time_is_as_old_as_its_session(url: str) -> None:
+    with Store(url) as store:
+        interchange.import_path(store, FILE)
+        (message,) = store.all_messages("zero-ts")
+        assert message.created_at == store.info("zero-ts").created_at
+
+
+def test_a_database_lands_in_a_store_once(url: str) -> None:
+    with Store(url) as store:
+        (report,) = interchange.import_path(store, FILE)
+        assert (report.format, report.error, report.sessions, report.messages) == ("lango", None, 8, 16)
+        assert [message.content for message in store.all_messages("same-ts")] == ["m4", "m5"]
+        assert store.info("telegram:123:456").agent_id == "agent-1"
+        assert store.all_messages("telegram:123:456")[2].tool_calls[0].output == '{"out":"file.txt"}'
+        (again,) = interchange.import_path(store, FILE)
+        assert (again.sessions, len(again.already_there), again.collided) == (0, 8, [])
+
+
+def test_what_came_from_lango_can_go_to_dive_and_shepherd(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        interchange.import_path(store, FILE)
+        for format in ("dive", "shepherd"):
+            done = interchange.export(store, tmp_path / format, format, keys=["telegram:123:456"])
+            assert [each.error for each in done] == [None]
+    dives = (tmp_path / "dive" / "telegram:123:456.jsonl").read_text().splitlines()
+    assert json.loads(dives[3])["data"]["messages"][0]["content"] == [
+        {"type": "tool_result", "tool_use_id": "call_1", "content": '{"out":"file.txt"}'}
+    ]
+
+
+@pytest.fixture(params=["closed", "closed in WAL mode", "open in WAL mode", "killed in WAL mode", "killed"])
+def source(request: pytest.FixtureRequest, copy: Path) -> Iterator[Path]:
+    """A database whose last message says "new", in each state that lango may leave it in."""
+    state = request.param
+    connection = sqlite3.connect(copy)
+    try:
+        if "WAL" in state:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(insert(100, content="new"))
+        connection.commit()
+        if state == "killed":
+            connection.execute("PRAGMA cache_size = 1")
+            connection.execute("UPDATE messages SET content = 'never committed'")
+            connection.execute("PRAGMA cache_spill = 1")
+            connection.execute(
+                "INSERT INTO secrets SELECT randomblob(16), hex(randomblob(9)), zeroblob(9000000), "
+                "'2026-01-01', '2026-01-01', 0, randomblob(16)"
+            )
+        if state.startswith("killed"):
+            copied = copy.parent.parent / "killed"
+            shutil.copytree(copy.parent, copied, ignore=shutil.ignore_patterns("*-shm"))
+            assert len(list(copied.iterdir())) == 2
+            yield copied / copy.name
+        elif state == "open in WAL mode":
+            assert Path(f"{copy}-wal").stat().st_size
+            yield copy
+        else:
+            connection.close()
+            yield copy
+    finally:
+        connection.close()
+
+
+def test_the_source_is_never_touched(source: Path) -> None:
+    def state() -> dict[str, tuple[bytes, int]]:
+        return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in source.parent.iterdir()}
+
+    before = state()
+    assert lango.recognises(source)
+    drafts = read(source)
+    assert [message.content for message in messages(drafts["partial"])] == ["new"]
+    assert [message.content for message in messages(drafts["same-ts"])] == ["m4", "m5"]
+    assert state() == before
+
+
+def test_a_database_that_is_written_to_while_it_is_read_is_an_error(copy: Path) -> None:
+    draft = read(copy)["same-ts"]
+    change(copy, insert(100))
+    with pytest.raises(InvalidFile, match="import again"):
+        messages(draft)
+
+
+def test_rows_that_cannot_be_kept_are_told_of_and_do_not_hide_the_others(copy: Path) -> None:
+    change(
+        copy,
+        "UPDATE sessions SET key = '' WHERE id = 1",
+        "UPDATE sessions SET agent_id = CAST(x'610062' AS TEXT), metadata = 'damaged' WHERE id = 2",
+        insert(100, tool_calls="damaged"),
+        insert(101, tool_calls='[{"id": 1}]'),
+        insert(102, session_messages=None),
+        insert(103, session_messages=99),
+        insert(104, author="a", tool_calls="null"),
+        "UPDATE messages SET content = CAST(x'ff' AS TEXT), author = CAST(x'ff' AS TEXT) WHERE id = 104",
+    )
+    skipped: list[Skipped] = []
+    drafts = {draft.key: draft for draft in lango.read(copy, skipped)}
+    assert sorted(each.line for each in skipped) == [1, 22, 100, 101, 102, 103]
+    assert len(drafts) == 7
+    assert (
+        drafts["empty"].extra["lango"] | {"agent_id": "a\0b", "metadata": "damaged"} == drafts["empty"].extra["lango"]
+    )
+    damaged, other, no_utf8 = messages(drafts["partial"])
+    assert (damaged.extra["lango"]["tool_calls"], other.extra["lango"]["tool_calls"]) == ("damaged", '[{"id": 1}]')
+    assert (no_utf8.content, no_utf8.extra["lango"]["author"]) == ("\udcff", "\udcff")
+
+
+def test_columns_that_came_later_are_kept_and_older_databases_are_read(copy: Path) -> None:
+    change(
+        copy,
+        "ALTER TABLE messages ADD COLUMN mood text DEFAULT 'good'",
+        "ALTER TABLE messages DROP COLUMN author",
+        "ALTER TABLE sessions DROP COLUMN channel_id",
+    )
+    message = messages(read(copy)["same-ts"])[0]
+    assert (message.author, message.extra["lango"]["mood"]) == (None, "good")
+
+
+@pytest.mark.parametrize("table", ["sessions", "messages"])
+def test_another_database_is_an_error_that_says_so(table: str, copy: Path) -> None:
+    change(copy, f"ALTER TABLE {table} RENAME TO other")
+    with pytest.raises(InvalidFile, match=f"no database of lango, {table} lacks"):
+        read(copy)
+
+
+def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: MakeDatabase) -> None:
+    assert lango.recognises(copy)
+    for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
+        assert not lango.recognises(other)
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+@pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + b"x" * 5_000, b"\0" * 100])
+def test_a_file_that_is_no_database_is_an_error(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "lango.db"
+    path.write_bytes(data)
+    with pytest.raises(InvalidFile):
+        read(path)
+    assert lango.recognises(path) is data.startswith(b"SQLite format 3\0")
+
+
+def test_a_name_with_signs_of_an_address_is_a_name(tmp_path: Path) -> None:
+    path = Path(shutil.copy(FILE, tmp_path / "a?mode=rwc#50%.db"))
+    assert len(read(path)) == 8
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_damaged_databases_give_our_errors_only(copy: Path) -> None:
+    with closing(sqlite3.connect(copy)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        for (name,) in names.fetchall():
+            if name not in ("sessions", "messages"):
+                connection.execute(f"DROP TABLE {name}")
+        connection.commit()
+        connection.execute("VACUUM")
+    assert_only_our_errors(lango.read, copy.read_bytes(), copy, rounds=300)
+
+
+def test_many_messages_of_a_session_are_handed_out_in_pages(copy: Path, make_database: MakeDatabase) -> None:
+    change(copy, *(insert(1_000 + number, content=str(number)) for number in range(1_050)))
+    assert {len(part.messages) for part in read(copy)["partial"].parts()} == {100, 50}
+    with Store(make_database()) as store:
+        interchange.import_path(store, copy)
+        assert [message.content for message in store.all_messages("partial")] == [str(n) for n in range(1_050)]

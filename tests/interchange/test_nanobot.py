@@ -1,0 +1,165 @@
+"""What nanobot's files say, in three generations and the Go port's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nanobot_files import DATA, G1, G2, HELLO, METADATA, exported, imported, seen
+
+from lango_store import MessageRole, Store, ToolCall, interchange
+from lango_store.interchange import nanobot
+from lango_store.interchange.nanobot_names import key_of_name
+
+
+@pytest.mark.parametrize("key", G2)
+def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) -> None:
+    golden = G2[key]
+    imported(opened, DATA / "nanobot_g2" / golden["filename"])
+    info = opened.info(key)
+    assert json.dumps(seen(opened, key)) == json.dumps(golden["messages"])
+    assert (info.metadata, info.last_consolidated) == (golden["metadata"], golden["last_consolidated"])
+    assert info.created_at == datetime.fromisoformat(golden["created_at"]).astimezone(UTC)
+    assert info.updated_at == datetime.fromisoformat(golden["updated_at"]).astimezone(UTC)
+    assert nanobot.file_name(key, "g2") == golden["filename"]
+
+
+def test_files_of_the_first_release_with_keys_are_read_as_nanobot_reads_them(opened: Store) -> None:
+    reports = interchange.import_path(opened, DATA / "nanobot_g1", format="nanobot")
+    keys = {key for report in reports for key in report.keys}
+    assert keys == {each["key"] for each in G1["list_sessions"]} | {"telegram:12345678"}
+    golden = G1["telegram:12345678"]
+    assert json.dumps(seen(opened, "telegram:12345678")) == json.dumps(golden["messages"])
+    assert opened.info("telegram:12345678").last_consolidated == golden["last_consolidated"]
+
+
+def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
+    golden = G1["telegram:12345678"]
+    imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
+    session = opened.open("telegram:12345678")
+    assert session.history(last=500, from_consolidated=True) == golden["history"]
+    assert session.history(last=1, from_consolidated=True) == golden["history_1"]
+    assert session.history(last=3, from_consolidated=True) == golden["history_3"]
+
+
+@pytest.mark.parametrize("key", [key for key in G2 if key != "telegram:12345678"])  # that one has images and commands
+def test_a_model_sees_what_todays_nanobot_shows_it(opened: Store, key: str) -> None:
+    imported(opened, DATA / "nanobot_g2" / G2[key]["filename"])
+    assert opened.open(key).history(from_consolidated=True) == G2[key]["history_default"]
+
+
+@pytest.mark.parametrize("key", G1["filenames"])
+def test_keys_become_names_as_nanobot_makes_them(key: str) -> None:
+    assert nanobot.file_name(key, "g1") == G1["filenames"][key]
+
+
+def test_the_oldest_files_have_their_key_in_their_name_only(opened: Store) -> None:
+    reports = interchange.import_path(opened, DATA / "nanobot_g0")
+    assert [report.keys for report in reports] == [["cli:direct"], ["telegram:12345678"], ["telegram:a:b"]]
+    assert [each["content"] for each in seen(opened, "telegram:12345678")] == [
+        "Hello 你好 🌍",
+        "Hi there!",
+        "weather?",
+        "",
+        "22.5C",
+        "22.5C.",
+    ]
+
+
+def test_the_go_ports_files_are_read(opened: Store) -> None:
+    imported(opened, DATA / "nanobot_go" / "telegram_12345678.jsonl")
+    info = opened.info("telegram:12345678")
+    assert (info.title, info.metadata, info.last_consolidated) == ("x", {"title": "x"}, 2)
+    assert info.updated_at == datetime(2026, 11, 21, 20, 36, 40, tzinfo=UTC)
+    assert opened.all_messages("telegram:12345678")[0].content == "Hello 你好 🌍 <b>&</b>"
+
+
+def test_tool_calls_are_ours_inside(opened: Store) -> None:
+    imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
+    asked, first = opened.all_messages("telegram:12345678")[3:5]
+    assert asked.tool_calls == [
+        ToolCall(id="call_1", name="get_weather", arguments='{"city": "NYC"}'),
+        ToolCall(id="call_2", name="get_time", arguments="{}"),
+    ]
+    assert (first.role, first.tool_call_id, first.name) == (MessageRole.TOOL, "call_1", "get_weather")
+
+
+def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Store) -> None:
+    imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
+    extras = [each.extra for each in opened.all_messages("telegram:12345678")]
+    assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
+    assert list(extras[3]) == ["timestamp", "reasoning_content", "thinking_blocks"]
+    assert [each for each in extras if "_nanobot" in each] == []
+
+
+def test_a_role_that_we_do_not_know_is_a_users_and_comes_back(
+    opened: Store, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = file(METADATA, HELLO, HELLO | {"role": "system_note"}, HELLO | {"role": None})
+    report = imported(opened, source)
+    assert [(each.line, each.reason) for each in report.skipped] == [
+        (3, 'role "system_note" is none of ours: kept as user'),
+        (4, "role null is none of ours: kept as user"),
+    ]
+    assert [each.role for each in opened.all_messages("telegram:1")] == [MessageRole.USER] * 3
+    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "key"),
+    [
+        ("telegram_a_b", METADATA | {"key": "telegram:a_b"}, "telegram:a_b"),
+        ("telegram_a_b", {k: v for k, v in METADATA.items() if k != "key"}, "telegram:a_b"),
+        ("telegram_a_b", METADATA | {"key": 7}, "telegram:a_b"),
+        ("telegram_a_b", METADATA | {"key": ""}, "telegram:a_b"),
+        ("telegram_a_b", METADATA | {"key": "x" * 513}, "telegram:a_b"),
+        ("telegram_a_b", HELLO, "telegram:a_b"),
+        ("telegram_a_b", {"_type": "metadata", "created_at": "2026-01-01T00:00:00"}, "telegram:a:b"),
+        ("dGVsZWdyYW06YTpi", HELLO, "telegram:a:b"),
+        ("dGVsZWdyYW06YTpj", METADATA | {"key": None}, "telegram:a:c"),
+        ("dGVsZWdyYW06YTpi=", HELLO, "dGVsZWdyYW06YTpi="),
+    ],
+)
+def test_the_metadata_decides_the_key_else_the_name(
+    opened: Store, file: Callable[..., Path], name: str, first: Any, key: str
+) -> None:
+    assert imported(opened, file(first, HELLO, name=f"{name}.jsonl")).keys == [key]
+
+
+@given(key=st.text(min_size=1, max_size=40))
+def test_names_of_today_give_their_key_back(key: str) -> None:
+    stem = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+    assert nanobot.file_name(key, "g2") == f"{stem}.jsonl"
+    assert key_of_name(stem, "g2") == key
+
+
+def test_todays_file_goes_before_the_one_it_left_behind(opened: Store, file: Callable[..., Path]) -> None:
+    file(METADATA | {"key": "Z:1"}, HELLO, name=nanobot.file_name("Z:1", "g1"))
+    path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=nanobot.file_name("Z:1", "g2"))
+    reports = interchange.import_path(opened, path.parent, format="nanobot")
+    assert [(report.keys, report.already_there) for report in reports] == [(["Z:1"], []), ([], ["Z:1"])]
+    assert opened.info("Z:1").message_count == 2
+
+
+def test_a_time_without_a_zone_is_this_machines(
+    opened: Store, file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = file(METADATA, HELLO, HELLO | {"timestamp": "2026-01-01T00:00:01+02:00"})
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        imported(opened, source)
+    time.tzset()
+    assert opened.info("telegram:1").created_at == datetime(2025, 12, 31, 15, tzinfo=UTC)
+    tokyo, told = opened.all_messages("telegram:1")
+    assert tokyo.created_at == datetime(2025, 12, 31, 15, 0, 1, tzinfo=UTC)
+    assert told.created_at == datetime(2025, 12, 31, 22, 0, 1, tzinfo=UTC)
+    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()

@@ -1,0 +1,178 @@
+"""nanobot's files come back byte for byte, whatever their lines hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase
+from hypothesis import given
+from hypothesis import strategies as st
+from nanobot_files import DATA, FILES, HELLO, METADATA, exported, imported
+
+from lango_store import Message, Store
+from lango_store.interchange import nanobot
+from lango_store.interchange.nanobot_lines import line_from_message, message_from_line
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_files_come_back_byte_for_byte_twice(make_database: MakeDatabase, tmp_path: Path, path: Path) -> None:
+    source = path
+    for number in range(2):
+        with Store(make_database()) as store:
+            key = imported(store, source).keys[0]
+            source = exported(store, tmp_path / str(number), key)
+        assert source.name == path.name
+        assert source.read_bytes() == path.read_bytes()
+
+
+ODD = {
+    "no timestamp": '{"role": "user", "content": "hi"}',
+    "null against absent": '{"role": "tool", "content": null, "timestamp": null, "name": null, "tool_calls": null}',
+    "no content": '{"role": "assistant", "timestamp": "2026-01-01T00:00:00"}',
+    "another order": '{"timestamp": "2026-01-01T00:00:00", "content": "x", "role": "user"}',
+    "no role": '{"content": "x"}',
+    "empty": "{}",
+    "role of the model": '{"role": "model", "content": "x", "timestamp": "1"}',
+    "bad calls": '{"role": "assistant", "content": null, "tool_calls": [1, {"id": null, "function": {}}, {}]}',
+    "calls that are none": '{"role": "assistant", "content": null, "tool_calls": "x"}',
+    "call in another order": '{"role": "assistant", "content": "", "tool_calls": '
+    '[{"type": "function", "id": "1", "function": {"arguments": "{}", "name": "f"}, "index": 0}]}',
+    "arguments that are no text": '{"role": "assistant", "content": "", "tool_calls": '
+    '[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}',
+    "our own name": '{"role": "user", "content": "x", "_nanobot": {"line": "y"}, "timestamp": "2026-01-01T00:00:00"}',
+    "our columns": '{"role": "user", "content": "x", "id": 7, "author": "a", "tokens": -1, "seq": "x", "extra": 1}',
+    "numbers": '{"role": "user", "content": 1.50, "a": 1e5, "b": -0, "c": 1E400, "d": 12345678901234567890123}',
+    "not a number": '{"role": "user", "content": NaN, "timestamp": "2026-01-01T00:00:00"}',
+    "NUL": '{"role": "tool", "content": "\\u0000", "tool_call_id": "a\\u0000", "name": "b\\u0000"}',
+    "lone surrogate": '{"role": "tool", "content": "\\ud83d", "tool_call_id": "\\udc00", "\\ud83d": 1}',
+    "pair as escapes": '{"role": "user", "content": "\\ud83c\\udf0d", "timestamp": "2026-01-01T00:00:00"}',
+    "spaces": '  {"role":"user",  "content":"x"}\t',
+    "carriage return": '{"role": "user", "content": "x", "timestamp": "2026-01-01T00:00:00"}\r',
+    "a key twice": '{"role": "user", "content": "x", "content": "y"}',
+    "separators": '{"role": "user", "content": "\u2028\x7f\x85", "timestamp": "2026-01-01T00:00:00"}',
+    "deep": '{"role": "user", "content": ' + "[" * 199 + "]" * 199 + ', "timestamp": "x"}',
+    "deep and unknown": '{"role": "user", "content": "x", "unknown": ' + "[" * 200 + "]" * 200 + "}",
+    "another type": '{"_type": "marker", "at": 1}',
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_odd_lines_come_back_byte_for_byte(opened: Store, file: Callable[..., Path], tmp_path: Path, text: str) -> None:
+    source = file(METADATA, text, HELLO)
+    report = imported(opened, source)
+    assert report.messages == 2
+    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_odd_lines_of_the_go_port_come_back_byte_for_byte(
+    opened: Store, file: Callable[..., Path], tmp_path: Path, text: str
+) -> None:
+    go = (DATA / "nanobot_go" / "telegram_12345678.jsonl").read_text().splitlines()
+    source = file(go[0], text, *go[1:], name="telegram_12345678.jsonl")
+    imported(opened, source)
+    assert exported(opened, tmp_path, "telegram:12345678").read_bytes() == source.read_bytes()
+
+
+def test_where_the_metadata_stands_comes_back(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+    state = {"_type": "provider_state", "state": {"a": 1.5}}
+    for number, made in enumerate(
+        (
+            file(METADATA, state, HELLO, end=""),
+            file(HELLO, METADATA | {"key": "telegram:2"}, name=nanobot.file_name("telegram:2", "g2")),
+            file(state, HELLO, METADATA | {"key": "telegram:3"}, HELLO, name=nanobot.file_name("telegram:3", "g2")),
+        ),
+        start=1,
+    ):
+        imported(opened, made)
+        assert exported(opened, tmp_path, f"telegram:{number}").read_bytes() == made.read_bytes()
+
+
+def test_the_archive_count_of_today_comes_back(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+    metadata = {**METADATA, "last_archived": 1, "last_consolidated": 1}
+    metadata["last_consolidated"] = metadata.pop("last_consolidated")
+    source = file(metadata, HELLO, HELLO)
+    imported(opened, source)
+    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+calls = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.text() | values,
+            "type": st.just("function") | values,
+            "function": st.fixed_dictionaries({"name": st.text(), "arguments": st.text() | values}) | values,
+        },
+        optional={"extra_content": values},
+    )
+    | values,
+    max_size=3,
+)
+optional: dict[str, st.SearchStrategy[Any]] = {
+    "role": st.sampled_from(["user", "assistant", "tool", "system", "model", "system_note"]) | values,
+    "content": values,
+    "timestamp": st.datetimes().map(datetime.isoformat) | values,
+    "tool_calls": calls | values,
+    "tool_call_id": st.text() | values,
+    "name": st.text() | values,
+    "tools_used": st.lists(st.text()),
+    "_nanobot": values,
+    "id": values,
+    "created_at": values,
+}
+messages = st.builds(
+    lambda known, unknown, order: dict(sorted({**unknown, **known}.items(), key=lambda item: order.get(item[0], 0.5))),
+    st.fixed_dictionaries({}, optional=optional),
+    st.dictionaries(st.text(), values, max_size=2),
+    st.fixed_dictionaries({name: st.floats(0, 1) for name in optional}),
+).filter(lambda line: line.get("_type") not in ("metadata", "provider_state"))
+
+
+def written(line: Any, style: str) -> str:
+    if style == "go":
+        text = json.dumps(line, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return json.dumps(line, ensure_ascii=style == "g0")
+
+
+@given(
+    conversation=st.lists(messages, max_size=5),
+    metadata=st.dictionaries(st.text(), values, max_size=3),
+    state=st.none() | values,
+    style=st.sampled_from(["g0", "g1", "g2", "go"]),
+)
+def test_any_conversation_survives_byte_for_byte(
+    url: str, tmp_path_factory: pytest.TempPathFactory, conversation: Any, metadata: Any, state: Any, style: str
+) -> None:
+    head: dict[str, Any] = METADATA | {"metadata": metadata, "last_consolidated": len(conversation)}
+    if style == "g0":
+        head = {name: head[name] for name in ("_type", "created_at", "updated_at", "metadata")}
+    heads = [head] if state is None else [head, {"_type": "provider_state", "state": state}]
+    text = "".join(f"{written(line, style)}\n" for line in [*heads, *conversation])
+    folder = tmp_path_factory.mktemp("any")
+    path = folder / nanobot.file_name("telegram:1", style)
+    path.write_bytes(text.encode())
+    with Store(url) as store:
+        report = imported(store, path)
+        assert report.messages == len(conversation)
+        back = exported(store, folder, "telegram:1")
+        store.delete("telegram:1")
+    assert back.read_bytes().decode() == text
+
+
+@given(line=messages)
+def test_any_line_survives_as_a_message(line: dict[str, Any]) -> None:
+    made = message_from_line(line)
+    stored = Message.model_validate_json(made.model_dump_json())
+    stored.created_at = stored.created_at or datetime(2026, 1, 1, tzinfo=UTC)
+    assert json.dumps(line_from_message(stored)) == json.dumps(line)

@@ -1,0 +1,287 @@
+"""Shepherd's session files: a list of messages with their tokens, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase
+from hypothesis import given
+from hypothesis import strategies as st
+from interchange.session_files import DATA, assert_only_our_errors, carried, messages
+
+from lango_store import Message, MessageRole, Store, ToolCall, interchange
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange import shepherd
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.json_text import JsonMembers
+
+FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
+
+
+def read(path: Path) -> Draft:
+    (draft,) = shepherd.read(path, [])
+    return draft
+
+
+def session(*sent: dict[str, Any], **members: Any) -> dict[str, Any]:
+    def last(role: str) -> int:
+        return max((index for index, message in enumerate(sent) if message.get("role") == role), default=-1)
+
+    return {
+        "last_assistant_message_index": last("assistant"),
+        "last_user_message_index": last("user"),
+        "messages": list(sent),
+        "model": "gpt-x",
+        "provider": "openai",
+        "timestamp": "2026-11-21T20:43:13",
+        "version": 1,
+    } | members
+
+
+def written(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def file(folder: Path, value: Any) -> Path:
+    path = folder / ".shepherd_session.openai.json"
+    path.write_text(value if isinstance(value, str) else written(value))
+    return path
+
+
+def test_a_draft_says_what_the_file_says() -> None:
+    draft = read(FILE)
+    assert shepherd.recognises(FILE)
+    assert (draft.key, draft.fields) == ("shepherd:openai", {"model": "gpt-x"})
+    assert draft.updated_at == datetime(2026, 11, 21, 20, 43, 13).astimezone(UTC)
+    found = messages(draft)
+    assert [(message.role.value, message.content, message.tokens) for message in found] == [
+        ("user", "hello 你好 <b>", 5),
+        ("assistant", "", 9),
+        ("tool", "a.txt", 3),
+        ("function", "legacy", 2),
+        ("user", "[context] q", 7),
+    ]
+    assert found[1].tool_calls == [ToolCall(id="call_1", name="ls", arguments="{}")]
+    assert (found[2].tool_call_id, found[2].name) == ("call_1", "ls")
+
+
+def test_a_file_comes_out_as_it_came_in(tmp_path: Path) -> None:
+    out = shepherd.write(read(FILE), tmp_path)
+    assert out == tmp_path / FILE.name
+    assert out.read_bytes() == FILE.read_bytes()
+
+
+def test_a_file_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+    assert carried(make_database, FILE, tmp_path, "shepherd").read_bytes() == FILE.read_bytes()
+
+
+def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+    path = file(
+        tmp_path,
+        session(
+            {"role": "oracle", "content": None, "tokens": -1, "tool_name": "a\0", "tool_call_id": ""},
+            {"role": "assistant", "content": [1.0], "tool_calls_json": '[{"parts": [1]}]'},
+            {
+                "role": "assistant",
+                "content": "",
+                "tokens": 0,
+                "tool_calls_json": '[ {"id":"c","function":{"name":"f"}}]',
+            },
+            {"content": "\0", "tokens": True},
+            model="",
+            more={"b": [], "a": {}},
+            timestamp="yesterday",
+        ),
+    )
+    assert carried(make_database, path, tmp_path / "out", "shepherd").read_text() == path.read_text()
+
+
+def test_a_store_counts_the_tokens(url: str) -> None:
+    with Store(url) as store:
+        interchange.import_path(store, FILE)
+        assert store.info("shepherd:openai").token_count == 26
+
+
+def test_tool_calls_of_another_form_are_kept_as_text(tmp_path: Path) -> None:
+    texts = [
+        "nonsense",
+        "[]",
+        '{"a":1}',
+        "[1]",
+        '[{"functionCall":{"name":"ls"}}]',
+        '[{"id":1,"function":{"name":"f"}}]',
+    ]
+    said = session(*({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text} for text in texts))
+    path = file(tmp_path, said)
+    draft = read(path)
+    assert [message.tool_calls for message in messages(draft)] == [[]] * len(texts)
+    assert shepherd.write(draft, tmp_path / "out").read_text() == path.read_text()
+
+
+def test_tool_calls_that_shepherd_spaced_otherwise_are_calls_and_keep_their_text(tmp_path: Path) -> None:
+    text = '[{"function": {"arguments": "{}", "name": "ls"}, "id": "c", "type": "function"}]'
+    path = file(tmp_path, session({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text}))
+    draft = read(path)
+    assert messages(draft)[0].tool_calls == [ToolCall(id="c", name="ls", arguments="{}")]
+    assert shepherd.write(draft, tmp_path / "out").read_text() == path.read_text()
+
+
+def test_an_unknown_role_is_kept_as_user_and_told_of(tmp_path: Path) -> None:
+    skipped: list[Skipped] = []
+    (draft,) = shepherd.read(file(tmp_path, session({"role": "oracle", "content": "x", "tokens": 1})), skipped)
+    assert messages(draft)[0].role is MessageRole.USER
+    assert [(each.line, "oracle" in each.reason) for each in skipped] == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (session(version=2), "version 2"),
+        (session(version=True), "version True"),
+        (session(version=None), "version None"),
+        (session(provider=None), "provider"),
+        (session(provider="x" * 600), "key"),
+        (session(messages={}), "stands where"),
+        (session(messages=[1]), "among the messages"),
+        ({"version": 1, "provider": "x"}, "no messages"),
+        ([], "stands where"),
+        ("", "the end"),
+        ("{", "no session"),
+        (written(session()) + "}", "goes on"),
+        ('{"messages":[],"messages":[],"version":1,"provider":"x"}', "twice"),
+        ('{"messages":[],"version":1,"provider":"x","a":NaN}', "NaN"),
+        ('{"messages":[],"version":1,"provider":"x","a":1e999}', "1e999"),
+        ('{"messages":' + "[" * 100_000, "nested"),
+    ],
+)
+def test_a_damaged_file_is_an_error_and_left_alone(damage: Any, reason: str, tmp_path: Path) -> None:
+    path = file(tmp_path, damage)
+    before = path.read_bytes()
+    with pytest.raises(InvalidFile, match=reason):
+        read(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_utf8_is_an_error(tmp_path: Path) -> None:
+    path = file(tmp_path, "{}")
+    path.write_bytes(FILE.read_bytes().replace("你".encode(), b"\xff"))
+    with pytest.raises(InvalidFile, match="utf-8"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("provider", "name"),
+    [("openai", "openai"), ("local/llama 3.1:8b", "local-llama-3.1-8b"), ("é", "--"), ("", "")],
+)
+def test_the_file_is_named_after_the_provider(provider: str, name: str, tmp_path: Path) -> None:
+    draft = read(file(tmp_path, session(provider=provider)))
+    assert draft.key == f"shepherd:{provider}"
+    assert shepherd.write(draft, tmp_path / "out").name == f".shepherd_session.{name}.json"
+    assert shepherd.recognises(tmp_path / "out" / f".shepherd_session.{name}.json")
+    assert not shepherd.recognises(tmp_path / "session.json")
+
+
+def test_a_key_that_is_too_long_for_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidKey, match="too long"):
+        shepherd.write(Draft("x" * 300, lambda: iter(())), tmp_path)
+
+
+def test_what_changed_since_is_written(tmp_path: Path) -> None:
+    draft = read(FILE)
+    draft.fields, draft.updated_at = {"model": "gpt-y"}, datetime(2027, 1, 2, 3, 4, 5, 678).astimezone(UTC)
+    out = json.loads(shepherd.write(draft, tmp_path).read_text())
+    assert (out["model"], out["timestamp"]) == ("gpt-y", "2027-01-02T03:04:05")
+
+
+def test_messages_made_elsewhere_go_out_as_shepherd_has_them(tmp_path: Path) -> None:
+    made = [
+        Message(role="developer", content="be brief"),
+        Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments={"a": 1})], tokens=4),
+        Message(role="tool", content="ok", tool_calls=[ToolCall(id="c", name="ls", output="ok")], tokens=2),
+        Message(role="assistant", content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+        Message(role="user", content={"a": 1}),
+    ]
+    out = json.loads(shepherd.write(Draft("kernel", lambda: iter([Part(made)])), tmp_path).read_text())
+    assert out == {
+        "last_assistant_message_index": 3,
+        "last_user_message_index": 4,
+        "messages": [
+            {"role": "system", "content": "be brief", "tokens": 0},
+            {
+                "role": "assistant",
+                "content": "",
+                "tokens": 4,
+                "tool_calls_json": '[{"id":"c","type":"function","function":{"name":"ls","arguments":"{\\"a\\": 1}"}}]',
+            },
+            {"role": "tool", "content": "ok", "tokens": 2, "tool_call_id": "c", "tool_name": "ls"},
+            {"role": "assistant", "content": "a\n\nb", "tokens": 0},
+            {"role": "user", "content": '{"a": 1}', "tokens": 0},
+        ],
+        "model": "",
+        "provider": "kernel",
+        "timestamp": "",
+        "version": 1,
+    }
+
+
+def test_a_large_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        path = file(tmp_path, session(*({"role": "user", "content": "x" * 5_000, "tokens": 1} for _ in range(count))))
+        tracemalloc.start()
+        try:
+            assert sum(len(part.messages) for part in read(path).parts()) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    assert peak(3_000) < 1.5 * peak(1_000)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+shepherds_messages = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "user", "assistant", "tool", "function", "oracle"]),
+        "content": st.text() | json_values,
+        "tokens": st.integers(),
+    },
+    optional={
+        "tool_name": st.text(max_size=3),
+        "tool_call_id": st.text(max_size=3),
+        "tool_calls_json": json_values.map(json.dumps) | st.text(),
+        "pre_injection_content": st.text(),
+    },
+)
+
+
+@given(st.lists(shepherds_messages, max_size=5), st.text(max_size=3), json_values)
+def test_any_session_of_shepherd_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, sent: Any, model: str, more: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("shepherd")
+    path = file(folder, session(*sent, model=model, zzz=more, aaa=more))
+    assert shepherd.write(read(path), folder / "out").read_bytes() == path.read_bytes()
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values, max_size=5), st.integers(0, 4) | st.none())
+def test_members_are_read_as_a_whole_parser_reads_them(value: dict[str, Any], indent: int | None) -> None:
+    members = JsonMembers(io.StringIO(json.dumps(value, indent=indent)))
+    found = [
+        (name, list(members.elements()) if isinstance(value[name], list) else members.value())
+        for name in members.names()
+    ]
+    assert found == list(value.items())
+
+
+def test_damaged_files_give_our_errors_only(tmp_path: Path) -> None:
+    assert_only_our_errors(shepherd.read, FILE.read_bytes(), tmp_path / FILE.name, rounds=500, write=shepherd.write)
