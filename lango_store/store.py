@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
-from time import perf_counter, sleep
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store import dialect
+from lango_store import upkeep
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
-from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage, LangoStoreError, SchemaOutOfDate, SessionExpired, SessionNotFound
+from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
-from lango_store.operations import appends, examination, expiry, sessions, stats
+from lango_store.operations import appends, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
@@ -368,36 +364,7 @@ class Store:
 
         With `repair` mends what can be mended without guessing, and says so in the findings.
         """
-        from lango_store import schema  # Alembic, which only who examines or migrates should wait for
-
-        try:
-            with self._access.read() as connection:
-                missing = examination.missing_tables(connection)
-        except SchemaOutOfDate as error:
-            return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
-        if missing:
-            detail = f"{', '.join(missing)} not there, though the schema is at its revision"
-            return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
-        found: list[Finding] = []
-        for check in examination.checks():
-            try:
-                with self._access.read() as connection:
-                    found += check(connection)
-            except LangoStoreError as error:
-                remedy = "mend what stands above first"
-                found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
-        indexes = {finding.subject for finding in found if finding.name == "missing index"}
-        for difference in schema.check(self.engine):
-            if not any(index in difference for index in indexes):
-                remedy = "compare with what `lango-store db sql --from base` prints"
-                found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
-        for finding in found if repair else ():
-            try:
-                with self._access.write() as connection:
-                    finding.repaired = examination.repair(connection, finding)
-            except LangoStoreError as error:
-                finding.remedy = f"could not be repaired: {error}"
-        return found
+        return upkeep.examine(self._access, repair=repair)
 
     # Expiry
 
@@ -425,7 +392,7 @@ class Store:
         """
         moment = self._access.now() if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
-        return self._purge(policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        return upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
 
     def delete_where(
         self,
@@ -442,71 +409,16 @@ class Store:
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError("delete which sessions? Give user_id, agent_id or key_prefix")
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        return self._purge(policy, self._access.now(), batch_size).sessions
+        return upkeep.purge(self._access, policy, self._access.now(), batch_size).sessions
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Bring a session back from an archive, without a TTL unless one is given; the archive keeps it too.
 
         `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
         """
-        from lango_store.archive import Archive  # sqlite-utils, which only archives need
-
-        now = self._access.now()
-        with Archive(archive) as opened, self._access.write() as connection:
-            opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
-            return log.load(connection, now, key)
+        return upkeep.restore(self._access, archive, key, ttl)
 
     # Steps of more than one verb
-
-    def _purge(
-        self,
-        policy: Policy,
-        now: datetime,
-        batch_size: int,
-        limit: int | None = None,
-        archive: str | Path | None = None,
-        on_batch: Callable[[ExpiryReport], None] | None = None,
-        dry_run: bool = False,
-    ) -> ExpiryReport:
-        if not 1 <= batch_size <= expiry.MAX_BATCH:
-            raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit={limit} is negative: give the most sessions to purge")
-        started = perf_counter()
-        report = ExpiryReport(dry_run=dry_run)
-        reasons, narrowed = policy.reasons(now), policy.narrowed()
-        if dry_run:
-            with self._access.read() as connection:
-                report.sessions, report.messages, report.oldest = expiry.preview(
-                    connection, reasons, narrowed, limit, 10
-                )
-            report.seconds = perf_counter() - started
-            return report
-        with ExitStack() as stack:
-            keep = None
-            if archive is not None:
-                from lango_store.archive import Archive  # sqlite-utils, which only archives need
-
-                keep = partial(stack.enter_context(Archive(archive, create=True)).keep, now=now)
-            for reason in reasons:
-                while limit is None or report.sessions < limit:
-                    most = batch_size if limit is None else min(batch_size, limit - report.sessions)
-                    began = perf_counter()
-                    with self._access.write() as connection:
-                        gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
-                    if not gone.sessions:
-                        break
-                    sleep((perf_counter() - began) * dialect.of(self.engine).purge_pause)
-                    report.sessions += gone.sessions
-                    report.messages += gone.messages
-                    if gone.bytes_freed is not None:
-                        report.bytes_freed = (report.bytes_freed or 0) + gone.bytes_freed
-                    report.batches += 1
-                    report.seconds = perf_counter() - started
-                    if on_batch is not None:
-                        on_batch(report)
-        report.seconds = perf_counter() - started
-        return report
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, *values: Any) -> New:
         names = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")

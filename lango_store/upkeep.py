@@ -1,0 +1,112 @@
+"""What keeps a store tidy: purges in batches, sessions back from an archive, and the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from time import perf_counter, sleep
+
+from lango_store import dialect
+from lango_store.access import Access
+from lango_store.columns import checked_key
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.model import ExpiryReport, Finding, Session
+from lango_store.operations import examination, expiry, messages, sessions
+from lango_store.operations.expiry import Policy
+
+
+def purge(
+    access: Access,
+    policy: Policy,
+    now: datetime,
+    batch_size: int,
+    limit: int | None = None,
+    archive: str | Path | None = None,
+    on_batch: Callable[[ExpiryReport], None] | None = None,
+    dry_run: bool = False,
+) -> ExpiryReport:
+    """Purge what a policy names, a batch a transaction, and tell what was done."""
+    if not 1 <= batch_size <= expiry.MAX_BATCH:
+        raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit} is negative: give the most sessions to purge")
+    started = perf_counter()
+    report = ExpiryReport(dry_run=dry_run)
+    reasons, narrowed = policy.reasons(now), policy.narrowed()
+    if dry_run:
+        with access.read() as connection:
+            report.sessions, report.messages, report.oldest = expiry.preview(connection, reasons, narrowed, limit, 10)
+        report.seconds = perf_counter() - started
+        return report
+    with ExitStack() as stack:
+        keep = None
+        if archive is not None:
+            from lango_store.archive import Archive  # sqlite-utils, which only archives need
+
+            keep = partial(stack.enter_context(Archive(archive, create=True)).keep, now=now)
+        for reason in reasons:
+            while limit is None or report.sessions < limit:
+                most = batch_size if limit is None else min(batch_size, limit - report.sessions)
+                began = perf_counter()
+                with access.write() as connection:
+                    gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
+                if not gone.sessions:
+                    break
+                sleep((perf_counter() - began) * dialect.of(access.engine).purge_pause)
+                report.sessions += gone.sessions
+                report.messages += gone.messages
+                if gone.bytes_freed is not None:
+                    report.bytes_freed = (report.bytes_freed or 0) + gone.bytes_freed
+                report.batches += 1
+                report.seconds = perf_counter() - started
+                if on_batch is not None:
+                    on_batch(report)
+    report.seconds = perf_counter() - started
+    return report
+
+
+def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
+    """Bring a session back from an archive."""
+    from lango_store.archive import Archive  # sqlite-utils, which only archives need
+
+    now = access.now()
+    with Archive(archive) as opened, access.write() as connection:
+        opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
+        return messages.load(connection, now, key)
+
+
+def examine(access: Access, *, repair: bool) -> list[Finding]:
+    """Look for what is wrong, and mend what can be mended without guessing if asked to."""
+    from lango_store import schema  # Alembic, which only who examines or migrates should wait for
+
+    try:
+        with access.read() as connection:
+            missing = examination.missing_tables(connection)
+    except SchemaOutOfDate as error:
+        return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
+    if missing:
+        detail = f"{', '.join(missing)} not there, though the schema is at its revision"
+        return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
+    found: list[Finding] = []
+    for check in examination.checks():
+        try:
+            with access.read() as connection:
+                found += check(connection)
+        except LangoStoreError as error:
+            remedy = "mend what stands above first"
+            found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
+    indexes = {finding.subject for finding in found if finding.name == "missing index"}
+    for difference in schema.check(access.engine):
+        if not any(index in difference for index in indexes):
+            remedy = "compare with what `lango-store db sql --from base` prints"
+            found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
+    for finding in found if repair else ():
+        try:
+            with access.write() as connection:
+                finding.repaired = examination.repair(connection, finding)
+        except LangoStoreError as error:
+            finding.remedy = f"could not be repaired: {error}"
+    return found
