@@ -55,6 +55,10 @@ class Dialect:
         """Say when a session expires that was written to now; NULL without a TTL."""
         raise NotImplementedError
 
+    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
+        raise NotImplementedError
+
     def begun(self, connection: sa.Connection) -> None:
         """Make sure that a transaction that will write has really begun."""
         raise NotImplementedError
@@ -127,6 +131,9 @@ class SQLite(Dialect):
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
         return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
+
+    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        return column.in_(chosen)
 
     def begun(self, connection: sa.Connection) -> None:
         # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
@@ -241,6 +248,10 @@ class PostgreSQL(Dialect):
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
+
+    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        # For IN (SELECT …) the planner hashes the few and reads the whole table.
+        return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
 
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement
