@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Awaiting, Clock
+from conftest import Clock
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -326,9 +326,9 @@ class Machine(RuleBasedStateMachine):
 
     def awaited(self, summarize: Callable[[list[Message]], list[Message]]) -> Callable[[list[Message]], Any]:
         async def summarize_later(window: list[Message]) -> list[Message]:
-            if isinstance(self.face, Awaiting):  # whose calls wait for the loop that this runs on
-                return await asyncio.to_thread(summarize, window)
-            return summarize(window)
+            if isinstance(self.face, Store):
+                return summarize(window)
+            return await asyncio.to_thread(summarize, window)  # it waits for calls on the loop that this runs on
 
         return summarize_later
 
