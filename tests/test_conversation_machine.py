@@ -228,9 +228,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=keys, drawn=batches, repeat=st.booleans(), meanwhile=meanwhiles, discard=st.booleans(),
           awaits=st.booleans())  # fmt: skip
-    def compact(
-        self, key: str, drawn: Any, repeat: bool, meanwhile: list[str], discard: bool, awaits: bool
-    ) -> None:
+    def compact(self, key: str, drawn: Any, repeat: bool, meanwhile: list[str], discard: bool, awaits: bool) -> None:
         if self.refusal(key) is not None or not self.sessions[key].window:
             self.act(key, lambda c: c.compact(lambda window: pytest.fail("nothing to sum up")), lambda s: None)
             return
