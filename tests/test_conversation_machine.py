@@ -10,7 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -302,25 +302,25 @@ class Machine(RuleBasedStateMachine):
 
     def meanwhile(self, key: str, word: str) -> None:
         if word == "append":
-            self.append(key, [("user", None, 2, "c1"), ("result", None, None, "c1")], None)  # type: ignore[misc]
+            self.append(key, [("user", None, 2, "c1"), ("result", None, None, "c1")], None)
         else:
-            self.save_turn(key, [("call", None, 1, "c1")][: word == "turn"], {"input": 1}, None, None)  # type: ignore[misc]
+            self.save_turn(key, [("call", None, 1, "c1")][: word == "turn"], {"input": 1}, None, None)
 
     def disturb(self, key: str, word: str) -> None:
         match word:
             case "pop":
-                self.pop(key)  # type: ignore[misc]
+                self.pop(key)
             case "truncate":
                 self.act(key, lambda c: c.truncate(after=0), lambda s: s.truncate(0))
             case "clear":
                 self.act(key, lambda c: c.clear(), lambda s: s.clear(keep_system=False))
             case "compact":
-                self.compact(key, [("user", None, 3, "c1")], False, [], False, False)  # type: ignore[misc]
+                self.compact(key, [("user", None, 3, "c1")], False, [], False, False)
             case _:
                 ttl = self.sessions[key].ttl
                 self.face.delete(key)
                 del self.sessions[key]
-                self.open(key, ttl, "create", False, [("user", None, 1, "c1")] * 3)  # type: ignore[misc]
+                self.open(key, ttl, "create", False, [("user", None, 1, "c1")] * 3)
 
     def awaited(self, summarize: Callable[[list[Message]], list[Message]]) -> Callable[[list[Message]], Any]:
         async def summarize_later(window: list[Message]) -> list[Message]:
@@ -423,13 +423,13 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.connection is not None:
-            self.end(commit=True)  # type: ignore[misc]
+            self.end(commit=True)
         assert [finding for finding in self.store.examine() if finding.name != "settings"] == []
 
 
 def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(
-        lambda: Machine(store, clock),
+        cast(Any, lambda: Machine(store, clock)),  # any function that makes a machine will do
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,
