@@ -116,10 +116,11 @@ class ModelSession:
                 return self.replayed(turn)
         fresh = self.unknown(new)
         if id is None and new and not fresh:
-            theirs = {known.turn_no for m in new if (known := self.with_id(m.id))}
-            for turn in self.turns:
-                if theirs == {turn.turn_no}:
-                    return self.replayed(turn)
+            theirs = [
+                turn for turn in self.turns for m in self.messages_of(turn) if m.id in [other.id for other in new]
+            ]
+            if theirs:
+                return self.replayed(theirs[-1])
         self.expect(after)
         turn = self.put_turn(now, fresh, usage, id=id)
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
