@@ -30,6 +30,10 @@ def _columns(table: sa.Table) -> dict[str, type]:
     return {c.name: _TYPES.get(c.type.python_type, str) for c in table.c if c.name != "session_key"}
 
 
+def _row(table: sa.Table, kept: dict[str, Any]) -> transfer.Row:
+    return {column.name: kept.get(column.name) for column in table.c}
+
+
 class Archive:
     """An archive's file; `Archive(path)` makes it if `create`, and closes it as a context manager."""
 
@@ -53,6 +57,7 @@ class Archive:
 
     def _make(self) -> None:
         if self._db["messages_fts"].exists():
+            self._add_missing_columns()
             return
         with self._db.atomic():
             self._db.table("sessions").create(
@@ -68,6 +73,15 @@ class Archive:
                     if_not_exists=True,
                 )
             self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
+    def _add_missing_columns(self) -> None:
+        # An archive outlives releases: one that an older release made lacks what the tables have got since.
+        with self._db.atomic():
+            for name, table in (("sessions", SESSION), ("turns", TURN), ("messages", MESSAGE)):
+                there = self._db.table(name).columns_dict
+                for column, kind in _columns(table).items():
+                    if column not in there:
+                        self._db.table(name).add_column(column, kind)
 
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         """Write sessions of a store, and return when they are on disk; one that is there already is written anew."""
@@ -137,16 +151,20 @@ class Archive:
             expires_at = (
                 None if ttl is None else encode_time_text(datetime.fromtimestamp(now.timestamp() + ttl, now.tzinfo))
             )
-            kept = {column.name: row.get(column.name) for column in SESSION.c}
-            transfer.write(
-                connection,
-                SESSION,
-                [kept | {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}],
-            )
+            anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
+            transfer.write(connection, SESSION, [_row(SESSION, row | anew | self._last_turn_no(row))])
             for name, table in (("turns", TURN), ("messages", MESSAGE)):
                 rows = self._db[name].rows_where("session_id = ?", [row["id"]])
                 for each in rows:
-                    transfer.write(connection, table, [{"session_key": key, **each}])
+                    transfer.write(connection, table, [_row(table, {"session_key": key, **each})])
+
+    def _last_turn_no(self, session: dict[str, Any]) -> dict[str, int]:
+        """Give what a session's row lacks that was kept before there was this column."""
+        if session.get("last_turn_no") is not None:
+            return {}
+        query = "SELECT coalesce(max(turn_no), 0) FROM turns WHERE session_id = ?"
+        (highest,) = self._connection.execute(query, [session["id"]]).fetchone()
+        return {"last_turn_no": highest}
 
     def close(self) -> None:
         """Close the file."""

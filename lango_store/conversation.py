@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Any, Final
 
 from lango_store import window
@@ -325,16 +325,12 @@ def _legal(tail: Tail) -> list[Message]:
     """Leave out what a model refuses or misunderstands at the front."""
     if tail.summary:  # nothing is missing but what the summary speaks of
         called = {call.id for message in tail.summary for call in message.tool_calls}
-        return [*tail.summary, *dropwhile(lambda message: _is_orphan(message, called), tail.later)]
+        return [*window.without_orphans(tail.summary), *window.without_orphans(tail.later, called)]
     system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, tail.later))
     return [*system, *window.legal_suffix(tail.later[len(system) :])]
 
 
 _INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
-
-
-def _is_orphan(message: Message, called: set[str]) -> bool:
-    return message.role.canonical is MessageRole.TOOL and not called.issuperset(window.answers(message))
 
 
 def _run(awaitable: Awaitable[Summary]) -> Summary:

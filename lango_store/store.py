@@ -360,7 +360,7 @@ class Store:
             return stats.summed_up(connection, self._access.now())
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
-        """Look for what is wrong: schema, indexes, counters, orphans, unreadable messages, the database's settings.
+        """Look for what is wrong: schema, indexes, counters, summaries, orphans, unreadable values, settings.
 
         With `repair` mends what can be mended without guessing, and says so in the findings.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -67,6 +67,16 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
         if needed == position and not has_bare_result and is_user == has_user:
             start = position
     return list(messages[start:])
+
+
+def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
+    """Leave out tool results whose calls are neither among the messages nor, by their ids, among those `called`."""
+    answering = {position for members in _exchanges(messages, _is_result) for position in members}
+    return [
+        message
+        for position, message in enumerate(messages)
+        if not _is_result(message) or position in answering or _answers_only(message, called)
+    ]
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
@@ -262,6 +272,11 @@ def _is_assistant(message: Message) -> bool:
 
 def _is_result(message: Message) -> bool:
     return message.role.canonical is MessageRole.TOOL
+
+
+def _answers_only(message: Message, called: Collection[str]) -> bool:
+    ids = answers(message)
+    return bool(ids) and all(call_id in called for call_id in ids)
 
 
 def _asks_by_id(message: Message) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from conftest import Clock
 from factories import message, messages
 
-from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store
+from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store, ToolCall
 
 
 def summary(text: str = "summary") -> list[Message]:
@@ -169,6 +169,33 @@ def test_a_summary_may_repeat_messages_with_their_ids(store: Store) -> None:
     assert conversation.append_message(message("b", id="2")).seq == 2
 
 
+def test_an_id_twice_in_a_summary_is_one_message(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="1")])
+    done = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
+    assert done is not None
+    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
+    done = conversation.compact(lambda window: [*window[:1], *window, *window[:1]], discard=True)
+    assert done is not None
+    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
+
+
+def test_discard_leaves_a_turn_without_messages_that_came_in_meanwhile(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.save_turn([], {"tokens": 10}, id="meanwhile")
+        return summary()
+
+    conversation.compact(summarize, discard=True)
+    assert [(turn.kind, turn.id, turn.usage) for turn in conversation.turns()] == [
+        ("turn", "meanwhile", {"tokens": 10}),
+        ("compaction", None, {"tokens": 1}),
+    ]
+    assert conversation.save_turn([], {"tokens": 10}, id="meanwhile").replayed
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+
+
 def test_taking_the_summary_away_brings_back_what_it_replaced(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.compact(lambda window: summary("one"))
@@ -219,6 +246,30 @@ def test_the_model_sees_the_summary_first_and_no_orphan_after_it(store: Store) -
     conversation.compact(summarize)
     conversation.append_message(message("so?", role="assistant"))
     assert [m["content"] for m in conversation.history()] == ["summary", "so?"]
+
+
+def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(Message(role="assistant", tool_calls=[ToolCall(id="c", name="f")]))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(message("wait"))
+        conversation.append_message(Message(role="tool", content="done", tool_call_id="c"))
+        conversation.append_message(Message(role="function", name="f", content="done, by name"))
+        return [message("summary", role="assistant")]
+
+    conversation.compact(summarize)
+    assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
+
+
+def test_a_summary_that_is_cut_does_not_begin_with_a_result(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    call = Message(role="assistant", content="call", tool_calls=[ToolCall(id="c", name="f")])
+    result = Message(role="tool", content="done", tool_call_id="c")
+    conversation.compact(lambda window: [call, result])
+    conversation.append_message(Message(role="tool", content="done again", tool_call_id="c"))
+    assert [m["content"] for m in conversation.history(last=3)] == ["call", "done", "done again"]
+    assert conversation.history(last=2) == []
 
 
 def test_a_coroutine_summarizes_for_both(url: str) -> None:

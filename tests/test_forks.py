@@ -63,6 +63,16 @@ def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store)
     assert store.open("k").fork(upto=99).info().last_seq == 5
 
 
+def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+    source.compact(lambda window: [])
+    source.save_turn([], {"tokens": 100})
+    forked, whole = source.fork("f", upto=source.info().last_seq), source.fork("w")
+    assert (forked.turns(), forked.messages()) == (source.turns(), [])
+    assert forked.info().model_copy(update={"key": "w"}) == whole.info()
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(1, []), (2, ["q1", "a1"]), (3, ["q1", "a1", "q2", "a2"]), (-1, ["q1", "a1", "q2", "a2"]), (-3, [])],

@@ -88,6 +88,13 @@ def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
     assert (info.last_seq, info.message_count, info.token_count, info.updated_at) == (3, 3, 12, clock.time)
 
 
+def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
+    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
+        store.create("k")
+        with pytest.raises(InvalidMessage, match="not a Message"):
+            store.append_message("k", "hello")  # type: ignore[arg-type]
+
+
 def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k", messages=[message("four")])

@@ -87,6 +87,17 @@ def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
     assert [m.content for m in conversation.messages()] == ["a", "b"]
 
 
+def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message("a", id="1"))
+    conversation.save_turn([message("b", id="2")], {"tokens": 1})
+    batch = [message("a", id="1"), message("b", id="2"), message("c", id="3")]
+    saved = conversation.save_turn(batch, {"tokens": 10})
+    again = conversation.save_turn(batch, {"tokens": 10})
+    assert (again.replayed, again.turn_no) == (True, saved.turn_no)
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+
+
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())

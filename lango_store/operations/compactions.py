@@ -61,36 +61,44 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
     usage = None
     if discard:
         said["discarded"] = True
-        usage = turns.total(turn.usage for turn in turns.read(connection, key, TURN.c.last_seq <= upto))
-        _discard(connection, now, key, upto)
+        old = turns.read(connection, key)[: begun.session.turn_count]  # a turn without messages has no seq to go by
+        usage = turns.total(turn.usage for turn in old)
+        _discard(connection, now, key, upto, old)
     turn = replace(
         turns.new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1
     )
-    saved = turns.write_turn(connection, now, key, _without_known_ids(connection, key, summary), turn)
+    saved = turns.write_turn(connection, now, key, _with_new_ids(connection, key, summary), turn)
     connection.execute(
         sa.update(SESSION).where(SESSION.c.key == key).values(summary_turn=saved.turn_no, summarized_upto=upto)
     )
     return _compaction(saved, saved.messages, 0 if discard else begun.session.summarized_upto)
 
 
-def _discard(connection: sa.Connection, now: datetime, key: str, upto: int) -> None:
+def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
     gone = removals.delete(connection, key, MESSAGE.c.seq <= upto)
-    old = sa.delete(TURN).where(TURN.c.session_key == key, TURN.c.last_seq <= upto)
+    if old:
+        connection.execute(sa.delete(TURN).where(TURN.c.session_key == key, TURN.c.turn_no <= old[-1].turn_no))
     left = SESSION.c.last_consolidated - len(gone)
     removals.count(
         connection,
         now,
         key,
         gone,
-        turn_count=SESSION.c.turn_count - connection.execute(old).rowcount,
+        turn_count=SESSION.c.turn_count - len(old),
         last_consolidated=sa.case((left > 0, left), else_=0),
     )
 
 
-def _without_known_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
-    # A summary may repeat messages word for word; their ids stay with the originals.
+def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
+    # A summary may repeat messages word for word; their ids stay with the originals, and two of one id are one.
     known = messages.with_ids(connection, key, summary.ids)
-    return batch([m.model_copy(update={"id": None}) if m.id in known else m for m in summary.messages])
+    anew: list[Message] = []
+    seen: set[str] = set()
+    for message in summary.messages:
+        if message.id is None or message.id not in seen:
+            anew.append(message.model_copy(update={"id": None}) if message.id in known else message)
+        seen.update(() if message.id is None else (message.id,))
+    return batch(anew)
 
 
 def listed(connection: sa.Connection, now: datetime, key: str) -> list[Compaction]:

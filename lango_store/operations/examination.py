@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -10,7 +13,7 @@ from lango_store import dialect
 from lango_store.columns import as_kept
 from lango_store.errors import DamagedMessage
 from lango_store.model import Finding, SessionInfo
-from lango_store.operations import messages
+from lango_store.operations import messages, removals
 from lango_store.operations.sessions import FIELDS, MESSAGE, SESSION, TURN, decoded, valued
 from lango_store.tables import Base
 
@@ -19,7 +22,7 @@ _PAGE = 1_000
 
 def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
     """Give the checks, to be run one by one: what one stumbles over keeps no other from being run."""
-    return [_settings, _indexes, _counters, _orphans, _sessions, _messages]
+    return [_settings, _indexes, _counters, _summaries, _orphans, _sessions, _messages]
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
@@ -41,6 +44,12 @@ def _indexes(connection: sa.Connection) -> Iterator[Finding]:
 def _counters(connection: sa.Connection) -> Iterator[Finding]:
     for key, detail in wrong_counters(connection):
         yield Finding(name="wrong counters", subject=key, detail=detail, remedy="doctor --repair counts again")
+
+
+def _summaries(connection: sa.Connection) -> Iterator[Finding]:
+    for key, detail in wrong_summaries(connection):
+        remedy = "doctor --repair points at the last compaction there is"
+        yield Finding(name="wrong summary", subject=key, detail=detail, remedy=remedy)
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Finding]:
@@ -85,6 +94,8 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
                     index.create(connection)
     elif finding.name == "wrong counters":
         _count_again(connection, finding.subject)
+    elif finding.name == "wrong summary":
+        _sum_up_again(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
@@ -102,79 +113,109 @@ def missing_indexes(connection: sa.Connection) -> list[str]:
     return sorted(missing)
 
 
-def _counted() -> sa.Subquery:
-    return (
-        sa.select(
-            MESSAGE.c.session_key,
-            sa.func.count().label("message_count"),
-            sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0).label("token_count"),
-            sa.func.max(MESSAGE.c.seq).label("last_seq"),
-        )
-        .group_by(MESSAGE.c.session_key)
-        .subquery("counted")
+@dataclass(frozen=True)
+class _Counter:
+    """A counter of a session, what the rows say of it, when the two disagree, and how to say so."""
+
+    name: str
+    found: sa.ColumnElement[Any]
+    disagree: Callable[[Any, Any], Any]
+    words: str
+
+    @property
+    def said(self) -> sa.Column[Any]:
+        return SESSION.c[self.name]
+
+
+def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
+    messages_there = _summed_up(
+        MESSAGE,
+        count=sa.func.count(),
+        tokens=sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0),
+        last_seq=sa.func.max(MESSAGE.c.seq),
     )
+    turns_there = _summed_up(
+        TURN, count=sa.func.count(), last_turn_no=sa.func.max(TURN.c.turn_no), last_seq=sa.func.max(TURN.c.last_seq)
+    )
+    message, turn = (_or_zero(there) for there in (messages_there, turns_there))
+    counters = [
+        _Counter("message_count", message["count"], operator.ne, "there are {}"),
+        _Counter("token_count", message["tokens"], operator.ne, "the messages have {}"),
+        _Counter("turn_count", turn["count"], operator.ne, "there are {}"),
+        _Counter("last_seq", message["last_seq"], operator.lt, "a message has {}"),
+        _Counter("last_seq", turn["last_seq"], operator.lt, "a turn ends at {}"),
+        _Counter("last_turn_no", turn["last_turn_no"], operator.lt, "a turn has {}"),
+        _Counter("last_consolidated", message["count"], operator.gt, "above {}"),
+    ]
+    rows = SESSION
+    for there in (messages_there, turns_there):
+        rows = rows.outerjoin(there, there.c.session_key == SESSION.c.key)  # type: ignore[assignment]
+    return counters, rows
+
+
+def _summed_up(table: sa.Table, **columns: sa.ColumnElement[Any]) -> sa.Subquery:
+    labelled = [column.label(name) for name, column in columns.items()]
+    return sa.select(table.c.session_key, *labelled).group_by(table.c.session_key).subquery()
+
+
+def _or_zero(there: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
+    return {column.name: sa.func.coalesce(column, 0) for column in there.c}
 
 
 def wrong_counters(connection: sa.Connection) -> list[tuple[str, str]]:
-    """Compare the sessions' counters with their messages; gives keys and what is wrong."""
-    counted = _counted()
-    there = {name: sa.func.coalesce(counted.c[name], 0) for name in ("message_count", "token_count", "last_seq")}
-    query = (
-        sa.select(
-            SESSION.c.key,
-            SESSION.c.message_count,
-            there["message_count"],
-            SESSION.c.token_count,
-            there["token_count"],
-            SESSION.c.last_seq,
-            there["last_seq"],
-            SESSION.c.last_consolidated,
-        )
-        .select_from(SESSION.outerjoin(counted, counted.c.session_key == SESSION.c.key))
-        .where(
-            sa.or_(
-                SESSION.c.message_count != there["message_count"],
-                SESSION.c.token_count != there["token_count"],
-                SESSION.c.last_seq < there["last_seq"],
-                SESSION.c.last_consolidated > there["message_count"],
-            )
-        )
-    )
-    wrong: list[tuple[str, str]] = []
-    for key, messages_said, found, tokens_said, tokens, last_said, last, consolidated in connection.execute(query):
-        faults = []
-        if messages_said != found:
-            faults.append(f"message_count is {messages_said}, there are {found}")
-        if tokens_said != tokens:
-            faults.append(f"token_count is {tokens_said}, the messages have {tokens}")
-        if last_said < last:
-            faults.append(f"last_seq is {last_said}, a message has {last}")
-        if consolidated > found:
-            faults.append(f"last_consolidated is {consolidated}, above {found}")
-        wrong.append((key, f"session {key!r}: {'; '.join(faults)}"))
-    return wrong
+    """Compare the sessions' counters with their messages and turns; gives keys and what is wrong."""
+    counters, rows = _counters_and_rows()
+    columns = [column for each in counters for column in (each.said, each.found)]
+    wrong = sa.or_(*(each.disagree(each.said, each.found) for each in counters))
+    found: list[tuple[str, str]] = []
+    for key, *numbers in connection.execute(sa.select(SESSION.c.key, *columns).select_from(rows).where(wrong)):
+        pairs = zip(counters, numbers[::2], numbers[1::2], strict=True)
+        faults = [
+            f"{each.name} is {said}, {each.words.format(there)}"
+            for each, said, there in pairs
+            if each.disagree(said, there)
+        ]
+        found.append((key, f"session {key!r}: {'; '.join(faults)}"))
+    return found
 
 
 def _count_again(connection: sa.Connection, key: str) -> None:
     connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key).with_for_update())
-    mine = MESSAGE.c.session_key == key
-    count, tokens, last = connection.execute(
-        sa.select(
-            sa.func.count(),
-            sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0),
-            sa.func.coalesce(sa.func.max(MESSAGE.c.seq), 0),
-        ).where(mine)
-    ).one()
-    connection.execute(
-        sa.update(SESSION)
-        .where(SESSION.c.key == key)
-        .values(
-            message_count=count,
-            token_count=int(tokens),
-            last_seq=sa.case((SESSION.c.last_seq < last, last), else_=SESSION.c.last_seq),
-            last_consolidated=sa.case((SESSION.c.last_consolidated > count, count), else_=SESSION.c.last_consolidated),
+    counters, rows = _counters_and_rows()
+    query = sa.select(*(column for each in counters for column in (each.said, each.found))).select_from(rows)
+    numbers = connection.execute(query.where(SESSION.c.key == key)).one()
+    mended: dict[str, int] = {}
+    for each, said, there in zip(counters, numbers[::2], numbers[1::2], strict=True):
+        if each.disagree(mended.get(each.name, said), there):
+            mended[each.name] = int(there)
+    if mended:
+        connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(mended))
+
+
+def wrong_summaries(connection: sa.Connection) -> list[tuple[str, str]]:
+    """Compare what the sessions say of their summary with their last compaction; gives keys and what is wrong."""
+    latest = sa.select(sa.func.max(TURN.c.turn_no)).where(TURN.c.session_key == SESSION.c.key, _IS_COMPACTION)
+    last = sa.and_(TURN.c.session_key == SESSION.c.key, TURN.c.turn_no == latest.correlate(SESSION).scalar_subquery())
+    upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
+    query = (
+        sa.select(SESSION.c.key, SESSION.c.summary_turn, SESSION.c.summarized_upto, TURN.c.turn_no, upto)
+        .select_from(SESSION.outerjoin(TURN, last))
+        .where(
+            sa.or_(SESSION.c.summary_turn.is_distinct_from(TURN.c.turn_no), SESSION.c.summarized_upto != upto),
         )
     )
+    return [
+        (key, f"session {key!r}: summary_turn is {said} up to {said_upto}, the last compaction is {turn} up to {there}")
+        for key, said, said_upto, turn, there in connection.execute(query)
+    ]
+
+
+_IS_COMPACTION: Final = TURN.c.kind == "compaction"
+
+
+def _sum_up_again(connection: sa.Connection, key: str) -> None:
+    connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key).with_for_update())
+    connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(removals.latest_summary(key)))
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:

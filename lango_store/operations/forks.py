@@ -33,6 +33,8 @@ def fork(
     info = sessions.info(connection, now, source)
     if before_user_message is not None:
         upto = _seq_of_user_message(connection, source, before_user_message) - 1
+    if upto is not None and upto >= info.last_seq:
+        upto = None
     fields = {name: getattr(info, name) for name in _TAKEN} | {"forked_from": source}
     own = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
     made = sessions.New(new, own if isinstance(ttl, Unset) else ttl, fields)
@@ -89,7 +91,7 @@ def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
     mine = MESSAGE.c.session_key == new
     count = sa.select(sa.func.count()).where(mine).scalar_subquery()
     return {
-        "last_seq": min(upto, info.last_seq),
+        "last_seq": upto,
         "message_count": count,
         "token_count": sa.select(sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0)).where(mine).scalar_subquery(),
         "turn_count": sa.select(sa.func.count()).where(TURN.c.session_key == new).scalar_subquery(),

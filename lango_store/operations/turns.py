@@ -66,8 +66,9 @@ def save_new(
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
     if turn.id is None and new.rows and not fresh.rows:
-        numbers = {message.turn_no for message in known.stored.values()}
-        for there in read(connection, key, TURN.c.turn_no.in_(numbers)) if len(numbers) == 1 else ():
+        # Those that were there before it are of no turn or of earlier ones: it is the last.
+        numbers = {message.turn_no for message in known.stored.values()} - {None}
+        for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
             return _replayed(connection, now, key, there)
     saved = write_turn(connection, now, key, fresh, turn, after)
     return saved.model_copy(update={"messages": known.merged(new, saved.messages)})

@@ -1,0 +1,140 @@
+"""One of the processes of test_conversation_races: does at random what can be done to a session, and looks at it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+from lango_store import Conflict, Conversation, Message, Store, Turn
+
+
+class Racer:
+    """One writer of the session `k`, with a random of its own."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self.store = store
+        self.conversation = store.open("k")
+        self.number = number
+        self.random = random.Random(number)
+        self.written = 0
+        self.last_seq = 0
+        self.done: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        verbs: dict[Callable[[], None], int] = {
+            self.append: 30,
+            self.append_after: 10,
+            self.save_turn: 20,
+            self.compact: 10,
+            self.pop: 5,
+            self.truncate: 5,
+            self.replace: 5,
+            self.fork: 5,
+            self.clear: 1,
+        }
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            (verb,) = self.random.choices(list(verbs), list(verbs.values()))
+            try:
+                verb()
+                self.done[verb.__name__] += 1
+            except Conflict:
+                self.done["conflict"] += 1
+            self.look(self.conversation)
+
+    # What is done
+
+    def message(self, role: str = "user", id: str | None = None) -> Message:
+        self.written += 1
+        return Message(role=role, content=f"{self.number}:{self.written}", tokens=self.random.randrange(9), id=id)
+
+    def append(self) -> None:
+        # Ids that all racers send: of one, whoever comes first writes it.
+        id = f"id{self.random.randrange(50)}" if self.random.random() < 0.3 else None
+        stored = self.conversation.append_message(self.message(id=id))
+        assert stored.seq > 0
+
+    def append_after(self) -> None:
+        last_seq = self.conversation.info().last_seq
+        stored = self.conversation.append_messages([self.message(), self.message("assistant")], after=last_seq)
+        assert [m.seq for m in stored] == [last_seq + 1, last_seq + 2]
+
+    def save_turn(self) -> None:
+        id = f"turn{self.random.randrange(20)}" if self.random.random() < 0.3 else None
+        new = [self.message(), self.message("assistant")][: self.random.randrange(3)]
+        turn = self.conversation.save_turn(new, {"tokens": 1}, id=id)
+        if not turn.replayed:
+            assert [m.seq for m in turn.messages] == list(range(turn.first_seq, turn.last_seq + 1))
+            assert all(m.turn_no == turn.turn_no for m in turn.messages)
+
+    def compact(self) -> None:
+        def summarize(window: list[Message]) -> list[Message]:
+            assert window
+            if self.random.random() < 0.5:
+                self.append()
+            return [Message(role="system", content=f"summary of {len(window)}", tokens=1), *window[-1:]]
+
+        self.conversation.compact(summarize, discard=self.random.random() < 0.3)
+
+    def pop(self) -> None:
+        self.conversation.pop_message()
+
+    def truncate(self) -> None:
+        self.conversation.truncate(after=max(self.conversation.info().last_seq - self.random.randrange(8), 0))
+
+    def replace(self) -> None:
+        last_seq = self.conversation.info().last_seq
+        self.conversation.append_messages([self.message()], replace_after=max(last_seq - 2, 0))
+
+    def clear(self) -> None:
+        self.conversation.clear(keep_system=self.random.random() < 0.5)
+
+    def fork(self) -> None:
+        upto = self.conversation.info().last_seq - 3 if self.random.random() < 0.5 else None
+        forked = self.conversation.fork(upto=None if upto is None else max(upto, 0))
+        self.look(forked)
+        session = forked.get()
+        turns, log = forked.turns(), forked.all_messages()
+        assert (session.message_count, session.turn_count) == (len(log), len(turns))
+        assert session.token_count == sum(m.tokens or 0 for m in log)
+        self.look_at_turns(turns, log)
+        self.store.delete(forked.key)
+
+    # What one load shows, whatever the others do
+
+    def look(self, conversation: Conversation) -> None:
+        session = conversation.get()
+        window = session.messages
+        summary = [m for m in window if session.summary_turn is not None and m.turn_no == session.summary_turn]
+        later = window[len(summary) :]
+        assert window == summary + later
+        for part in (summary, later):
+            assert all(one.seq < next_.seq for one, next_ in pairwise(part))
+        assert all(session.summarized_upto < m.seq <= session.last_seq for m in window)
+        assert len(window) <= session.message_count <= session.last_seq
+        if session.summary_turn is None:
+            assert len(window) == session.message_count
+            assert sum(m.tokens or 0 for m in window) == session.token_count
+        assert 0 <= session.last_consolidated <= session.message_count
+        if conversation is self.conversation:
+            assert session.last_seq >= self.last_seq
+            self.last_seq = session.last_seq
+
+    def look_at_turns(self, turns: list[Turn], log: list[Message]) -> None:
+        numbers = {turn.turn_no for turn in turns}
+        assert all(m.turn_no is None or m.turn_no in numbers for m in log)
+        for turn in turns:
+            assert [m.seq for m in log if m.turn_no == turn.turn_no] == list(range(turn.first_seq, turn.last_seq + 1))
+
+
+if __name__ == "__main__":
+    url, number, seconds = sys.argv[1:]
+    with Store(url) as store:
+        racer = Racer(store, int(number))
+        racer.run(float(seconds))
+    print(json.dumps(racer.done))

@@ -1,0 +1,276 @@
+"""A session as the rules of the data have it, in plain lists: what a real one is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from lango_store import Compaction, Conflict, Message, MessageRole, Turn
+
+Usage = dict[str, Any]
+
+
+@dataclass
+class ModelSession:
+    """The log, the turns, the counters that count on, and the TTL; all else is said by these."""
+
+    key: str
+    created_at: datetime
+    ttl: timedelta | None
+    expires_at: datetime | None = field(init=False)
+    log: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    last_seq: int = 0
+    last_turn_no: int = 0
+    last_consolidated: int = 0
+    cuts: int = 0
+    forked_from: str | None = None
+
+    def __post_init__(self) -> None:
+        self.slide(self.created_at)
+
+    # TTL
+
+    def slide(self, now: datetime) -> None:
+        self.expires_at = None if self.ttl is None else now + self.ttl
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    # What is read
+
+    @property
+    def summary_turn(self) -> Turn | None:
+        done = [turn for turn in self.turns if turn.kind == "compaction"]
+        return done[-1] if done else None
+
+    @property
+    def summary(self) -> list[Message]:
+        return self.messages_of(self.summary_turn) if self.summary_turn else []
+
+    @property
+    def summarized_upto(self) -> int:
+        return (self.summary_turn.replaced_upto or 0) if self.summary_turn else 0
+
+    @property
+    def window(self) -> list[Message]:
+        later = [m for m in self.log if m.seq > self.summarized_upto and m not in self.summary]
+        return self.summary + later
+
+    @property
+    def usage(self) -> Usage:
+        return summed([turn.usage for turn in self.turns])
+
+    @property
+    def compactions(self) -> list[Compaction]:
+        found: list[Compaction] = []
+        for turn in self.turns:
+            if turn.kind == "compaction":
+                found.append(
+                    Compaction(
+                        turn_no=turn.turn_no,
+                        summary=self.messages_of(turn),
+                        replaced_after=found[-1].replaced_upto if found else 0,
+                        replaced_upto=turn.replaced_upto or 0,
+                        replaced_messages=turn.metadata["original_message_count"],
+                        discarded=turn.metadata.get("discarded", False),
+                        created_at=turn.created_at,
+                    )
+                )
+        return found
+
+    @property
+    def said(self) -> list[Message]:
+        """What somebody said: the log without summaries."""
+        summaries = [turn.turn_no for turn in self.turns if turn.kind == "compaction"]
+        return [m for m in self.log if m.turn_no not in summaries]
+
+    def messages_of(self, turn: Turn) -> list[Message]:
+        return [m for m in self.log if m.turn_no == turn.turn_no]
+
+    def with_id(self, id: str | None) -> Message | None:
+        return next((m for m in self.log if id is not None and m.id == id), None)
+
+    # What is written
+
+    def append(self, now: datetime, new: Sequence[Message], after: int | None = None) -> list[Message]:
+        fresh = self.unknown(new)
+        if fresh or not new:
+            self.expect(after)
+        self.put(now, fresh)
+        return self.as_stored(new, fresh)
+
+    def save_turn(
+        self,
+        now: datetime,
+        new: Sequence[Message],
+        usage: Usage,
+        *,
+        id: str | None = None,
+        after: int | None = None,
+    ) -> Turn:
+        for turn in self.turns:
+            if id is not None and turn.id == id:
+                return self.replayed(turn)
+        fresh = self.unknown(new)
+        if id is None and new and not fresh:
+            theirs = [
+                turn for turn in self.turns for m in self.messages_of(turn) if m.id in [other.id for other in new]
+            ]
+            if theirs:
+                return self.replayed(theirs[-1])
+        self.expect(after)
+        turn = self.put_turn(now, fresh, usage, id=id)
+        return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
+
+    def pop(self) -> Message | None:
+        if not self.window:
+            return None
+        last = self.window[-1]
+        self.log.remove(last)
+        for turn in list(self.turns):
+            if turn.turn_no == last.turn_no:
+                self.shorten(turn, last.seq - 1)
+        self.cut()
+        return last
+
+    def truncate(self, after: int) -> int:
+        gone = [m for m in self.log if m.seq > after]
+        later = [turn for turn in self.turns if turn.first_seq > after]
+        if gone or later:
+            self.log = [m for m in self.log if m.seq <= after]
+            for turn in list(self.turns):
+                self.shorten(turn, after)
+            self.cut()
+        return len(gone)
+
+    def clear(self, *, keep_system: bool) -> int:
+        kept = [m for m in self.said if m.role is MessageRole.SYSTEM] if keep_system else []
+        gone = len(self.log) - len(kept)
+        self.log = [m.model_copy(update={"turn_no": None}) for m in kept]
+        self.turns = []
+        self.last_consolidated = 0
+        self.cut()
+        return gone
+
+    def replace(self, now: datetime, new: Sequence[Message], replace_after: int, after: int | None) -> list[Message]:
+        if new and all(self.with_id(m.id) for m in new):
+            return self.as_stored(new, [])
+        self.expect(after)
+        self.truncate(replace_after)
+        return self.append(now, new)
+
+    def compact(self, now: datetime, begun: ModelSession, summary: Sequence[Message], *, discard: bool) -> Compaction:
+        """Put a summary in place of the window that `begun`, a copy of this session as it was, had."""
+        if self.cuts != begun.cuts or self.created_at != begun.created_at:
+            raise Conflict(self.key, expected=begun.last_seq, last_seq=self.last_seq)
+        upto = begun.last_seq
+        said = {"original_event_count": len(begun.turns), "original_message_count": len(begun.window)}
+        usage: Usage = {}
+        if discard:
+            said["discarded"] = True
+            usage = begun.usage
+            old = len(begun.log)
+            self.log = self.log[old:]
+            self.turns = self.turns[len(begun.turns) :]
+            self.last_consolidated = max(self.last_consolidated - old, 0)
+        self.cut()
+        once = [m for place, m in enumerate(summary) if m.id is None or m.id not in [s.id for s in summary[:place]]]
+        anew = [m.model_copy(update={"id": None}) if self.with_id(m.id) else m for m in once]
+        turn = self.put_turn(now, anew, usage, kind="compaction", replaced_upto=upto, metadata=said)
+        return next(each for each in self.compactions if each.turn_no == turn.turn_no)
+
+    def fork(self, now: datetime, key: str, upto: int | None) -> ModelSession:
+        upto = self.last_seq if upto is None else min(upto, self.last_seq)
+        whole = upto == self.last_seq
+        return ModelSession(
+            key=key,
+            created_at=now,
+            ttl=self.ttl,
+            log=[m.model_copy() for m in self.log if m.seq <= upto],
+            turns=[t.model_copy() for t in self.turns if whole or max(t.first_seq, t.last_seq) <= upto],
+            last_seq=upto,
+            last_turn_no=self.last_turn_no,
+            last_consolidated=self.last_consolidated,
+            forked_from=self.key,
+        ).mended()
+
+    # Steps of these
+
+    def unknown(self, new: Sequence[Message]) -> list[Message]:
+        """Give what is not stored yet; of two with one id, the first."""
+        fresh: list[Message] = []
+        for m in new:
+            if m.id is None or not (self.with_id(m.id) or m.id in [other.id for other in fresh]):
+                fresh.append(m)
+        return fresh
+
+    def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
+        """Give all of a batch as it is stored now; what was written just now are the last of the log."""
+        written = iter(self.log[len(self.log) - len(fresh) :])
+        found: list[Message] = []
+        for m in new:
+            if any(m is other for other in fresh):
+                found.append(next(written))
+            else:
+                stored = self.with_id(m.id)
+                assert stored is not None
+                found.append(stored.model_copy(update={"replayed": True}))
+        return found
+
+    def replayed(self, turn: Turn) -> Turn:
+        return turn.model_copy(update={"messages": self.messages_of(turn), "replayed": True})
+
+    def expect(self, after: int | None) -> None:
+        if after is not None and after != self.last_seq:
+            raise Conflict(self.key, expected=after, last_seq=self.last_seq)
+
+    def put(self, now: datetime, new: Sequence[Message], turn_no: int | None = None) -> None:
+        for m in new:
+            self.last_seq += 1
+            kept = {"seq": self.last_seq, "turn_no": turn_no, "created_at": m.created_at or now, "replayed": False}
+            self.log.append(m.model_copy(update=kept))
+            self.slide(now)
+
+    def put_turn(self, now: datetime, new: Sequence[Message], usage: Usage, **fields: Any) -> Turn:
+        self.last_turn_no += 1
+        first = self.last_seq + 1
+        self.put(now, new, self.last_turn_no)
+        self.slide(now)
+        places = {"turn_no": self.last_turn_no, "first_seq": first, "last_seq": self.last_seq}
+        turn = Turn(**places, usage=usage, created_at=now, **fields)
+        self.turns.append(turn)
+        return turn
+
+    def shorten(self, turn: Turn, last_seq: int) -> None:
+        """Let a turn end there; without it if it began later."""
+        if turn.first_seq > last_seq:
+            self.turns.remove(turn)
+        else:
+            turn.last_seq = min(turn.last_seq, last_seq)
+
+    def cut(self) -> None:
+        """Count what takes messages away or compacts them: it uses one seq up."""
+        self.cuts += 1
+        self.last_seq += 1
+        self.last_consolidated = min(self.last_consolidated, len(self.log))
+
+    def mended(self) -> ModelSession:
+        numbers = [turn.turn_no for turn in self.turns]
+        self.log = [m if m.turn_no in numbers else m.model_copy(update={"turn_no": None}) for m in self.log]
+        self.last_consolidated = min(self.last_consolidated, len(self.log))
+        return self
+
+
+def summed(usages: Sequence[Usage]) -> Usage:
+    """Add up numbers, field by field."""
+    total: Usage = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if isinstance(value, dict):
+                total[name] = summed([total.get(name, {}), value])
+            else:
+                total[name] = total.get(name, 0) + value
+    return total

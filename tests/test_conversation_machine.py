@@ -1,0 +1,441 @@
+"""Any sequence of verbs leaves a session as the rules of the data say: a real store beside a model of plain lists.
+
+LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS run it for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+import sqlalchemy as sa
+from conftest import Clock
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from session_model import ModelSession
+
+from lango_store import (
+    Conflict,
+    Conversation,
+    Message,
+    MessageRole,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    ToolCall,
+)
+
+EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "20"))
+STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
+SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # the example would cost minutes in the suite
+TTL = timedelta(seconds=50)  # no sum of the steps that the clock makes
+CALLS = ("c1", "c2")
+
+keys = st.sampled_from("aaab")
+ids = st.one_of(st.none(), st.sampled_from(["i1", "i2", "i3", "i4"]))
+tokens = st.one_of(st.none(), st.integers(0, 9))
+kinds = st.sampled_from(["user", "assistant", "system", "call", "result", "outputs", "bare result"])
+batches = st.lists(st.tuples(kinds, ids, tokens, st.sampled_from(CALLS)), max_size=3)
+drawn_places = st.one_of(st.none(), st.none(), st.just(0), st.just(-1), st.just(1))
+"""Nothing, right, behind or ahead: what to add to the session's last seq."""
+depths = st.integers(0, 6)
+usages = st.fixed_dictionaries(
+    {}, optional={"input": st.integers(0, 9), "details": st.fixed_dictionaries({"cached": st.integers(0, 9)})}
+)
+meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]), max_size=2)
+disturbances = st.sampled_from(["pop", "truncate", "clear", "compact", "delete and create"])
+
+
+class Machine(RuleBasedStateMachine):
+    """Does everything twice, in the store and in the model, and compares what came of it."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        super().__init__()
+        self.store = self.face = store
+        self.clock = clock
+        self.sessions: dict[str, ModelSession] = {}
+        self.connection: sa.Connection | None = None
+        self.before: dict[str, ModelSession] = {}
+        self.messages = 0
+        self.touched = "a"
+        for key in "ab":
+            store.delete(key)
+        self.handles = {key: store.open(key) for key in "ab"}
+        for key in "ab":
+            store.delete(key)
+
+    # What rules are made of
+
+    def handle(self, key: str) -> Conversation:
+        return self.handles[key] if self.connection is None else self.face._at(key)
+
+    def made(self, drawn: Sequence[tuple[str, str | None, int | None, str]]) -> list[Message]:
+        return [self.message(*each) for each in drawn]
+
+    def message(self, kind: str, id: str | None, count: int | None, call: str) -> Message:
+        self.messages += 1
+        fields: dict[str, Any] = {"content": f"m{self.messages}", "id": id, "tokens": count}
+        match kind:
+            case "call":
+                fields |= {"role": "assistant", "tool_calls": [ToolCall(id=call, name="f", arguments={})]}
+            case "result":
+                fields |= {"role": "tool", "tool_call_id": call, "name": "f"}
+            case "outputs":
+                fields |= {"role": "tool", "tool_calls": [ToolCall(id=call, name="f", output=fields["content"])]}
+            case "bare result":
+                fields |= {"role": "function", "name": "f"}
+            case _:
+                fields["role"] = kind
+        return Message(**fields)
+
+    def act(self, key: str, call: Callable[[Conversation], Any], model: Callable[[ModelSession], Any]) -> Any:
+        """Ask the store and the model: one answer, or one refusal."""
+        self.clock.move(milliseconds=1)
+        self.touched = key
+        refused = self.refusal(key)
+        expected = None
+        if refused is None:
+            try:
+                expected = model(self.sessions[key])
+            except (Conflict, ValueError) as error:
+                refused = type(error)
+        if refused is None:
+            got = call(self.handle(key))
+            assert got == expected
+            return got
+        with pytest.raises((LookupError, Conflict, ValueError)) as raised:
+            call(self.handle(key))
+        assert raised.type is refused
+        if isinstance(raised.value, Conflict):
+            assert raised.value.last_seq == self.sessions[key].last_seq
+        return None
+
+    def refusal(self, key: str) -> type[Exception] | None:
+        if key not in self.sessions:
+            return SessionNotFound
+        return SessionExpired if self.sessions[key].expired(self.clock.time) else None
+
+    def seq_of(self, key: str, place: int | None) -> int | None:
+        session = self.sessions.get(key)
+        return None if place is None or session is None else max(session.last_seq + place, 0)
+
+    # Sessions
+
+    @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
+          renew=st.booleans(), drawn=batches)  # fmt: skip
+    def open(self, key: str, ttl: timedelta | None, how: str, renew: bool, drawn: Any) -> None:
+        self.clock.move(milliseconds=1)
+        self.touched = key
+        first, refused = self.made(drawn), self.refusal(key)
+        options: dict[str, Any] = {"ttl": ttl, "messages": first}
+        if how != "create":
+            options["renew"] = renew
+        if how == "create" and key in self.sessions:
+            with pytest.raises(SessionExists) as raised:
+                self.face.create(key, **options)
+            assert raised.value.expired is (refused is SessionExpired)
+        elif refused is SessionExpired and not renew:
+            with pytest.raises(SessionExpired):
+                getattr(self.face, how)(key, **options)
+        else:
+            getattr(self.face, how)(key, **options)
+            if refused is not None:
+                self.sessions[key] = ModelSession(key, self.clock.time, ttl)
+                self.sessions[key].append(self.clock.time, first)
+
+    @rule(key=keys)
+    def touch(self, key: str) -> None:
+        if key not in self.sessions:
+            with pytest.raises(SessionNotFound):
+                self.face.touch(key)
+            return
+        self.face.touch(key)
+        self.sessions[key].slide(self.clock.time)
+
+    @rule(key=st.just("b"))
+    def delete(self, key: str) -> None:
+        assert self.face.delete(key) is (self.sessions.pop(key, None) is not None)
+
+    @rule(seconds=st.sampled_from([20, 20, 70]))
+    def wait(self, seconds: int) -> None:
+        self.clock.move(seconds=seconds)
+
+    @rule(key=keys, number=st.integers(0, 8))
+    def consolidate(self, key: str, number: int) -> None:
+        def model(session: ModelSession) -> None:
+            if number > len(session.log):
+                raise ValueError
+            session.last_consolidated = number
+
+        def call(conversation: Conversation) -> None:
+            assert conversation.update(last_consolidated=number).last_consolidated == number
+
+        self.act(key, call, model)
+
+    # Messages
+
+    @rule(key=keys, drawn=batches, place=drawn_places)
+    def append(self, key: str, drawn: Any, place: int | None) -> None:
+        new, after = self.made(drawn), self.seq_of(key, place)
+
+        def call(conversation: Conversation) -> list[Message]:
+            if len(new) == 1:
+                return [conversation.append_message(new[0], after=after)]
+            return conversation.append_messages(new, after=after)
+
+        self.act(key, call, lambda s: s.append(self.clock.time, new, after))
+
+    @rule(key=keys, drawn=batches, depth=depths, place=drawn_places)
+    def replace(self, key: str, drawn: Any, depth: int, place: int | None) -> None:
+        new, after, cut = self.made(drawn), self.seq_of(key, place), self.seq_of(key, -depth) or 0
+        self.act(
+            key,
+            lambda c: c.append_messages(new, after=after, replace_after=cut),
+            lambda s: s.replace(self.clock.time, new, cut, after),
+        )
+
+    @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places)
+    def save_turn(self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None) -> None:
+        new, after = self.made(drawn), self.seq_of(key, place)
+        self.act(
+            key,
+            lambda c: c.save_turn(new, usage, id=id, after=after),
+            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after),
+        )
+
+    @rule(key=keys)
+    def pop(self, key: str) -> None:
+        self.act(key, lambda c: c.pop_message(), lambda s: s.pop())
+
+    @rule(key=keys, depth=depths)
+    def truncate(self, key: str, depth: int) -> None:
+        after = self.seq_of(key, -depth) or 0
+        self.act(key, lambda c: c.truncate(after=after), lambda s: s.truncate(after))
+
+    @rule(key=keys, keep_system=st.booleans(), sure=st.integers(0, 2))
+    def clear(self, key: str, keep_system: bool, sure: int) -> None:
+        if not sure:
+            self.act(key, lambda c: c.clear(keep_system=keep_system), lambda s: s.clear(keep_system=keep_system))
+
+    # Summaries and branches
+
+    @rule(key=keys, drawn=batches, repeat=st.booleans(), meanwhile=meanwhiles, discard=st.booleans(),
+          awaits=st.booleans())  # fmt: skip
+    def compact(self, key: str, drawn: Any, repeat: bool, meanwhile: list[str], discard: bool, awaits: bool) -> None:
+        if self.refusal(key) is not None or not self.sessions[key].window:
+            self.act(key, lambda c: c.compact(lambda window: pytest.fail("nothing to sum up")), lambda s: None)
+            return
+        begun = copy.deepcopy(self.sessions[key])
+        summary = self.made(drawn)
+        if repeat:
+            summary += begun.window[-2:]
+
+        def summarize(window: list[Message]) -> list[Message]:
+            assert window == begun.window
+            for word in meanwhile:
+                self.meanwhile(key, word)
+            return summary
+
+        self.touched = key
+        got = self.handle(key).compact(self.awaited(summarize) if awaits else summarize, discard=discard)
+        assert got == self.sessions[key].compact(self.clock.time, begun, summary, discard=discard)
+
+    @rule(key=keys, disturbance=disturbances, discard=st.booleans())
+    def compact_what_is_no_more(self, key: str, disturbance: str, discard: bool) -> None:
+        if self.refusal(key) is not None or not self.sessions[key].window:
+            return
+
+        def summarize(window: list[Message]) -> list[Message]:
+            self.disturb(key, disturbance)
+            return self.made([("user", None, 1, "c1")])
+
+        self.touched = key
+        with pytest.raises(Conflict):
+            self.handle(key).compact(summarize, discard=discard)
+
+    @rule(key=keys)
+    def summarize_in_vain(self, key: str) -> None:
+        if self.refusal(key) is None and self.sessions[key].window:
+
+            def summarize(window: list[Message]) -> list[Message]:
+                window[0].content = "changed"
+                raise RuntimeError("the model is tired")
+
+            with pytest.raises(RuntimeError, match="tired"):
+                self.handle(key).compact(summarize)
+
+    @rule(source=keys, new=st.sampled_from("bbba"), depth=st.one_of(st.none(), depths))
+    def fork(self, source: str, new: str, depth: int | None) -> None:
+        upto = None if depth is None else self.seq_of(source, 1 - depth)
+        self.branch(source, new, upto, lambda c: c.fork(new, upto=upto))
+
+    @rule(source=keys, new=st.just("b"), number=st.integers(-3, 3))
+    def fork_before(self, source: str, new: str, number: int) -> None:
+        asked = [m.seq for m in self.sessions[source].said if m.role == "user"] if source in self.sessions else []
+        if self.refusal(source) is None and not 1 <= abs(number) <= len(asked):
+            with pytest.raises(ValueError, match="user message"):
+                self.handle(source).fork(new, before_user_message=number)
+            return
+        upto = asked[number - 1 if number > 0 else number] - 1 if self.refusal(source) is None else None
+        self.branch(source, new, upto, lambda c: c.fork(new, before_user_message=number))
+
+    def branch(self, source: str, new: str, upto: int | None, call: Callable[[Conversation], Any]) -> None:
+        self.clock.move(milliseconds=1)
+        self.touched = new
+        refused = self.refusal(source) or (SessionExists if new in self.sessions else None)
+        if refused is not None:
+            with pytest.raises((SessionNotFound, SessionExists)) as raised:
+                call(self.handle(source))
+            assert raised.type is refused
+            return
+        assert call(self.handle(source)).key == new
+        self.sessions[new] = self.sessions[source].fork(self.clock.time, new, upto)
+
+    # What goes on while a summary is being written
+
+    def meanwhile(self, key: str, word: str) -> None:
+        if word == "append":
+            self.append(key, [("user", None, 2, "c1"), ("result", None, None, "c1")], None)
+        else:
+            self.save_turn(key, [("call", None, 1, "c1")][: word == "turn"], {"input": 1}, None, None)
+
+    def disturb(self, key: str, word: str) -> None:
+        match word:
+            case "pop":
+                self.pop(key)
+            case "truncate":
+                self.act(key, lambda c: c.truncate(after=0), lambda s: s.truncate(0))
+            case "clear":
+                self.act(key, lambda c: c.clear(), lambda s: s.clear(keep_system=False))
+            case "compact":
+                self.compact(key, [("user", None, 3, "c1")], False, [], False, False)
+            case _:
+                ttl = self.sessions[key].ttl
+                self.face.delete(key)
+                del self.sessions[key]
+                self.open(key, ttl, "create", False, [("user", None, 1, "c1")] * 3)
+
+    def awaited(self, summarize: Callable[[list[Message]], list[Message]]) -> Callable[[list[Message]], Any]:
+        async def summarize_later(window: list[Message]) -> list[Message]:
+            if isinstance(self.face, Store):
+                return summarize(window)
+            return await asyncio.to_thread(summarize, window)  # it waits for calls on the loop that this runs on
+
+        return summarize_later
+
+    # The caller's transaction
+
+    @precondition(lambda self: self.connection is None)
+    @rule()
+    def begin(self) -> None:
+        self.connection = self.store.engine.connect()
+        self.before = copy.deepcopy(self.sessions)
+        self.face = self.store.using(self.connection)
+
+    @precondition(lambda self: self.connection is not None)
+    @rule(commit=st.booleans())
+    def end(self, commit: bool) -> None:
+        assert self.connection is not None
+        if commit:
+            self.connection.commit()
+        else:
+            self.connection.rollback()
+            self.sessions = self.before
+        self.connection.close()
+        self.connection, self.face = None, self.store
+
+    # What holds after each step
+
+    @invariant()
+    def the_session_is_as_the_rules_say(self) -> None:
+        key = self.touched
+        if (refused := self.refusal(key)) is not None:
+            assert not self.face.exists(key)
+            with pytest.raises(SessionNotFound) as raised:
+                self.handle(key).get()
+            assert raised.type is refused
+            return
+        self.log_and_window(key)
+        self.counters(key)
+        self.turns_and_summaries(key)
+        self.what_a_model_sees(key)
+
+    def log_and_window(self, key: str) -> None:
+        found, session = self.handle(key), self.sessions[key]
+        log = found.all_messages()
+        assert log == session.log == list(found.iter_messages(page_size=2))
+        assert [m.seq for m in log] == sorted({m.seq for m in log})
+        window = session.window
+        assert found.messages() == window
+        for last in range(len(window) + 2):
+            assert found.messages(last=last) == window[max(len(window) - last, 0) :]
+        for role in (None, MessageRole.ASSISTANT, MessageRole.TOOL):
+            said = [m for m in session.said if role is None or m.role.canonical is role]
+            assert found.last_message(role) == (said[-1] if said else None)
+        for m in log:
+            assert m.id is None or found.find_message(m.id) == m
+
+    def counters(self, key: str) -> None:
+        loaded, session = self.handle(key).get(), self.sessions[key]
+        assert loaded.messages == session.window
+        for info in (loaded, self.handle(key).info()):
+            assert (info.last_seq, info.message_count) == (session.last_seq, len(session.log))
+            assert info.token_count == sum(m.tokens or 0 for m in session.log)
+            assert (info.turn_count, info.last_consolidated) == (len(session.turns), session.last_consolidated)
+            assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
+            assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)
+            assert info.created_at == session.created_at
+            assert (info.expires_at is None) is (session.expires_at is None)
+            if info.expires_at is not None and session.expires_at is not None:
+                assert abs(info.expires_at - session.expires_at) <= timedelta(milliseconds=1)
+        assert loaded.last_seq >= max([m.seq for m in session.log], default=0)
+        assert 0 <= loaded.last_consolidated <= loaded.message_count
+
+    def turns_and_summaries(self, key: str) -> None:
+        found, session = self.handle(key), self.sessions[key]
+        assert found.turns() == session.turns
+        assert found.event_count() == len(session.turns)
+        assert found.total_usage() == session.usage
+        assert found.compactions() == session.compactions
+
+    def what_a_model_sees(self, key: str) -> None:
+        window = self.sessions[key].window
+        summary = {m.content for m in self.sessions[key].summary}
+        for last in (None, *range(len(window) + 1)):
+            prompt = self.handle(key).history(last=last)
+            assert last is None or len(prompt) <= last
+            assert not prompt or prompt[0]["role"] != "tool"
+            summed_up = [entry for entry in prompt if entry["content"] in summary]
+            called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
+            for entry in prompt[len(summed_up) :]:
+                if entry["role"] in ("user", "assistant"):
+                    break
+                assert entry["role"] != "tool" or entry.get("tool_call_id") in called
+        if all(m.tokens is not None for m in window):
+            assert len(self.handle(key).history(max_tokens=10**6)) == len(self.handle(key).history())
+
+    def teardown(self) -> None:
+        if self.connection is not None:
+            self.end(commit=True)
+        assert [finding for finding in self.store.examine() if finding.name != "settings"] == []
+
+
+def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
+    run_state_machine_as_test(
+        cast(Any, lambda: Machine(store, clock)),  # any function that makes a machine will do
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

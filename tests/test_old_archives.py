@@ -1,0 +1,65 @@
+"""An archive outlives releases: one made before a column was there takes new sessions, and gives its old ones back."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from conftest import Clock
+from factories import message, messages
+
+from lango_store import Session, Store
+from lango_store.archive import Archive
+
+HOUR = timedelta(hours=1)
+LATER = [("sessions", "last_turn_no"), ("sessions", "extra"), ("turns", "extra"), ("messages", "extra")]
+
+
+def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
+    """Archive a session with turns, a compaction and a turn number that was used and is gone."""
+    conversation = store.open(key, ttl=HOUR)
+    conversation.save_turn(messages(2, tokens=3), {"tokens": 1})
+    conversation.compact(lambda window: [message("summary")])
+    conversation.save_turn([message("gone")])
+    conversation.pop_message()
+    before = conversation.get()
+    clock.move(hours=2)
+    assert store.expire(archive=cold).sessions == 1
+    return before
+
+
+@pytest.fixture
+def old(store: Store, clock: Clock, tmp_path: Path) -> tuple[Path, Session]:
+    """An archive as it was made before some columns were there, and the session in it."""
+    cold = tmp_path / "cold.db"
+    before = archived(store, clock, cold, "old")
+    connection = sqlite3.connect(cold)
+    for table, column in LATER:
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    connection.commit()
+    connection.close()
+    return cold, before
+
+
+def test_a_session_comes_back_from_an_old_archive(store: Store, clock: Clock, old: tuple[Path, Session]) -> None:
+    cold, before = old
+    restored = store.restore(cold, "old")
+    anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time}
+    assert restored == before.model_copy(update=anew) == store.get("old")
+    conversation = store.open("old")
+    assert [turn.turn_no for turn in conversation.turns()] == [1, 2]
+    assert conversation.save_turn([message()]).turn_no == 3
+    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+def test_an_old_archive_takes_new_sessions(store: Store, clock: Clock, old: tuple[Path, Session]) -> None:
+    cold, _ = old
+    before = archived(store, clock, cold, "new")
+    assert store.restore(cold, "new").messages == before.messages
+    assert [m.content for m in store.restore(cold, "old").messages] == ["summary"]
+    assert store.open("new").save_turn([message()]).turn_no == 4
+    assert store.open("old").save_turn([message()]).turn_no == 3
+    with Archive(cold) as archive:
+        assert [found["key"] for found in archive.search("summary")] == ["old", "new"]
