@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store.columns import TimeColumn, encode_time_text
@@ -53,6 +53,10 @@ class Dialect:
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         """Say when a session expires that was written to now; NULL without a TTL."""
+        raise NotImplementedError
+
+    def insert(self, table: sa.Table) -> Any:
+        """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
         raise NotImplementedError
 
     def begun(self, connection: sa.Connection) -> None:
@@ -127,6 +131,9 @@ class SQLite(Dialect):
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
         return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
+
+    def insert(self, table: sa.Table) -> Any:
+        return sqlite.insert(table)
 
     def begun(self, connection: sa.Connection) -> None:
         # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
@@ -241,6 +248,9 @@ class PostgreSQL(Dialect):
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
+
+    def insert(self, table: sa.Table) -> Any:
+        return postgresql.insert(table)
 
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lango_store import dialect
 from lango_store.columns import (
@@ -197,10 +196,10 @@ def lock(connection: Lent, now: datetime, key: str) -> tuple[int, int]:
 
 
 def _write_insert(spoken: dialect.Dialect) -> Any:
-    insert: Any = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
     given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
     return (
-        insert.values(given | {"last_turn_no": sa.literal_column("0")})
+        spoken.insert(SESSION)
+        .values(given | {"last_turn_no": sa.literal_column("0")})
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
         .returning(SESSION.c.key)
     )

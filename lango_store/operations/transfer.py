@@ -10,22 +10,41 @@ import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
+from lango_store.dialect import Dialect
+from lango_store.errors import DamagedMessage
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
 """A row by its columns' names: JSON as its text, times as text in UTC."""
 
-PAGE: Final = 1_000
+PAGE: Final = 200
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    return {
-        column.name: encode_time_text(decode_time(value))
-        if isinstance(column.type, TimeColumn) and value is not None
-        else value
-        for column, value in zip(table.c, values, strict=True)
-    }
+    row = {column.name: value for column, value in zip(table.c, values, strict=True)}
+    for name in _times(table):
+        if row[name] is not None:
+            try:
+                row[name] = encode_time_text(decode_time(row[name]))
+            except ValueError as error:
+                raise DamagedMessage(*identity(row), name, str(error)) from None
+    return row
+
+
+def _times(table: sa.Table) -> list[str]:
+    return [column.name for column in table.c if isinstance(column.type, TimeColumn)]
+
+
+def identity(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Tell of which session a row is and its seq, 0 for a row that is no message."""
+    return row.get("session_key") or row["key"], row.get("seq", 0)
+
+
+def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
+    """List the keys of sessions, live or expired, that sort after this one."""
+    query = sa.select(SESSION.c.key).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
+    return list(connection.execute(query).scalars())
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
@@ -60,22 +79,35 @@ def _pages(
                 break
 
 
-def _insert(table: sa.Table) -> Statement:
-    return Statement(
-        lambda _: sa.insert(table).values({c.name: sa.bindparam(c.name, type_=c.type, required=True) for c in table.c})
+def _insert(table: sa.Table, spoken: Dialect) -> Any:
+    values = {column.name: sa.bindparam(column.name, type_=column.type, required=True) for column in table.c}
+    return spoken.insert(table).values(values)
+
+
+_INSERTS: Final = {
+    table.name: Statement(lambda spoken, table=table: _insert(table, spoken))  # type: ignore[misc]
+    for table in (SESSION, TURN, MESSAGE)
+}
+_claim: Final = Statement(
+    lambda spoken: (
+        _insert(SESSION, spoken).on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(SESSION.c.key)
     )
-
-
-_INSERTS: Final = {table.name: _insert(table) for table in (SESSION, TURN, MESSAGE)}
+)
 
 
 def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows as `sessions`, `turns` and `messages` gave them."""
-    time = dialect.of(connection).time
-    times = [column.name for column in table.c if isinstance(column.type, TimeColumn)]
-    for row in rows:
-        kept = {column.name: row[column.name] for column in table.c}
-        for name in times:
-            if kept[name] is not None:
-                kept[name] = time(datetime.fromisoformat(kept[name]))
-        _INSERTS[table.name].run_many(connection, [kept])
+    _INSERTS[table.name].run_many(connection, [_kept(connection, table, row) for row in rows])
+
+
+def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
+    """Insert the row of a session unless its key is there already; False if it is."""
+    return bool(_claim.run(connection, _kept(connection, SESSION, row)))
+
+
+def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
+    kept = {column.name: row[column.name] for column in table.c}
+    for name in _times(table):
+        if kept[name] is not None:
+            kept[name] = dialect.of(connection).time(datetime.fromisoformat(kept[name]))
+    return kept
