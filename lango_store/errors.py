@@ -89,10 +89,6 @@ class InvalidCursor(LangoStoreError, ValueError):
     """A cursor was not made by `list_sessions`."""
 
 
-class InvalidFile(LangoStoreError, ValueError):
-    """A file is not what it should be, or is cut off; nothing of it was imported."""
-
-
 class DamagedMessage(LangoStoreError):
     """A stored message cannot be read; the messages before and after it can, with `before=` and `after=`.
 

@@ -19,7 +19,14 @@ import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.columns import JsonColumn, checked_key
-from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey
+from lango_store.errors import (
+    DamagedMessage,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    InvalidFile,
+    InvalidKey,
+    SessionNotFound,
+)
 from lango_store.operations import transfer
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 from lango_store.operations.transfer import Row
@@ -44,16 +51,23 @@ class Outcome:
 # Out
 
 
-def dump(connection: sa.Connection, keys: Iterable[str]) -> Iterator[str]:
-    """Write sessions as the lines of a file; the connection should see one moment."""
-    yield json_line({"lango_store": VERSION, "schema": SCHEMA_REVISION})
-    number = 0
-    for key in keys:
-        counted = Counted()
-        yield from row_lines(connection, key, counted)
-        yield counted.closing()
-        number += 1
-    yield json_line({"sessions": number})
+def first_line() -> str:
+    """Write the line that a file begins with."""
+    return _json_line({"lango_store": VERSION, "schema": SCHEMA_REVISION})
+
+
+def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
+    """Write the lines of a session; the connection should see one moment. `SessionNotFound` if there is none."""
+    counted = Counted()
+    yield from row_lines(connection, key, counted)
+    if not counted.sessions:
+        raise SessionNotFound(key)
+    yield counted.closing()
+
+
+def last_line(sessions: int) -> str:
+    """Write the line that a file of so many sessions ends with."""
+    return _json_line({"sessions": sessions})
 
 
 def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
@@ -96,6 +110,11 @@ class Counted:
         self._sha256.update(line.encode() + b"\n")
 
     @property
+    def sessions(self) -> int:
+        """How many rows of sessions there were: one, or none."""
+        return self._lines["session"]
+
+    @property
     def messages(self) -> int:
         """How many messages there were."""
         return self._lines["message"]
@@ -108,10 +127,10 @@ class Counted:
     def closing(self) -> str:
         """Write the line that closes the session."""
         end = {"turns": self._lines["turn"], "messages": self.messages, "sha256": self.digest}
-        return json_line({"end": end})
+        return _json_line({"end": end})
 
 
-def json_line(value: Any) -> str:
+def _json_line(value: Any) -> str:
     """Write a value as one line, without its end."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -125,7 +144,7 @@ def row_line(table: sa.Table, row: Row) -> str:
         if value is None or name == "session_key":
             continue
         try:
-            text = json_line(value)
+            text = _json_line(value)
         except TypeError as error:
             raise DamagedMessage(*transfer.identity(row), name, str(error)) from None
         if isinstance(column.type, JsonColumn):
@@ -134,7 +153,7 @@ def row_line(table: sa.Table, row: Row) -> str:
             else:
                 quoted.append(name)
         members.append(f'"{name}":{text}')
-    behind = f',"quoted":{json_line(quoted)}' if quoted else ""
+    behind = f',"quoted":{_json_line(quoted)}' if quoted else ""
     return f'{{"{_KINDS[table.name]}":{{{",".join(members)}}}{behind}}}'
 
 
@@ -156,16 +175,19 @@ def _stands_in_a_line(text: str) -> bool:
 # In
 
 
-def load(connection: sa.Connection, lines: Iterable[str]) -> Iterator[Outcome]:
+def load(
+    connection: sa.Connection, path: object, lines: Iterable[str], *, rehearsed: set[str] | None = None
+) -> Iterator[Outcome]:
     """Write the sessions of a file's lines into a store; a key that is there already stays as it is.
 
-    Raises `InvalidFile` for a file that is damaged or cut off, perhaps after some sessions: let it end the transaction.
+    Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
+    transaction. With `rehearsed`, the keys that earlier files would have made, nothing is written.
     """
-    file = _File(lines)
+    file = _File(path, lines)
     file.header()
     for number, (kind, value) in enumerate(file):
         if kind == "session":
-            yield _load_session(connection, value, file)
+            yield _load_session(connection, value, file, rehearsed)
         elif kind == "sessions" and value == number:
             file.finished()
             return
@@ -174,26 +196,27 @@ def load(connection: sa.Connection, lines: Iterable[str]) -> Iterator[Outcome]:
     raise file.fault("the file is cut off")
 
 
-def _load_session(connection: sa.Connection, session: Row, file: _File) -> Outcome:
+def _load_session(connection: sa.Connection, session: Row, file: _File, rehearsed: set[str] | None) -> Outcome:
     key = _key(session, file)
-    claimed = _write(connection, SESSION, [session], file)
+    free = _write(connection, SESSION, [session], file) if rehearsed is None else _would_be(connection, key, rehearsed)
+    writing = free and rehearsed is None
     counted = Counted()
     counted.add(SESSION, file.line)
     batch: list[Row] = []
     table = TURN
     for kind, value in file:
-        if claimed and batch and (kind != _KINDS[table.name] or len(batch) == BATCH):
+        if batch and (kind != _KINDS[table.name] or len(batch) == BATCH):
             _write(connection, table, batch, file)
             batch = []
         if kind == "end":
-            if json_line({"end": value}) != counted.closing():
+            if _json_line({"end": value}) != counted.closing():
                 raise file.fault(f"session {key!r} is damaged: its counts or its digest are others")
-            return Outcome(key, _state(connection, key, claimed, counted), counted.messages)
+            return Outcome(key, _state(connection, key, free, counted), counted.messages)
         if kind not in ("turn", "message"):
             break
         table = _TABLES[kind]
         counted.add(table, file.line)
-        if claimed:
+        if writing:
             batch.append(value | {"session_key": key})
     raise file.fault(f"session {key!r} is cut off")
 
@@ -212,6 +235,13 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         raise file.fault(f"the database refuses rows that end here: {ours}") from error
 
 
+def _would_be(connection: sa.Connection, key: str, rehearsed: set[str]) -> bool:
+    if key in rehearsed or transfer.sessions(connection, [key]):
+        return False
+    rehearsed.add(key)
+    return True
+
+
 def _key(session: Row, file: _File) -> str:
     try:
         return checked_key(session["key"])
@@ -220,9 +250,9 @@ def _key(session: Row, file: _File) -> str:
 
 
 def _state(
-    connection: sa.Connection, key: str, claimed: bool, counted: Counted
+    connection: sa.Connection, key: str, free: bool, counted: Counted
 ) -> Literal["imported", "already there", "collided"]:
-    if claimed:
+    if free:
         return "imported"
     return "already there" if digest(connection, key) == counted.digest else "collided"
 
@@ -230,8 +260,9 @@ def _state(
 class _File:
     """The lines of a file, each as its kind and its value, and where we are for the errors."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = enumerate(lines, 1)
+    def __init__(self, path: object, lines: Iterable[str]) -> None:
+        self._path = path
+        self._lines = iter(lines)
         self._number = 0
         self.line = ""
 
@@ -239,9 +270,9 @@ class _File:
         return self
 
     def __next__(self) -> tuple[str, Any]:
+        self._number += 1
         try:
-            self._number, line = next(self._lines)
-            self.line = line.rstrip("\r\n")
+            self.line = next(self._lines).rstrip("\r\n")
             kind = self.line.partition(":")[0][2:-1]
             if kind in _TABLES:
                 return kind, read_row(_TABLES[kind], self.line)
@@ -252,9 +283,9 @@ class _File:
 
     def header(self) -> None:
         """Read the first line; `InvalidFile` if it is not ours or newer than we are."""
-        self._number, line = next(self._lines, (1, ""))
+        self._number = 1
         try:
-            header = json.loads(line)
+            header = json.loads(next(self._lines, ""))
             version, schema = header["lango_store"], str(header["schema"])
         except (ValueError, TypeError, KeyError):
             raise self.fault('this is no export of lango_store: its first line is not {"lango_store":1,…}') from None
@@ -266,14 +297,13 @@ class _File:
 
     def finished(self) -> None:
         """Refuse lines after the last one."""
-        for number, line in self._lines:
+        for line in self._lines:
             if line.strip():
-                self._number = number
                 raise self.fault("the file goes on after its last line")
 
     def fault(self, reason: str) -> InvalidFile:
         """Make the error for the line we are at."""
-        return InvalidFile(f"line {self._number}: {reason}; nothing of this file was imported")
+        return InvalidFile(self._path, f"line {self._number}: {reason}; nothing of this file was imported")
 
 
 def read_row(table: sa.Table, line: str) -> Row:
