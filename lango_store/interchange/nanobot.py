@@ -189,7 +189,7 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
     return Draft(
         key=key,
         parts=lambda: _parts(path, survey, STYLES[generation], skipped),
-        fields={"metadata": metadata, "title": _title(metadata)},
+        fields={"metadata": metadata, "title": title_of(metadata)},
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated or 0,
@@ -234,7 +234,8 @@ def _metadata(line: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) and _is_kept(found) else {}
 
 
-def _title(metadata: dict[str, Any]) -> str | None:
+def title_of(metadata: dict[str, Any]) -> str | None:
+    """Give the title that a session's metadata holds, if it can be kept as one."""
     title = metadata.get("title")
     try:
         return encode_text(title, "title") if isinstance(title, str) else None
@@ -367,7 +368,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
         line["created_at"] = _stamp(draft.created_at, style)
     if not ours or _changed(draft.updated_at, kept.get("updated_at")):
         line["updated_at"] = _stamp(draft.updated_at, style)
-    metadata = _metadata_out(draft, came)
+    metadata = metadata_out(draft, came)
     if metadata or "metadata" in line:
         line["metadata"] = metadata
     consolidated = _consolidated_lines(draft, style)
@@ -376,11 +377,11 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
     return line
 
 
-def _metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
+def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
     """Give the metadata of the store, and in it the title, where that was changed by itself."""
     metadata = dict(draft.fields.get("metadata") or {})
     title = draft.fields.get("title")
-    if title != _title(_metadata(came)):
+    if title != title_of(_metadata(came)):
         metadata.pop("title", None)
         metadata |= {} if title is None else {"title": title}
     return metadata

@@ -264,6 +264,15 @@ def update(connection: sa.Connection, now: datetime, key: str, fields: Mapping[s
     return info(connection, now, key)
 
 
+def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
+    """Write what another system says of a session, its times and its `extra` too, as it says it."""
+    connection.execute(
+        sa.update(SESSION)
+        .where(SESSION.c.key == key)
+        .values({SESSION.c[name]: value for name, value in fields.items()})
+    )
+
+
 def touch(connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
     expiry: dict[str, Any] = {"expires_at": dialect.of(connection).slid(sa.literal(now, TimeColumn()), _TTL)}
