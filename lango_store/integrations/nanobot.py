@@ -212,10 +212,13 @@ def _loaded(connection: sa.Connection, now: datetime, key: str) -> tuple[Session
     found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]
     session = _session(takeoff.draft(connection, now, key))
     session.messages = [line for _, lines in found for line in lines]
-    session.last_consolidated = sum(len(lines) for _, lines in found[: info.last_consolidated])
+    session.last_consolidated = sum(
+        len(lines)
+        for place, (seq, lines) in enumerate(found)
+        if place < info.last_consolidated or seq <= info.summarized_upto
+    )
     seqs = [seq for seq, lines in found for _ in lines]
-    state = _state(session)
-    return session, Known(state, seqs, info.last_seq, info.created_at, texts(session.metadata))
+    return session, Known(_state(session), seqs, info.last_seq, info.created_at, texts(session.metadata))
 
 
 def _session(draft: Draft) -> Session:

@@ -271,9 +271,7 @@ def test_the_same_store_gives_the_same_file_and_a_changed_one_never_replaces_it(
 
 
 @pytest.mark.parametrize("key", ["telegram:12345678", "../../etc/passwd", ".", "..", "a/b\\c", "é" * 512, "CON", " "])
-def test_a_session_by_itself_has_a_file_with_a_safe_name(
-    source: Store, target: Store, folder: Path, key: str
-) -> None:
+def test_a_session_by_itself_has_a_file_with_a_safe_name(source: Store, target: Store, folder: Path, key: str) -> None:
     source.create(key, messages=messages(1))
     (done,) = export(source, folder, "jsonl", keys=[key])
     assert [str(path) for path in (folder).iterdir()] == [done.path]
@@ -312,9 +310,7 @@ def test_a_damaged_file_is_an_error_in_its_report_and_the_next_file_is_imported(
     assert target.count() == 1
 
 
-def test_a_dry_run_says_what_an_import_would_do_and_writes_nothing(
-    source: Store, target: Store, folder: Path
-) -> None:
+def test_a_dry_run_says_what_an_import_would_do_and_writes_nothing(source: Store, target: Store, folder: Path) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(2))
     export(source, folder, "jsonl", everything=True)
