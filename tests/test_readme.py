@@ -76,13 +76,24 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
 
 
 def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
-    (block,) = (script for script in SCRIPTS if "lango-store import" in script)
+    (block,) = (script for script in SCRIPTS if "lango-store import workspace" in script)
     sessions = Path(__file__).parent / "data" / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
     for words in commands(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
     assert len(list((tmp_path / "everything").iterdir())) == 5
+
+
+def test_commands_of_backups_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS if "lango-store copy" in script)
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("k", messages=[Message(role="user", content="hello")])
+    shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
+    for words in commands(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+    assert (tmp_path / "backup" / "lango_store.jsonl").exists()
 
 
 def test_schedules_are_what_their_readers_read() -> None:

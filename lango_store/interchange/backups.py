@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
-from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -16,17 +14,10 @@ from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 
 NAME: Final = "jsonl"
-WHOLE: Final = "lango_store.jsonl"
-"""The name of a file of several sessions."""
+FILE_NAME: Final = "lango_store.jsonl"
+"""The name of every export: it is of a moment, not of a session."""
 
 _BEGINNING: Final = b'{"lango_store":'
-_MAX_NAME: Final = 255 - len(".lango-12345678.tmp")
-
-
-def file_name(key: str) -> str:
-    """Give the name of a file of one session: its key, percent-encoded, or its digest where that is too long."""
-    name = f"{quote(key, safe='')}.jsonl"
-    return name if len(name) <= _MAX_NAME else f"{hashlib.sha256(key.encode()).hexdigest()}.jsonl"
 
 
 class Backups:
@@ -64,12 +55,9 @@ class Backups:
         return report
 
     def take_out(self, store: Store, keys: Iterable[str], folder: Path) -> Iterator[Exported]:
-        """Write all these sessions to one file; a session that is not there or cannot be read is left out and told of.
-
-        The file is named after the session if it is the only one asked for.
-        """
+        """Write all these sessions to one file; a session that is not there or cannot be read is left out and told of."""
         chosen = list(dict.fromkeys(keys))
-        path = folder / (file_name(chosen[0]) if len(chosen) == 1 else WHOLE)
+        path = folder / FILE_NAME
         with files.writing(path) as file, store._access.read() as connection:
             faults = _write(connection, chosen, file)
         for key in chosen:
