@@ -55,7 +55,7 @@ class Backups:
         return report
 
     def take_out(self, store: Store, keys: Iterable[str], folder: Path) -> Iterator[Exported]:
-        """Write all these sessions to one file; a session that is not there or cannot be read is left out and told of."""
+        """Write these sessions to one file; what is not there or cannot be read is left out of it and told of."""
         chosen = list(dict.fromkeys(keys))
         path = folder / FILE_NAME
         with files.writing(path) as file, store._access.read() as connection:
