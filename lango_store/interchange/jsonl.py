@@ -72,7 +72,7 @@ def last_line(sessions: int) -> str:
 
 def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
     """Read the rows of a session, its own first, page by page however many it has."""
-    for row in transfer.sessions(connection, [key]):
+    if (row := transfer.session(connection, key)) is not None:
         yield SESSION, [row]
         for rows in transfer.turns(connection, [key]):
             yield TURN, rows
@@ -236,7 +236,7 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
 
 
 def _would_be(connection: sa.Connection, key: str, rehearsed: set[str]) -> bool:
-    if key in rehearsed or transfer.sessions(connection, [key]):
+    if key in rehearsed or transfer.session(connection, key):
         return False
     rehearsed.add(key)
     return True

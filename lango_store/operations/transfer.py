@@ -12,7 +12,7 @@ from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
 from lango_store.dialect import Dialect
 from lango_store.errors import DamagedMessage
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
@@ -22,8 +22,8 @@ PAGE: Final = 200
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    row = {column.name: value for column, value in zip(table.c, values, strict=True)}
-    for name in _times(table):
+    row = dict(zip(table.c.keys(), values, strict=True))
+    for name in _TIMES[table.name]:
         if row[name] is not None:
             try:
                 row[name] = encode_time_text(decode_time(row[name]))
@@ -32,8 +32,10 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
     return row
 
 
-def _times(table: sa.Table) -> list[str]:
-    return [column.name for column in table.c if isinstance(column.type, TimeColumn)]
+_TIMES: Final = {
+    table.name: [column.name for column in table.c if isinstance(column.type, TimeColumn)]
+    for table in (SESSION, TURN, MESSAGE)
+}
 
 
 def identity(row: Mapping[str, Any]) -> tuple[str, int]:
@@ -53,29 +55,45 @@ def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
+_one: Final = Statement(lambda _: sa.select(*map(as_kept, SESSION.c)).where(SESSION.c.key == KEY))
+
+
+def session(connection: sa.Connection, key: str) -> Row | None:
+    """Read the row of a session, None if there is none."""
+    rows = _one.run(connection, {"key": key})
+    return _row(SESSION, rows[0]) if rows else None
+
+
 def turns(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the turns of sessions, page by page."""
-    return _pages(connection, TURN, TURN.c.turn_no, keys)
+    return _pages(connection, TURN, "turn_no", keys)
 
 
 def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the messages of sessions, page by page, however many a session has."""
-    return _pages(connection, MESSAGE, MESSAGE.c.seq, keys)
+    return _pages(connection, MESSAGE, "seq", keys)
 
 
-def _pages(
-    connection: sa.Connection, table: sa.Table, place: sa.Column[int], keys: Sequence[str]
-) -> Iterator[list[Row]]:
-    columns = [as_kept(column) for column in table.c]
+def _page(table: sa.Table, place: str) -> Statement:
+    after = sa.bindparam("after", type_=sa.BigInteger(), required=True)
+    limit = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
+    of_one = sa.select(*map(as_kept, table.c)).where(table.c.session_key == KEY, table.c[place] > after)
+    return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
+
+
+_PAGES: Final = {TURN.name: _page(TURN, "turn_no"), MESSAGE.name: _page(MESSAGE, "seq")}
+
+
+def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequence[str]) -> Iterator[list[Row]]:
     for key in keys:
         after = 0
         while True:
-            query = sa.select(*columns).where(table.c.session_key == key, place > after).order_by(place).limit(PAGE)
-            rows = [_row(table, values) for values in connection.execute(query)]
-            if rows:
+            found = _PAGES[table.name].run(connection, {"key": key, "after": after, "limit": PAGE})
+            if found:
+                rows = [_row(table, values) for values in found]
                 yield rows
-                after = rows[-1][place.name]
-            if len(rows) < PAGE:
+                after = rows[-1][place]
+            if len(found) < PAGE:
                 break
 
 
@@ -107,7 +125,7 @@ def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
 
 def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
     kept = {column.name: row[column.name] for column in table.c}
-    for name in _times(table):
+    for name in _TIMES[table.name]:
         if kept[name] is not None:
             kept[name] = dialect.of(connection).time(datetime.fromisoformat(kept[name]))
     return kept
