@@ -224,4 +224,6 @@ def as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """Select a column as the database keeps it: who decodes it can then say which value is damaged, or copy it."""
     if isinstance(column.type, JsonColumn):
         return sa.cast(column, sa.Text).label(column.name)
+    if isinstance(column.type, TimeColumn):
+        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
     return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column

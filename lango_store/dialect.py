@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store.columns import TimeColumn, encode_time_text
@@ -57,6 +57,10 @@ class Dialect:
 
     def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
+        raise NotImplementedError
+
+    def insert(self, table: sa.Table) -> Any:
+        """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
         raise NotImplementedError
 
     def begun(self, connection: sa.Connection) -> None:
@@ -134,6 +138,9 @@ class SQLite(Dialect):
 
     def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         return column.in_(chosen)
+
+    def insert(self, table: sa.Table) -> Any:
+        return sqlite.insert(table)
 
     def begun(self, connection: sa.Connection) -> None:
         # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
@@ -252,6 +259,9 @@ class PostgreSQL(Dialect):
     def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         # For IN (SELECT …) the planner hashes the few and reads the whole table.
         return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
+
+    def insert(self, table: sa.Table) -> Any:
+        return postgresql.insert(table)
 
     def begun(self, connection: sa.Connection) -> None:
         pass  # the driver begins by itself with the first statement

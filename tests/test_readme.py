@@ -97,6 +97,17 @@ def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
             assert done.returncode == 0, (words, done.stderr)
 
 
+def test_commands_of_backups_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS if "lango-store copy" in script)
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("k", messages=[Message(role="user", content="hello")])
+    shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
+    for words in commands(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+    assert (tmp_path / "backup" / "lango_store.jsonl").exists()
+
+
 def test_schedules_are_what_their_readers_read() -> None:
     (crontab,) = blocks("crontab")
     variable, job = crontab.strip().splitlines()

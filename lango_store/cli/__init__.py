@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import archives, db, demo, interchange, sessions, upkeep
+from lango_store.cli import archives, copying, db, demo, interchange, sessions, upkeep
 from lango_store.cli.terminal import say_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
@@ -29,6 +29,7 @@ app.command("doctor")(upkeep.doctor)
 app.add_typer(archives.app, name="archive")
 app.command("import")(interchange.import_)
 app.command("export")(interchange.export)
+app.command("copy")(copying.copy)
 app.add_typer(db.app, name="db")
 app.command("demo")(demo.demo)
 

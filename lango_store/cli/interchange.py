@@ -91,7 +91,7 @@ def export(
 ) -> None:
     """Write sessions to files; a file that is there with other content stays, and makes exit code 1.
 
-    Expired sessions are left out.
+    Expired sessions are left out, except with `--format jsonl`: that is for backups, one file of all of them.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")

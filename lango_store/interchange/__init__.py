@@ -90,7 +90,7 @@ def export(
     everything: bool = False,
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
-    """Write live sessions to a folder: those of these keys, of a user, or all; tell of each where it is.
+    """Write live sessions to a folder, as `jsonl` expired ones too: of these keys, of a user, or all.
 
     A session that cannot be written is told of with its error, and the next one is written. A file that is there with
     the same bytes stays; with other bytes it is an error and stays too. ValueError unless exactly one of `keys`,
@@ -102,16 +102,16 @@ def export(
     if not chosen.writes:
         raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
     done: list[Exported] = []
-    for each in chosen.take_out(store, keys or _keys(store, user_id), Path(to)):
+    for each in chosen.take_out(store, keys or _keys(store, user_id, expired=chosen.expired), Path(to)):
         done.append(each)
         if on_file is not None:
             on_file(each)
     return done
 
 
-def _keys(store: Store, user_id: str | None) -> list[str]:
+def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
     with store._access.read() as connection:
-        return list(takeoff.keys(connection, store._access.now(), user_id))
+        return list(takeoff.keys(connection, None if expired else store._access.now(), user_id))
 
 
 def _known(format: str) -> Format:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from lango_store.columns import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidMessage, SessionNotFound
 from lango_store.interchange import dive, landing, lango, nanobot, shepherd, takeoff
+from lango_store.interchange.backups import Backups
 from lango_store.interchange.draft import Draft, Skipped
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.model import UNSET
@@ -35,6 +36,10 @@ class Format(Protocol):
     @property
     def writes(self) -> bool:
         """Whether sessions can be exported to it."""
+
+    @property
+    def expired(self) -> bool:
+        """Whether an export of all sessions has the expired ones too."""
 
     def recognises(self, path: Path) -> bool:
         """Tell by a file's name and first bytes whether it is one of this format."""
@@ -69,6 +74,8 @@ class Drafts:
 
     A module may have `rank(path)`.
     """
+
+    expired = False
 
     def __init__(self, module: DraftFormat) -> None:
         self._module = module
@@ -145,6 +152,6 @@ def _is_there(connection: sa.Connection, draft: Draft, now: datetime) -> bool:
 
 
 FORMATS: Final[dict[str, Format]] = {
-    each.name: each for each in (Drafts(dive), Drafts(shepherd), Drafts(lango), Drafts(nanobot))
+    each.name: each for each in (Backups(), Drafts(dive), Drafts(shepherd), Drafts(lango), Drafts(nanobot))
 }
 """The formats by name, in the order in which they are asked whether they recognise a file."""

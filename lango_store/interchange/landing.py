@@ -16,7 +16,7 @@ from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import sessions
 from lango_store.operations.batches import batch
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN, New
+from lango_store.operations.sessions import MESSAGE, TURN, New
 from lango_store.statement import Statement
 
 PAGE: Final = 500
@@ -144,7 +144,7 @@ def land(
         "extra": draft.extra or None,
         **landing.counters(),
     }
-    connection.execute(sa.update(SESSION).where(SESSION.c.key == draft.key).values(values))
+    sessions.adopt(connection, draft.key, values)
     return landing.message_count
 
 

@@ -44,10 +44,11 @@ def log(connection: sa.Connection, now: datetime, key: str) -> Iterator[Message]
         yield from page
 
 
-def keys(connection: sa.Connection, now: datetime, user_id: str | None = None) -> Iterator[str]:
-    """Read the keys of live sessions, of a user or all, in their order."""
-    live = SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now)
-    query = sa.select(SESSION.c.key).where(live).order_by(SESSION.c.key).limit(PAGE)
+def keys(connection: sa.Connection, now: datetime | None, user_id: str | None = None) -> Iterator[str]:
+    """Read the keys of the sessions that live now, or of all, a user's or everybody's, in their order."""
+    query = sa.select(SESSION.c.key).order_by(SESSION.c.key).limit(PAGE)
+    if now is not None:
+        query = query.where(SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now))
     if user_id is not None:
         query = query.where(SESSION.c.user_id == user_id)
     page = connection.execute(query).scalars().all()

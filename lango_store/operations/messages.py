@@ -265,6 +265,22 @@ def find(connection: Lent, now: datetime, key: str, message_id: str) -> Message 
     return decoded(key, rows)[0]
 
 
+def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) -> dict[str, Message | DamagedMessage]:
+    """Read the first message of a role of each of these sessions that has one; no other is looked at in full."""
+    first = (
+        sa.select(MESSAGE.c.seq)
+        .where(MESSAGE.c.session_key == SESSION.c.key, MESSAGE.c.role == role)
+        .order_by(MESSAGE.c.seq)
+        .limit(1)
+        .correlate(SESSION)
+        .scalar_subquery()
+    )
+    places = sa.select(SESSION.c.key, first.label("seq")).where(SESSION.c.key.in_(keys)).cte("places")
+    its = sa.and_(MESSAGE.c.session_key == places.c.key, MESSAGE.c.seq == places.c.seq)
+    rows = connection.execute(sa.select(places.c.key, *COLUMNS).join_from(places, MESSAGE, its))
+    return {key: salvaged(key, [row])[0] for key, *row in rows}
+
+
 def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
     """Look up messages by their ids, those that are there."""
     found: dict[str, Message] = {}

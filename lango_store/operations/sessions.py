@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lango_store import dialect
 from lango_store.columns import (
@@ -197,10 +196,10 @@ def lock(connection: Lent, now: datetime, key: str) -> tuple[int, int]:
 
 
 def _write_insert(spoken: dialect.Dialect) -> Any:
-    insert: Any = (postgresql if spoken.modifying_cte else sqlite).insert(SESSION)
     given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
     return (
-        insert.values(given | {"last_turn_no": sa.literal_column("0")})
+        spoken.insert(SESSION)
+        .values(given | {"last_turn_no": sa.literal_column("0")})
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
         .returning(SESSION.c.key)
     )
@@ -263,6 +262,15 @@ def update(connection: sa.Connection, now: datetime, key: str, fields: Mapping[s
         if consolidated is not None and consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
     return info(connection, now, key)
+
+
+def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
+    """Write what another system says of a session, its times and its `extra` too, as it says it."""
+    connection.execute(
+        sa.update(SESSION)
+        .where(SESSION.c.key == key)
+        .values({SESSION.c[name]: value for name, value in fields.items()})
+    )
 
 
 def touch(connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset) -> SessionInfo:

@@ -10,22 +10,43 @@ import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.dialect import Dialect
+from lango_store.errors import DamagedMessage
+from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
 """A row by its columns' names: JSON as its text, times as text in UTC."""
 
-PAGE: Final = 1_000
+PAGE: Final = 200
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    return {
-        column.name: encode_time_text(decode_time(value))
-        if isinstance(column.type, TimeColumn) and value is not None
-        else value
-        for column, value in zip(table.c, values, strict=True)
-    }
+    row = dict(zip(table.c.keys(), values, strict=True))
+    for name in _TIMES[table.name]:
+        if row[name] is not None:
+            try:
+                row[name] = encode_time_text(decode_time(row[name]))
+            except ValueError as error:
+                raise DamagedMessage(*identity(row), name, str(error)) from None
+    return row
+
+
+_TIMES: Final = {
+    table.name: [column.name for column in table.c if isinstance(column.type, TimeColumn)]
+    for table in (SESSION, TURN, MESSAGE)
+}
+
+
+def identity(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Tell of which session a row is and its seq, 0 for a row that is no message."""
+    return row.get("session_key") or row["key"], row.get("seq", 0)
+
+
+def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
+    """List the keys of sessions, live or expired, that sort after this one."""
+    query = sa.select(SESSION.c.key).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
+    return list(connection.execute(query).scalars())
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
@@ -34,48 +55,77 @@ def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
+_one: Final = Statement(lambda _: sa.select(*map(as_kept, SESSION.c)).where(SESSION.c.key == KEY))
+
+
+def session(connection: sa.Connection, key: str) -> Row | None:
+    """Read the row of a session, None if there is none."""
+    rows = _one.run(connection, {"key": key})
+    return _row(SESSION, rows[0]) if rows else None
+
+
 def turns(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the turns of sessions, page by page."""
-    return _pages(connection, TURN, TURN.c.turn_no, keys)
+    return _pages(connection, TURN, "turn_no", keys)
 
 
 def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the messages of sessions, page by page, however many a session has."""
-    return _pages(connection, MESSAGE, MESSAGE.c.seq, keys)
+    return _pages(connection, MESSAGE, "seq", keys)
 
 
-def _pages(
-    connection: sa.Connection, table: sa.Table, place: sa.Column[int], keys: Sequence[str]
-) -> Iterator[list[Row]]:
-    columns = [as_kept(column) for column in table.c]
+def _page(table: sa.Table, place: str) -> Statement:
+    after = sa.bindparam("after", type_=sa.BigInteger(), required=True)
+    limit = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
+    of_one = sa.select(*map(as_kept, table.c)).where(table.c.session_key == KEY, table.c[place] > after)
+    return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
+
+
+_PAGES: Final = {TURN.name: _page(TURN, "turn_no"), MESSAGE.name: _page(MESSAGE, "seq")}
+
+
+def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequence[str]) -> Iterator[list[Row]]:
     for key in keys:
         after = 0
         while True:
-            query = sa.select(*columns).where(table.c.session_key == key, place > after).order_by(place).limit(PAGE)
-            rows = [_row(table, values) for values in connection.execute(query)]
-            if rows:
+            found = _PAGES[table.name].run(connection, {"key": key, "after": after, "limit": PAGE})
+            if found:
+                rows = [_row(table, values) for values in found]
                 yield rows
-                after = rows[-1][place.name]
-            if len(rows) < PAGE:
+                after = rows[-1][place]
+            if len(found) < PAGE:
                 break
 
 
-def _insert(table: sa.Table) -> Statement:
-    return Statement(
-        lambda _: sa.insert(table).values({c.name: sa.bindparam(c.name, type_=c.type, required=True) for c in table.c})
+def _insert(table: sa.Table, spoken: Dialect) -> Any:
+    values = {column.name: sa.bindparam(column.name, type_=column.type, required=True) for column in table.c}
+    return spoken.insert(table).values(values)
+
+
+_INSERTS: Final = {
+    table.name: Statement(lambda spoken, table=table: _insert(table, spoken))  # type: ignore[misc]
+    for table in (SESSION, TURN, MESSAGE)
+}
+_claim: Final = Statement(
+    lambda spoken: (
+        _insert(SESSION, spoken).on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(SESSION.c.key)
     )
-
-
-_INSERTS: Final = {table.name: _insert(table) for table in (SESSION, TURN, MESSAGE)}
+)
 
 
 def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows as `sessions`, `turns` and `messages` gave them."""
-    time = dialect.of(connection).time
-    times = [column.name for column in table.c if isinstance(column.type, TimeColumn)]
-    for row in rows:
-        kept = {column.name: row[column.name] for column in table.c}
-        for name in times:
-            if kept[name] is not None:
-                kept[name] = time(datetime.fromisoformat(kept[name]))
-        _INSERTS[table.name].run_many(connection, [kept])
+    _INSERTS[table.name].run_many(connection, [_kept(connection, table, row) for row in rows])
+
+
+def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
+    """Insert the row of a session unless its key is there already; False if it is."""
+    return bool(_claim.run(connection, _kept(connection, SESSION, row)))
+
+
+def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
+    kept = {column.name: row[column.name] for column in table.c}
+    for name in _TIMES[table.name]:
+        if kept[name] is not None:
+            kept[name] = dialect.of(connection).time(datetime.fromisoformat(kept[name]))
+    return kept

@@ -1,0 +1,75 @@
+"""`lango-store copy`: all sessions from one database into another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lango_store.cli.terminal import JsonOption, opened, say, shown
+from lango_store.errors import SchemaOutOfDate
+from lango_store.interchange.copying import CopyReport
+from lango_store.interchange.copying import copy as copy_sessions
+from lango_store.store import Store
+
+
+def copy(
+    source_url: Annotated[str, typer.Option("--from", help="The database to copy from; it is only read.")],
+    target_url: Annotated[str, typer.Option("--to", help="The database to copy to; its schema must be there.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and say what would be copied.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Copy all sessions, expired ones too, and compare what is there; exit code 1 if something differs.
+
+    Killed in the middle, it goes on where it was when it is run again. A session that the target has with other
+    content is told of and left alone.
+    """
+    with opened(source_url) as source, opened(target_url) as target:
+        for store in (source, target):
+            _ready(store)
+        say(f"copying from {shown(source.engine.url)} to {shown(target.engine.url)}")
+        with _watched(source, quiet=json_) as on_batch:
+            report = copy_sessions(source, target, dry_run=dry_run, on_batch=on_batch)
+    if json_:
+        typer.echo(report.model_dump_json())
+    else:
+        _print(report)
+    if not report.complete:
+        raise typer.Exit(1)
+
+
+def _ready(store: Store) -> None:
+    try:
+        store.ping()
+    except SchemaOutOfDate:
+        say(f"at {shown(store.engine.url)}:")  # which of the two it is
+        raise
+
+
+def _print(report: CopyReport) -> None:
+    for key in report.differing:
+        say(f"differs, left alone: {key!r}")
+    for failure in report.failed:
+        say(f"failed: {failure.key!r}: {failure.reason}")
+    did = "would copy" if report.dry_run else "copied"
+    typer.echo(
+        f"{did} {report.copied:,} sessions, {report.messages:,} messages; {report.already_there:,} were there already, "
+        f"{len(report.differing):,} differ, {len(report.failed):,} failed; {report.seconds:.1f} s"
+    )
+
+
+@contextmanager
+def _watched(source: Store, *, quiet: bool) -> Iterator[Callable[[CopyReport], None] | None]:
+    """Show a bar on a terminal, and nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("copying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("copying", total=source.count(expired=None))
+        yield lambda report: bar.update(task, completed=report.sessions)

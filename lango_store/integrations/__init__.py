@@ -1,0 +1,1 @@
+"""Other frameworks' own interfaces on our store, one module a framework, each needing its extra."""

@@ -1,0 +1,321 @@
+"""nanobot's sessions in a `Store`: give `LangoSessionStore(store)` to its `SessionManager`.
+
+nanobot keeps sessions in memory and hands over a whole one at every save. What it was when it was loaded or saved last
+is remembered: so a save writes what changed, and notices what others wrote meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from nanobot.providers.base import ProviderConversationState
+from nanobot.session.manager import (
+    Session,
+    SessionInfo,
+    SessionMetadataPayload,
+    SessionPayload,
+    _message_preview_text,  # our lists have to look like nanobot's own, whose version the extra pins
+    _metadata_title,
+)
+
+from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
+from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
+from lango_store.interchange import nanobot, takeoff
+from lango_store.interchange.draft import Draft
+from lango_store.interchange.nanobot_lines import STYLES, lines_from_message, message_from_line, moment
+from lango_store.model import UNSET, Message, MessageRole
+from lango_store.operations import appends, messages, sessions
+from lango_store.operations.batches import batch
+from lango_store.operations.messages import Range
+from lango_store.operations.sessions import New
+from lango_store.store import Store
+
+_GENERATION: Final = "g2"
+_STYLE: Final = STYLES[_GENERATION]
+_PAGE: Final = 500
+_PREVIEWED: Final = 200
+
+
+class LangoSessionStore:
+    """A store for nanobot: `SessionManager(workspace, store=LangoSessionStore(store))`.
+
+    A save appends what is new, or rewrites from the first line that changed. If somebody else wrote messages to the
+    session since it was loaded, a save that changes messages is `Conflict` and writes nothing; `on_conflict` is then
+    called with the key, and `SessionManager.invalidate` is made for it: the next turn sees what came in. Metadata is
+    put together key by key. A session that was deleted or has expired is written anew, as nanobot's own store does.
+    """
+
+    def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
+        self.on_conflict = on_conflict
+        self._store = store
+        self._access = store._access
+        self._memory = Memory()
+
+    def load(self, key: str) -> Session | None:
+        """Load a live session, None if there is none."""
+        try:
+            with self._access.read() as connection:
+                session, known = _loaded(connection, self._access.now(), key)
+        except SessionNotFound:
+            return None
+        self._memory.remember(session, known)
+        return session
+
+    def save(self, session: Session, *, fsync: bool = False) -> None:
+        """Write what changed in a session since it was loaded or saved; on return it is on disk, `fsync` or not."""
+        state = _state(session)
+        known = self._memory.recall(session)
+        if known is not None and known.state == state:
+            return
+        try:
+            with self._access.write() as connection:
+                known = self._saved(connection, session, state, known)
+        except Conflict:
+            if self.on_conflict is not None:
+                self.on_conflict(session.key)
+            raise
+        self._memory.remember(session, known)
+
+    def delete(self, key: str) -> bool:
+        """Delete a session; False if there was none."""
+        return self._store.delete(key)
+
+    def read(self, key: str) -> SessionPayload | None:
+        """Read a session as plain values, without the provider's private state."""
+        try:
+            with self._access.read() as connection:
+                session, _ = _loaded(connection, self._access.now(), key)
+        except SessionNotFound:
+            return None
+        return {**_public(session), "messages": session.messages}
+
+    def read_metadata(self, key: str) -> SessionMetadataPayload | None:
+        """Read what there is of a session besides its messages and the provider's private state."""
+        try:
+            with self._access.read() as connection:
+                return _public(_session(takeoff.draft(connection, self._access.now(), key)))
+        except SessionNotFound:
+            return None
+
+    def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
+        """Replace these keys of a session's metadata and nothing else; False if there is no session."""
+        now = self._access.now()
+        try:
+            with self._access.write() as connection:
+                sessions.lock(connection, now, key)
+                draft = takeoff.draft(connection, now, key)
+                session = _session(draft)
+                session.metadata = session.metadata | updates
+                kept = _kept(draft)
+                if "metadata" in kept:
+                    kept["metadata"] = kept["metadata"] | {"metadata": session.metadata}
+                fields = {"metadata": session.metadata, "title": nanobot.title_of(session.metadata)}
+                sessions.adopt(connection, key, fields | {"extra": (draft.extra | {nanobot.NAME: kept}) or None})
+        except SessionNotFound:
+            return False
+        return True
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """List live sessions, the last updated first, each with its title and the beginning of what a user said."""
+        found: list[SessionInfo] = []
+        cursor: str | None = None
+        while True:
+            page = self._store.list_sessions(limit=_PAGE, cursor=cursor)
+            previews = self._previews([info.key for info in page.items])
+            found += [
+                {
+                    "key": info.key,
+                    "created_at": _local(info.created_at).isoformat(),
+                    "updated_at": _local(info.updated_at).isoformat(),
+                    "title": _metadata_title(info.metadata),
+                    "preview": previews[info.key],
+                    "path": self._store.engine.url.render_as_string(hide_password=True),
+                }
+                for info in page.items
+            ]
+            if page.next is None:
+                return found
+            cursor = page.next
+
+    def _previews(self, keys: Sequence[str]) -> dict[str, str]:
+        with self._access.read() as connection:
+            first = messages.firsts(connection, keys, MessageRole.USER)
+            texts = {key: _preview([first[key]] if key in first else [], "user") for key in keys}
+            return {key: text or self._deep_preview(connection, key) for key, text in texts.items()}
+
+    def _deep_preview(self, connection: sa.Connection, key: str) -> str:
+        """Look further where the first user message has no words, or there is none."""
+        rows = messages.read_rows(connection, self._access.now(), key, Range(limit=_PREVIEWED))
+        found = messages.salvaged(key, rows)
+        return _preview(found, "user") or _preview(found, "assistant")
+
+    def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
+        now, key = self._access.now(), session.key
+        try:
+            last_seq, _ = sessions.lock(connection, now, key)
+        except SessionNotFound:
+            self._create(connection, now, key)
+            return self._written(connection, now, session, state, NOTHING)
+        if known is None:
+            known = _adopted(connection, now, session, state)
+        elif not known.still(sessions.info(connection, now, key).created_at, last_seq, state):
+            raise Conflict(key, expected=known.last_seq, last_seq=last_seq)
+        return self._written(connection, now, session, state, known)
+
+    def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
+        sessions.delete_expired(connection, now, key)
+        if sessions.insert(connection, now, New(key, self._access.ttl(key, UNSET), {})) is None:
+            raise sessions.exists_error(connection, now, key)
+
+    def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
+        draft = takeoff.draft(connection, now, session.key)
+        metadata = known.merged(session.key, session.metadata, _metadata(draft))
+        seqs, last_seq = self._write_messages(connection, now, session, state, known)
+        fields = _fields(session, draft, metadata, seqs)
+        sessions.adopt(connection, session.key, fields)
+        return Known(state, seqs, last_seq, fields["created_at"], texts(session.metadata))
+
+    def _write_messages(
+        self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known
+    ) -> tuple[list[int], int]:
+        """Append or rewrite, and give the seq of each line and of the session."""
+        key, same = session.key, known.same_lines(state)
+        if same == len(known.seqs) == len(state.lines):
+            return known.seqs, known.last_seq
+        new = batch([self._access.counted(message_from_line(line)) for line in session.messages[same:]])
+        if same == len(known.seqs):
+            written = appends.append(connection, now, key, new)
+        else:
+            after = known.seqs[same - 1] if same else 0
+            written = appends.replace(connection, now, key, new, after=after, expected=None)
+        last_seq = written[-1].seq if written else sessions.lock(connection, now, key)[0]
+        return known.seqs[:same] + [message.seq for message in written], last_seq
+
+
+def _adopted(connection: sa.Connection, now: datetime, session: Session, state: State) -> Known:
+    """Take a session that nanobot made by itself for the one that is there, unless that would lose a message."""
+    _, there = _loaded(connection, now, session.key)
+    if there.state.lines != state.lines[: len(there.state.lines)]:
+        raise Conflict(session.key, expected=0, last_seq=there.last_seq)
+    return replace(there, metadata={})
+
+
+# nanobot's session and ours
+
+
+def _loaded(connection: sa.Connection, now: datetime, key: str) -> tuple[Session, Known]:
+    info = sessions.info(connection, now, key)
+    found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]
+    session = _session(takeoff.draft(connection, now, key))
+    session.messages = [line for _, lines in found for line in lines]
+    session.last_consolidated = sum(
+        len(lines)
+        for place, (seq, lines) in enumerate(found)
+        if place < info.last_consolidated or seq <= info.summarized_upto
+    )
+    seqs = [seq for seq, lines in found for _ in lines]
+    return session, Known(_state(session), seqs, info.last_seq, info.created_at, texts(session.metadata))
+
+
+def _session(draft: Draft) -> Session:
+    """Make nanobot's session, its messages aside."""
+    kept = _kept(draft)
+    head = kept.get("metadata")
+    head = head if isinstance(head, dict) else {}
+    private = kept.get("provider_state")
+    return Session(
+        key=draft.key,
+        created_at=_time(head.get("created_at"), draft.created_at),
+        updated_at=_time(head.get("updated_at"), draft.updated_at),
+        metadata=_metadata(draft),
+        provider_state=ProviderConversationState.from_private_record(
+            private.get("state") if isinstance(private, dict) else None
+        ),
+    )
+
+
+def _kept(draft: Draft) -> Line:
+    kept = draft.extra.get(nanobot.NAME)
+    return dict(kept) if isinstance(kept, dict) else {}
+
+
+def _metadata(draft: Draft) -> Line:
+    head = _kept(draft).get("metadata")
+    return nanobot.metadata_out(draft, head if isinstance(head, dict) else {})
+
+
+def _time(text: object, kept: datetime | None) -> datetime:
+    """Give a time as nanobot wrote it, unless it has changed since."""
+    if isinstance(text, str) and moment(text) == kept:
+        return datetime.fromisoformat(text)
+    return _local(kept or datetime.now(UTC))
+
+
+def _local(time: datetime) -> datetime:
+    return time.astimezone().replace(tzinfo=None)
+
+
+def _fields(session: Session, draft: Draft, metadata: Line, seqs: Sequence[int]) -> dict[str, Any]:
+    """Give what the session's row says beside its counters."""
+    created_at = moment(session.created_at.isoformat()) or draft.created_at
+    updated_at = moment(session.updated_at.isoformat()) or draft.updated_at
+    kept: Line = {
+        "key": session.key,
+        "generation": _GENERATION,
+        "stem": nanobot.file_name(session.key, _GENERATION).removesuffix(".jsonl"),
+        "metadata": _head(session, metadata),
+    }
+    if (private := _private(session)) is not None:
+        kept["provider_state"] = private
+    if updated_at is not None:
+        kept["updated_at"] = updated_at.isoformat()
+    return {
+        "created_at": created_at,
+        "updated_at": updated_at,
+        "metadata": metadata or None,
+        "title": nanobot.title_of(metadata),
+        "last_consolidated": len(set(seqs[: session.last_consolidated])),
+        "extra": draft.extra | {nanobot.NAME: kept},
+    }
+
+
+def _state(session: Session) -> State:
+    rest = [_head(session, session.metadata), _private(session)]
+    return State.of(session.messages, session.last_consolidated, rest)
+
+
+def _head(session: Session, metadata: Line) -> Line:
+    """Make the line that stands first in nanobot's own file."""
+    return {
+        "_type": "metadata",
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": metadata,
+        "last_archived": session.last_archived,
+        "last_consolidated": session.last_consolidated,
+    }
+
+
+def _private(session: Session) -> Line | None:
+    """Make the line of the provider's private state."""
+    state = session.provider_state
+    return None if state is None else {"_type": "provider_state", "state": state.to_private_record()}
+
+
+def _public(session: Session) -> SessionMetadataPayload:
+    return {
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": session.metadata,
+    }
+
+
+def _preview(found: Sequence[Message | DamagedMessage], role: str) -> str:
+    lines = (line for message in found if isinstance(message, Message) for line in lines_from_message(message, _STYLE))
+    return next((text for line in lines if line.get("role") == role and (text := _message_preview_text(line))), "")

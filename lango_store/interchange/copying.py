@@ -1,0 +1,140 @@
+"""All sessions from one database into another, session by session, each compared on both sides when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, Literal
+
+import sqlalchemy as sa
+from pydantic import Field
+
+from lango_store import dialect
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.interchange import jsonl
+from lango_store.model import Value
+from lango_store.operations import transfer
+from lango_store.store import Store
+
+BATCH: Final = 100
+
+
+class Failure(Value):
+    """A session that could not be read, or that the target refused, and why."""
+
+    key: str
+    reason: str
+
+
+class CopyReport(Value):
+    """What a copy did, or with `dry_run` would do, in sessions; `messages` are those of the sessions copied.
+
+    `differing` are the keys of sessions that the target has already, with other content: they were left alone.
+    """
+
+    copied: int = 0
+    already_there: int = 0
+    messages: int = 0
+    differing: list[str] = Field(default_factory=list)
+    failed: list[Failure] = Field(default_factory=list)
+    seconds: float = 0.0
+    dry_run: bool = False
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions of the source were looked at."""
+        return self.copied + self.already_there + len(self.differing) + len(self.failed)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the target has, or would have, every session of the source as it is there."""
+        return not self.differing and not self.failed
+
+
+def copy(
+    source: Store,
+    target: Store,
+    *,
+    dry_run: bool = False,
+    on_batch: Callable[[CopyReport], None] | None = None,
+) -> CopyReport:
+    """Copy all sessions, live and expired, with all that belongs to them, in the order of their keys.
+
+    A session that the target has already is compared and never changed. Each is copied whole or not at all and read
+    back before it counts, so that a copy that was killed can be started again. `on_batch` gets the report so far.
+    """
+    started = perf_counter()
+    report = CopyReport(dry_run=dry_run)
+    after = ""
+    while True:
+        with source._access.read() as reading:
+            keys = transfer.keys(reading, after, BATCH)
+            with target._access.read() if dry_run else target._access.write() as writing:
+                found = [_tried(reading, writing, key, dry_run=dry_run) for key in keys]
+        for each in found:  # now that they are on disk
+            _count(report, each)
+        report.seconds = perf_counter() - started
+        if on_batch is not None:
+            on_batch(report)
+        if len(keys) < BATCH:
+            return report
+        after = keys[-1]
+
+
+@dataclass(frozen=True)
+class _Copied:
+    key: str
+    messages: int
+    state: Literal["copied", "already there", "differing"]
+
+
+def _count(report: CopyReport, found: _Copied | Failure) -> None:
+    if isinstance(found, Failure):
+        report.failed.append(found)
+    elif found.state == "copied":
+        report.copied += 1
+        report.messages += found.messages
+    elif found.state == "already there":
+        report.already_there += 1
+    else:
+        report.differing.append(found.key)
+
+
+def _tried(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied | Failure:
+    try:
+        with _apart(reading), _apart(writing):
+            return _copied(reading, writing, key, dry_run=dry_run)
+    except (DatabaseBusy, DatabaseUnavailable):
+        raise
+    except LangoStoreError as error:
+        return Failure(key=key, reason=str(error))
+
+
+@contextmanager
+def _apart(connection: sa.Connection) -> Iterator[None]:
+    """Keep what goes wrong with one session from the others in the same transaction; drivers' errors become ours."""
+    try:
+        with connection.begin_nested():
+            yield
+    except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
+        drivers = getattr(error, "orig", None) or error
+        if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
+            raise dialect.of(connection).ours(drivers) from error
+        raise
+
+
+def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied:
+    if transfer.session(writing, key) is not None:
+        same = jsonl.digest(reading, key) == jsonl.digest(writing, key)
+        return _Copied(key, 0, "already there" if same else "differing")
+    counted = jsonl.Counted()
+    for table, rows in jsonl.pages(reading, key):
+        for row in rows:
+            counted.add(table, jsonl.row_line(table, row))
+        if not dry_run:
+            transfer.write(writing, table, rows)
+    if not dry_run and jsonl.digest(writing, key) != counted.digest:
+        raise LangoStoreError("it came back other than it was written, and was taken out again: run `doctor` on both")
+    return _Copied(key, counted.messages, "copied")

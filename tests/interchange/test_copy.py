@@ -1,0 +1,247 @@
+"""Copying a whole database into another: every row, once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from commands import run
+from conftest import MakeDatabase
+from factories import message, messages
+from rows import all_rows, fill, message_row, put, session_row
+
+from lango_store import Store
+from lango_store.interchange import copying
+from lango_store.interchange.copying import CopyReport, copy
+from lango_store.operations import transfer
+
+KINDS = ["sqlite", "postgresql"]
+
+
+@pytest.fixture
+def source(make_database: MakeDatabase) -> Iterator[Store]:
+    with Store(make_database()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest) -> Iterator[Store]:
+    make: MakeDatabase = request.getfixturevalue(
+        {"sqlite": "make_sqlite", "postgresql": "make_postgres"}[request.param]
+    )
+    with Store(make()) as opened:
+        yield opened
+
+
+def url_of(store: Store) -> str:
+    return store.engine.url.render_as_string(hide_password=False)
+
+
+def test_every_row_is_copied_in_both_directions(source: Store, target: Store) -> None:
+    fill(source)
+    report = copy(source, target)
+    assert all_rows(target) == all_rows(source)
+    assert (report.copied, report.already_there, report.complete) == (3, 0, True)
+    assert report.messages == sum("seq" in row for rows in all_rows(source).values() for row in rows)
+
+
+def test_a_second_copy_finds_everything_there_and_writes_nothing(source: Store, target: Store) -> None:
+    fill(source)
+    copy(source, target)
+    before = all_rows(target)
+    report = copy(source, target)
+    assert (report.copied, report.messages, report.already_there, report.complete) == (0, 0, 3, True)
+    assert all_rows(target) == before
+
+
+def test_a_copied_session_goes_on_where_it_was(source: Store, target: Store) -> None:
+    source.create("k", messages=messages(3))
+    source.pop_message("k")
+    copy(source, target)
+    assert target.append_message("k", message()).seq == source.append_message("k", message()).seq == 5
+
+
+def test_a_session_that_changed_since_is_told_of_and_left_alone(source: Store, target: Store) -> None:
+    for key in ("a", "b", "c"):
+        source.create(key, messages=messages(1))
+    copy(source, target)
+    source.append_message("a", message("later in the source"))
+    target.append_message("c", message("later in the target"))
+    source.create("d")
+    before = all_rows(target)
+    report = copy(source, target)
+    assert (report.copied, report.already_there, report.differing) == (1, 1, ["a", "c"])
+    assert not report.complete
+    after = all_rows(target)
+    assert {key: after[key] for key in before} == before
+
+
+@pytest.mark.parametrize("column", ["title", "expires_at", "metadata", "extra", "last_turn_no", "ttl_seconds"])
+def test_a_difference_in_any_column_is_a_difference(source: Store, target: Store, column: str) -> None:
+    other = {"title": "t", "expires_at": "2030-01-01T00:00:00.000001+00:00", "last_turn_no": 1, "ttl_seconds": 0.1}
+    put(source, session_row("k"))
+    put(target, session_row("k", **{column: other.get(column, "{}")}))
+    assert copy(source, target).differing == ["k"]
+
+
+def test_a_dry_run_says_what_would_be_and_writes_nothing(source: Store, target: Store) -> None:
+    for key in ("a", "b", "c"):
+        source.create(key, messages=messages(2))
+    target.create("b")
+    before = all_rows(target)
+    report = copy(source, target, dry_run=True)
+    assert (report.copied, report.messages, report.differing, report.dry_run) == (2, 4, ["b"], True)
+    assert all_rows(target) == before
+
+
+def test_more_sessions_than_a_batch_and_more_messages_than_a_page(source: Store, target: Store) -> None:
+    put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
+    number = 2 * transfer.PAGE + 1
+    put(source, session_row("long"), *(message_row("long", seq) for seq in range(1, number + 1)))
+    seen: list[int] = []
+    report = copy(source, target, on_batch=lambda so_far: seen.append(so_far.sessions))
+    assert (report.copied, report.messages) == (2 * copying.BATCH + 1, number)
+    assert seen == [copying.BATCH, 2 * copying.BATCH, 2 * copying.BATCH + 1]
+    assert all_rows(target) == all_rows(source)
+
+
+def test_a_session_that_cannot_be_read_or_kept_does_not_hold_up_the_others(
+    make_sqlite: MakeDatabase, target: Store
+) -> None:
+    with Store(make_sqlite()) as source:
+        for key in ("a", "b", "c", "d"):
+            source.create(key, messages=messages(1))
+        with source.engine.begin() as connection:
+            damage = "UPDATE lango_message SET {} WHERE session_key = '{}'"
+            connection.exec_driver_sql(damage.format("created_at = 'yesterday'", "a"))
+            connection.exec_driver_sql(damage.format("content = '{no json'", "c"))
+        report = copy(source, target)
+    assert report.failed[0].key == "a"
+    assert "created_at" in report.failed[0].reason
+    if target.engine.dialect.name == "sqlite":
+        assert [failure.key for failure in report.failed] == ["a"]  # it keeps what it is given
+    else:
+        assert [failure.key for failure in report.failed] == ["a", "c"]
+        assert "json" in report.failed[1].reason
+    assert not report.complete
+    assert {"b", "d"} <= all_rows(target).keys()
+    assert "a" not in all_rows(target)
+
+
+KILLED = """
+import os, signal, sys
+import sqlalchemy as sa
+from lango_store import Store
+from lango_store.interchange import copying
+from lango_store.operations import transfer
+
+copying.BATCH = 5
+written = 0
+write = transfer.write
+
+def write_and_die(connection, table, rows):
+    global written
+    write(connection, table, rows)
+    written += 1
+    if written == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+transfer.write = write_and_die
+with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
+    copying.copy(source, target)
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 7, 10, 11, 33])
+def test_a_copy_killed_anywhere_goes_on_where_it_was(source: Store, target: Store, writes: int) -> None:
+    for number in range(20):
+        source.create(f"k{number:02}", messages=messages(3))
+    done = subprocess.run([sys.executable, "-c", KILLED, url_of(source), url_of(target), str(writes)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    expected = all_rows(source)
+    halfway = all_rows(target)
+    assert all(expected[key] == rows for key, rows in halfway.items())
+    report = copy(source, target)
+    assert (report.copied, report.already_there) == (20 - len(halfway), len(halfway))
+    assert len(halfway) == (writes - 1) // 2 // 5 * 5  # whole batches
+    assert all_rows(target) == expected
+
+
+def test_what_comes_back_changed_is_taken_out_again_and_said(source: Store, target: Store) -> None:
+    source.create("k", messages=messages(1))
+    source.create("l", messages=messages(1))
+    with target.engine.begin() as connection:  # a database that keeps other text than it is given
+        for statement in _faithless(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+    report = copy(source, target)
+    assert [failure.key for failure in report.failed] == ["k"]
+    assert list(all_rows(target)) == ["l"]
+
+
+def _faithless(dialect: str) -> list[str]:
+    change = "UPDATE lango_message SET name = 'x' WHERE session_key = 'k'"
+    if dialect == "sqlite":
+        return [f"CREATE TRIGGER faithless AFTER INSERT ON lango_message BEGIN {change}; END"]
+    return [
+        f"CREATE FUNCTION faithless() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {change}; RETURN NULL; END $$",
+        "CREATE TRIGGER faithless AFTER INSERT ON lango_message FOR EACH ROW EXECUTE FUNCTION faithless()",
+    ]
+
+
+def test_the_command_copies_and_its_exit_code_says_whether_all_is_well(source: Store, target: Store) -> None:
+    fill(source)
+    words = ("copy", "--from", url_of(source), "--to", url_of(target))
+    dry = run(*words, "--dry-run")
+    assert (dry.returncode, all_rows(target)) == (0, {})
+    assert dry.stdout.startswith("would copy 3 sessions")
+    done = run(*words)
+    assert (done.returncode, all_rows(target)) == (0, all_rows(source))
+    source.create("more")
+    target.create("more")
+    different = run(*words, "--json")
+    assert different.returncode == 1
+    found = json.loads(different.stdout)
+    assert (found["copied"], found["already_there"], found["differing"]) == (0, 3, ["more"])
+    assert "differs, left alone: 'more'" in run(*words).stderr
+
+
+def test_a_target_without_our_tables_is_named_with_what_to_do(
+    make_sqlite: MakeDatabase, make_postgres: MakeDatabase
+) -> None:
+    source, target = make_sqlite(), make_postgres(migrated=False)
+    done = run("copy", "--from", source, "--to", target)
+    assert done.returncode == 1
+    assert str(sa.make_url(target).database) in done.stderr
+    assert "lango-store db upgrade" in done.stderr
+    assert "copying" not in done.stderr
+
+
+def test_a_bar_is_for_terminals_only(make_sqlite: MakeDatabase) -> None:
+    source, target = make_sqlite(), make_sqlite()
+    with Store(source) as store:
+        store.create("k")
+    words = [sys.executable, "-m", "lango_store.cli", "copy", "--from", source, "--to", target]
+    ours, theirs = pty.openpty()
+    subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # the terminal's other side is closed
+        pass
+    finally:
+        os.close(ours)
+    assert b"1/1" in shown
+    assert "1/1" not in run("copy", "--from", source, "--to", target).stderr
+
+
+def test_the_report_of_an_empty_store_is_complete(source: Store, target: Store) -> None:
+    assert copy(source, target).model_copy(update={"seconds": 0.0}) == CopyReport()

@@ -1,0 +1,101 @@
+"""Rows as a database keeps them, with whatever a test does not care about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lango_store import Store
+from lango_store.operations import transfer
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.transfer import Row
+
+TIME = "2026-11-21T12:00:00.123456+00:00"
+
+ODD_TEXTS = [
+    '{"b":1,"a":2}',
+    '{"a":1,"a":2}',
+    "[1.0, 1e5,1E400, -0.0, 100000000000000000000000000000000001]",
+    '"\\ud83d"',
+    '"\\u0000"',
+    '"\u2028\x7f"',
+    " [] ",
+    "[1,\n 2]",
+    '{"\\u0061":"\\/"}',
+    "null",
+    "[" * 200 + "]" * 200,
+    "9" * 4_300,
+]
+"""JSON that `json.dumps(json.loads(text))` would change, lose or refuse; all of it PostgreSQL keeps too."""
+
+
+def session_row(key: str, **fields: Any) -> Row:
+    """Make the row of a session."""
+    row: Row = dict.fromkeys(column.name for column in SESSION.c)
+    counters = dict.fromkeys((column.name for column in SESSION.c if not column.nullable and column.name != "key"), 0)
+    return row | counters | {"key": key, "created_at": TIME, "updated_at": TIME} | fields
+
+
+def turn_row(key: str, turn_no: int, **fields: Any) -> Row:
+    """Make the row of a turn."""
+    row: Row = dict.fromkeys(column.name for column in TURN.c)
+    needed = {"session_key": key, "turn_no": turn_no, "kind": "turn", "first_seq": 1, "last_seq": 1}
+    return row | needed | {"created_at": TIME} | fields
+
+
+def message_row(key: str, seq: int, **fields: Any) -> Row:
+    """Make the row of a message."""
+    row: Row = dict.fromkeys(column.name for column in MESSAGE.c)
+    return row | {"session_key": key, "seq": seq, "role": "user", "created_at": TIME} | fields
+
+
+def put(store: Store, *rows: Row) -> None:
+    """Write rows past all checks, as whoever wrote them before may have done."""
+    with store.engine.begin() as connection:
+        for row in rows:
+            table = MESSAGE if "seq" in row else TURN if "turn_no" in row else SESSION
+            transfer.write(connection, table, [row])
+
+
+def all_rows(store: Store) -> dict[str, list[Row]]:
+    """Read all rows of a store, by the key of their session, in the order of their places."""
+    found: dict[str, list[Row]] = {}
+    with store.engine.connect() as connection:
+        for key in transfer.keys(connection, "", 1_000_000):
+            found[key] = transfer.sessions(connection, [key])
+            for pages in (transfer.turns(connection, [key]), transfer.messages(connection, [key])):
+                for page in pages:
+                    found[key] += page
+    return found
+
+
+def fill(store: Store) -> None:
+    """Write sessions that use every column: live, expired, empty, compacted, with odd JSON and odd texts."""
+    texts = "'\"\\ \t\n\r\u2028😀é"
+    put(
+        store,
+        session_row(
+            "full" + texts,
+            **dict.fromkeys(("agent_id", "user_id", "title", "model", "forked_from"), texts),
+            **dict(zip(("settings", "metadata", "tools", "extra"), ODD_TEXTS, strict=False)),
+            expires_at="2020-01-01T00:00:00.000001+00:00",
+            ttl_seconds=0.1 + 0.2,
+            last_seq=2**53,
+            message_count=len(ODD_TEXTS) + 1,
+            token_count=2**60,
+            turn_count=2,
+            last_turn_no=7,
+            summary_turn=7,
+            summarized_upto=3,
+            last_consolidated=2,
+        ),
+        turn_row("full" + texts, 1, id=texts, usage=' {"input_tokens" : 1}', metadata='{"a":"\\ud800"}', extra="[]"),
+        turn_row("full" + texts, 7, kind="compaction", first_seq=4, last_seq=4, replaced_upto=3),
+        *(
+            message_row("full" + texts, 2 * place + 1, content=text, tool_calls=f"[{text}]", extra=text, tokens=place)
+            for place, text in enumerate(ODD_TEXTS)
+        ),
+        message_row("full" + texts, 2**53, id=texts, turn_no=7, role="tool", author=texts, name="", tool_call_id="c"),
+        session_row("empty"),
+        session_row("expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3),
+        message_row("expired", 3, content='"gone?"'),
+    )
