@@ -16,11 +16,12 @@ from lango_store.conversation import Conversation
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
-from lango_store.operations import appends, sessions, stats
+from lango_store.operations import appends, lists, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
-from lango_store.operations.sessions import Filter, New, aware
+from lango_store.operations.lists import Filter, aware
+from lango_store.operations.sessions import New
 
 
 class Store:
@@ -338,7 +339,7 @@ class Store:
         """
         chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
         with self._access.look() as connection:
-            return sessions.page(connection, self._access.now(), chosen, limit, cursor)
+            return lists.page(connection, self._access.now(), chosen, limit, cursor)
 
     def count(
         self,
@@ -352,7 +353,7 @@ class Store:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
         with self._access.look() as connection:
-            return sessions.count(connection, self._access.now(), chosen)
+            return lists.count(connection, self._access.now(), chosen)
 
     def stats(self) -> Stats:
         """Sum up the store: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from lango_store import dialect
 from lango_store.columns import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations.sessions import FIELDS, MAX_TTL, SESSION, aware, decoded_typed, end_of_prefix
+from lango_store.operations.lists import aware, end_of_prefix
+from lango_store.operations.sessions import FIELDS, MAX_TTL, SESSION, decoded_typed
 
 MAX_BATCH: Final = 10_000
 
