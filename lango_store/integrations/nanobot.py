@@ -169,7 +169,7 @@ class LangoSessionStore:
     def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
         sessions.delete_expired(connection, now, key)
         if sessions.insert(connection, now, New(key, self._access.ttl(key, UNSET), {})) is None:
-            raise sessions.exists_error(connection, now, key)
+            raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key)[0])  # made just now
 
     def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
         draft = takeoff.draft(connection, now, session.key)
