@@ -17,7 +17,14 @@ import sqlalchemy as sa
 from conftest import Clock
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from session_model import ModelSession
 
 from lango_store import (
@@ -127,6 +134,12 @@ class Machine(RuleBasedStateMachine):
         return None if place is None or session is None else max(session.last_seq + place, 0)
 
     # Sessions
+
+    @initialize(ttl=st.sampled_from([None, None, TTL]), drawn=batches, usage=usages, open_both=st.booleans())
+    def begin_with(self, ttl: timedelta | None, drawn: Any, usage: Any, open_both: bool) -> None:
+        for key in "ab"[: 1 + open_both]:
+            self.open(key, ttl, "create", False, drawn)
+            self.save_turn(key, [("user", None, 3, "c1"), ("call", "i1", 4, "c1"), *drawn], usage, None, None)
 
     @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
@@ -417,7 +430,7 @@ class Machine(RuleBasedStateMachine):
             for entry in prompt[len(summed_up) :]:
                 if entry["role"] in ("user", "assistant"):
                     break
-                assert entry["role"] != "tool" or entry.get("tool_call_id") in called
+                assert entry["role"] != "tool" or entry.get("tool_call_id") in called, (prompt, window)
         if all(m.tokens is not None for m in window):
             assert len(self.handle(key).history(max_tokens=10**6)) == len(self.handle(key).history())
 
