@@ -39,7 +39,7 @@ from lango_store import (
     ToolCall,
 )
 
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "30"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # the example would cost minutes in the suite
 TTL = timedelta(seconds=50)  # no sum of the steps that the clock makes
@@ -163,7 +163,18 @@ class Machine(RuleBasedStateMachine):
                 self.sessions[key] = ModelSession(key, self.clock.time, ttl)
                 self.sessions[key].append(self.clock.time, first)
 
-    @rule(key=keys)
+    @rule(key=keys, word=st.sampled_from(["wait", "wait longer", "touch", "delete", "summarize in vain"]))
+    def go_on(self, key: str, word: str) -> None:
+        match word:
+            case "touch":
+                self.touch(key)
+            case "delete":
+                self.delete("b")
+            case "summarize in vain":
+                self.summarize_in_vain(key)
+            case _:
+                self.clock.move(seconds=20 if word == "wait" else 70)
+
     def touch(self, key: str) -> None:
         if key not in self.sessions:
             with pytest.raises(SessionNotFound):
@@ -172,13 +183,8 @@ class Machine(RuleBasedStateMachine):
         self.face.touch(key)
         self.sessions[key].slide(self.clock.time)
 
-    @rule(key=st.just("b"))
     def delete(self, key: str) -> None:
         assert self.face.delete(key) is (self.sessions.pop(key, None) is not None)
-
-    @rule(seconds=st.sampled_from([20, 20, 70]))
-    def wait(self, seconds: int) -> None:
-        self.clock.move(seconds=seconds)
 
     @rule(key=keys, number=st.integers(0, 8))
     def consolidate(self, key: str, number: int) -> None:
@@ -273,7 +279,6 @@ class Machine(RuleBasedStateMachine):
         with pytest.raises(Conflict):
             self.handle(key).compact(summarize, discard=discard)
 
-    @rule(key=keys)
     def summarize_in_vain(self, key: str) -> None:
         if self.refusal(key) is None and self.sessions[key].window:
 
@@ -284,8 +289,10 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(RuntimeError, match="tired"):
                 self.handle(key).compact(summarize)
 
-    @rule(source=keys, new=st.sampled_from("bbba"), depth=st.one_of(st.none(), depths))
-    def fork(self, source: str, new: str, depth: int | None) -> None:
+    @rule(source=keys, new=st.sampled_from("bbba"), depth=st.one_of(st.none(), depths), delete_first=st.booleans())
+    def fork(self, source: str, new: str, depth: int | None, delete_first: bool) -> None:
+        if delete_first and source != new == "b":
+            self.delete(new)
         upto = None if depth is None else self.seq_of(source, 1 - depth)
         self.branch(source, new, upto, lambda c: c.fork(new, upto=upto))
 
