@@ -324,7 +324,8 @@ class Conversation:
 def _legal(tail: Tail) -> list[Message]:
     """Leave out what a model refuses or misunderstands at the front."""
     if tail.summary:  # nothing is missing but what the summary speaks of
-        called = {call.id for message in tail.summary for call in message.tool_calls}
+        asking = [message for message in tail.summary if message.role.canonical is MessageRole.ASSISTANT]
+        called = {call.id for message in asking for call in message.tool_calls}
         return [*window.without_orphans(tail.summary), *window.without_orphans(tail.later, called)]
     system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, tail.later))
     return [*system, *window.legal_suffix(tail.later[len(system) :])]

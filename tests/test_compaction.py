@@ -262,6 +262,14 @@ def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: St
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
+def test_a_result_in_a_summary_is_no_call(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
+    conversation.compact(lambda window: [message("summary"), answer])
+    conversation.append_message(answer)
+    assert [m["content"] for m in conversation.history()] == ["summary"]
+
+
 def test_a_summary_that_is_cut_does_not_begin_with_a_result(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     call = Message(role="assistant", content="call", tool_calls=[ToolCall(id="c", name="f")])
