@@ -22,6 +22,7 @@ from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.json_text import JsonMembers
 
 FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
+FILE_NAMES: dict[str, str] = json.loads((DATA / "shepherd" / "cases.json").read_text())["file_names"]
 
 
 def read(path: Path) -> Draft:
@@ -52,6 +53,16 @@ def file(folder: Path, value: Any) -> Path:
     path = folder / ".shepherd_session.openai.json"
     path.write_text(value if isinstance(value, str) else written(value))
     return path
+
+
+@pytest.mark.parametrize(("provider", "name"), FILE_NAMES.items())
+def test_a_file_is_called_after_its_provider(tmp_path: Path, provider: str, name: str) -> None:
+    draft = Draft(f"shepherd:{provider}", lambda: iter([Part([])]), extra=read_provider(tmp_path, provider))
+    assert shepherd.write(draft, tmp_path / "out").name == name
+
+
+def read_provider(folder: Path, provider: str) -> dict[str, Any]:
+    return read(file(folder, session(provider=provider))).extra
 
 
 def test_a_draft_says_what_the_file_says() -> None:
