@@ -140,6 +140,7 @@ class Machine(RuleBasedStateMachine):
         for key in "ab"[: 1 + open_both]:
             self.open(key, ttl, "create", False, drawn)
             self.save_turn(key, [("user", None, 3, "c1"), ("call", "i1", 4, "c1"), *drawn], usage, None, None)
+            self.consolidate(key, 2)
 
     @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
