@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from lango_store import Compaction, Conflict, Message, MessageRole, Turn
+from lango_store import Compaction, Conflict, Message, MessageRole, ToolCall, Turn
 
 Usage = dict[str, Any]
 
@@ -274,3 +274,20 @@ def summed(usages: Sequence[Usage]) -> Usage:
             else:
                 total[name] = total.get(name, 0) + value
     return total
+
+
+def message_of(content: str, kind: str, id: str | None, tokens: int | None, call: str) -> Message:
+    """Make a message of a kind; a call asks for `call`, a result answers it in one of three shapes."""
+    fields: dict[str, Any] = {"content": content, "id": id, "tokens": tokens}
+    match kind:
+        case "call":
+            fields |= {"role": "assistant", "tool_calls": [ToolCall(id=call, name="f", arguments={})]}
+        case "result":
+            fields |= {"role": "tool", "tool_call_id": call, "name": "f"}
+        case "outputs":
+            fields |= {"role": "tool", "tool_calls": [ToolCall(id=call, name="f", output=content)]}
+        case "bare result":
+            fields |= {"role": "function", "name": "f"}
+        case _:
+            fields["role"] = kind
+    return Message(**fields)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,18 +26,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from session_model import ModelSession
+from session_checks import assert_alike
+from session_model import ModelSession, message_of
 
 from lango_store import (
     Conflict,
     Conversation,
     Message,
-    MessageRole,
     SessionExists,
     SessionExpired,
     SessionNotFound,
     Store,
-    ToolCall,
 )
 
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "20"))
@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.sessions: dict[str, ModelSession] = {}
         self.connection: sa.Connection | None = None
         self.before: dict[str, ModelSession] = {}
-        self.messages = 0
+        self.numbers = itertools.count(1)
         self.touched = "a"
         for key in "ab":
             store.delete(key)
@@ -84,23 +84,7 @@ class Machine(RuleBasedStateMachine):
         return self.handles[key] if self.connection is None else self.face._at(key)
 
     def made(self, drawn: Sequence[tuple[str, str | None, int | None, str]]) -> list[Message]:
-        return [self.message(*each) for each in drawn]
-
-    def message(self, kind: str, id: str | None, count: int | None, call: str) -> Message:
-        self.messages += 1
-        fields: dict[str, Any] = {"content": f"m{self.messages}", "id": id, "tokens": count}
-        match kind:
-            case "call":
-                fields |= {"role": "assistant", "tool_calls": [ToolCall(id=call, name="f", arguments={})]}
-            case "result":
-                fields |= {"role": "tool", "tool_call_id": call, "name": "f"}
-            case "outputs":
-                fields |= {"role": "tool", "tool_calls": [ToolCall(id=call, name="f", output=fields["content"])]}
-            case "bare result":
-                fields |= {"role": "function", "name": "f"}
-            case _:
-                fields["role"] = kind
-        return Message(**fields)
+        return [message_of(f"m{next(self.numbers)}", *each) for each in drawn]
 
     def act(self, key: str, call: Callable[[Conversation], Any], model: Callable[[ModelSession], Any]) -> Any:
         """Ask the store and the model: one answer, or one refusal."""
@@ -140,6 +124,7 @@ class Machine(RuleBasedStateMachine):
         for key in "ab"[: 1 + open_both]:
             self.open(key, ttl, "create", False, drawn)
             self.save_turn(key, [("user", None, 3, "c1"), ("call", "i1", 4, "c1"), *drawn], usage, None, None)
+            self.consolidate(key, 2)
 
     @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
@@ -387,74 +372,12 @@ class Machine(RuleBasedStateMachine):
                 self.handle(key).get()
             assert raised.type is refused
             return
-        self.log_and_window(key)
-        self.counters(key)
-        self.turns_and_summaries(key)
-        self.what_a_model_sees(key)
-
-    def log_and_window(self, key: str) -> None:
-        found, session = self.handle(key), self.sessions[key]
-        log = found.all_messages()
-        assert log == session.log == list(found.iter_messages(page_size=2))
-        assert [m.seq for m in log] == sorted({m.seq for m in log})
-        window = session.window
-        assert found.messages() == window
-        for last in ends_of(window):
-            assert found.messages(last=last) == window[max(len(window) - last, 0) :]
-        for role in (None, MessageRole.ASSISTANT, MessageRole.TOOL):
-            said = [m for m in session.said if role is None or m.role.canonical is role]
-            assert found.last_message(role) == (said[-1] if said else None)
-        for m in [m for m in log if m.id is not None][-2:]:
-            assert found.find_message(str(m.id)) == m
-
-    def counters(self, key: str) -> None:
-        loaded, session = self.handle(key).get(), self.sessions[key]
-        assert loaded.messages == session.window
-        for info in (loaded, self.handle(key).info()):
-            assert (info.last_seq, info.message_count) == (session.last_seq, len(session.log))
-            assert info.token_count == sum(m.tokens or 0 for m in session.log)
-            assert (info.turn_count, info.last_consolidated) == (len(session.turns), session.last_consolidated)
-            assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
-            assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)
-            assert info.created_at == session.created_at
-            assert (info.expires_at is None) is (session.expires_at is None)
-            if info.expires_at is not None and session.expires_at is not None:
-                assert abs(info.expires_at - session.expires_at) <= timedelta(milliseconds=1)
-        assert loaded.last_seq >= max([m.seq for m in session.log], default=0)
-        assert 0 <= loaded.last_consolidated <= loaded.message_count
-
-    def turns_and_summaries(self, key: str) -> None:
-        found, session = self.handle(key), self.sessions[key]
-        assert found.turns() == session.turns
-        assert found.event_count() == len(session.turns)
-        assert found.total_usage() == session.usage
-        assert found.compactions() == session.compactions
-
-    def what_a_model_sees(self, key: str) -> None:
-        window = self.sessions[key].window
-        summary = {m.content for m in self.sessions[key].summary}
-        for last in (None, *ends_of(window)):
-            prompt = self.handle(key).history(last=last)
-            assert last is None or len(prompt) <= last
-            assert not prompt or prompt[0]["role"] != "tool"
-            summed_up = [entry for entry in prompt if entry["content"] in summary]
-            called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
-            for entry in prompt[len(summed_up) :]:
-                if entry["role"] in ("user", "assistant"):
-                    break
-                assert entry["role"] != "tool" or entry.get("tool_call_id") in called, (prompt, window)
-        if all(m.tokens is not None for m in window):
-            assert len(self.handle(key).history(max_tokens=10**6)) == len(self.handle(key).history())
+        assert_alike(self.handle(key), self.sessions[key])
 
     def teardown(self) -> None:
         if self.connection is not None:
             self.end(commit=True)
         assert [finding for finding in self.store.examine() if finding.name != "settings"] == []
-
-
-def ends_of(window: list[Message]) -> set[int]:
-    """Choose how many of a window's last messages to ask for."""
-    return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
 
 
 def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:

@@ -1,0 +1,78 @@
+"""What must hold of a session beside its model, whatever was done to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from session_model import ModelSession
+
+from lango_store import Conversation, Message, MessageRole
+
+
+def assert_alike(found: Conversation, session: ModelSession) -> None:
+    """Compare all that a conversation tells with its model."""
+    log_and_window(found, session)
+    counters(found, session)
+    turns_and_summaries(found, session)
+    what_a_model_sees(found, session)
+
+
+def log_and_window(found: Conversation, session: ModelSession) -> None:
+    log = found.all_messages()
+    assert log == session.log == list(found.iter_messages(page_size=2))
+    assert [m.seq for m in log] == sorted({m.seq for m in log})
+    window = session.window
+    assert found.messages() == window
+    for last in ends_of(window):
+        assert found.messages(last=last) == window[max(len(window) - last, 0) :]
+    for role in (None, MessageRole.ASSISTANT, MessageRole.TOOL):
+        said = [m for m in session.said if role is None or m.role.canonical is role]
+        assert found.last_message(role) == (said[-1] if said else None)
+    for m in [m for m in log if m.id is not None][-2:]:
+        assert found.find_message(str(m.id)) == m
+
+
+def counters(found: Conversation, session: ModelSession) -> None:
+    loaded = found.get()
+    assert loaded.messages == session.window
+    for info in (loaded, found.info()):
+        assert (info.last_seq, info.message_count) == (session.last_seq, len(session.log))
+        assert info.token_count == sum(m.tokens or 0 for m in session.log)
+        assert (info.turn_count, info.last_consolidated) == (len(session.turns), session.last_consolidated)
+        assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
+        assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)
+        assert info.created_at == session.created_at
+        assert (info.expires_at is None) is (session.expires_at is None)
+        if info.expires_at is not None and session.expires_at is not None:
+            assert abs(info.expires_at - session.expires_at) <= timedelta(milliseconds=1)
+    assert loaded.last_seq >= max([m.seq for m in session.log], default=0)
+    assert 0 <= loaded.last_consolidated <= loaded.message_count
+
+
+def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
+    assert found.turns() == session.turns
+    assert found.event_count() == len(session.turns)
+    assert found.total_usage() == session.usage
+    assert found.compactions() == session.compactions
+
+
+def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
+    window = session.window
+    summary = {m.content for m in session.summary}
+    for last in (None, *ends_of(window)):
+        prompt = found.history(last=last)
+        assert last is None or len(prompt) <= last
+        assert not prompt or prompt[0]["role"] != "tool"
+        summed_up = [entry for entry in prompt if entry["content"] in summary]
+        called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
+        for entry in prompt[len(summed_up) :]:
+            if entry["role"] in ("user", "assistant"):
+                break
+            assert entry["role"] != "tool" or entry.get("tool_call_id") in called, (prompt, window)
+    if all(m.tokens is not None for m in window):
+        assert len(found.history(max_tokens=10**6)) == len(found.history())
+
+
+def ends_of(window: list[Message]) -> set[int]:
+    """Choose how many of a window's last messages to ask for."""
+    return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
