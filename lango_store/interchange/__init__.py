@@ -35,12 +35,12 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     source = Path(source)
     if format is not None:
         _known(format)
-    if not source.is_dir():
-        return [(source, format or recognise(source))]
     try:
+        if not source.is_dir():
+            return [(source, (format or recognise(source)) if source.is_file() else None)]
         found = sorted(path for path in source.iterdir() if path.is_file())
     except OSError as error:
-        raise InvalidFile(source, f"cannot be listed ({error.strerror})") from error
+        raise InvalidFile(source, f"cannot be looked at ({error.strerror}): see its rights") from error
     named = [(path, recognise(path) if format is None else _only(format, path)) for path in found]
     chosen = [(path, name) for path, name in named if name or (format is None and not path.name.startswith("."))]
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)

@@ -21,7 +21,17 @@ from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.nanobot_heads import HEADS, NAME, Head, is_kept, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_heads import (
+    HEADS,
+    NAME,
+    OFFSETS,
+    Head,
+    is_kept,
+    metadata_of,
+    offset_of,
+    read_object,
+    title_of,
+)
 from lango_store.interchange.nanobot_lines import STYLES, Style, known_role, message_from_text, moment
 from lango_store.interchange.nanobot_names import SUFFIX, decoded, file_name, key_of_name
 from lango_store.interchange.nanobot_writing import metadata_out, write
@@ -118,9 +128,11 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
     metadata = metadata_of(line)
     if metadata != line.get("metadata", {}):
         note("metadata", "is no object that can be kept, {} instead")
-    consolidated = _consolidated(line, survey.messages)
-    if consolidated is None:
-        note("last_consolidated", f"is no count of these {survey.messages} messages, 0 instead")
+    consolidated = offset_of(line)
+    if consolidated is None or not 0 <= consolidated <= survey.messages:
+        for name in OFFSETS:
+            note(name, f"is no count of these {survey.messages} messages, 0 instead")
+        consolidated = 0
     times = {name: moment(line.get(name)) for name in ("created_at", "updated_at")}
     for name, time in times.items():
         if time is None:
@@ -133,7 +145,7 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
         fields={"metadata": metadata, "title": title_of(metadata)},
         created_at=times["created_at"],
         updated_at=times["updated_at"],
-        last_consolidated=consolidated or 0,
+        last_consolidated=consolidated,
         extra={NAME: _kept(path, key, generation, survey, times["updated_at"])},
     )
 
@@ -162,11 +174,6 @@ def _key(path: Path, line: dict[str, Any], generation: str) -> str:
         except InvalidKey as error:
             reason = error
     raise InvalidFile(path, f"has no key that can be kept, in its metadata or its name: rename it ({reason})")
-
-
-def _consolidated(line: dict[str, Any], messages: int) -> int | None:
-    found = line.get("last_consolidated", 0)
-    return found if type(found) is int and 0 <= found <= messages else None
 
 
 def _kept(path: Path, key: str, generation: str, survey: _Survey, updated_at: datetime | None) -> dict[str, Any]:

@@ -14,6 +14,9 @@ NAME: Final = "nanobot"
 Head = Literal["metadata", "provider_state"]
 HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
 
+OFFSETS: Final = ("last_archived", "last_consolidated")
+"""The names of one number, in the order in which nanobot reads them; the first is there since 0.3.5."""
+
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
 _MAX_LEVELS: Final = 201  # a value of 200 levels in its line
 
@@ -44,6 +47,11 @@ def metadata_of(line: dict[str, Any]) -> dict[str, Any]:
     """Give the metadata that a metadata line says, {} if it is none that can be kept."""
     found = line.get("metadata")
     return found if isinstance(found, dict) and is_kept(found) else {}
+
+
+def offset_of(line: dict[str, Any]) -> int | None:
+    """Give how many messages a metadata line says are consolidated, None if it says no number."""
+    return next((line[name] for name in OFFSETS if type(line.get(name)) is int), None)
 
 
 def title_of(metadata: dict[str, Any]) -> str | None:

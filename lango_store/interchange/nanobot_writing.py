@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.nanobot_heads import NAME, Head, metadata_of, read_object, title_of
+from lango_store.interchange.nanobot_heads import NAME, OFFSETS, Head, metadata_of, offset_of, read_object, title_of
 from lango_store.interchange.nanobot_lines import STYLES, Style, lines_from_message, moment, text_from_message
 from lango_store.interchange.nanobot_names import file_name
 from lango_store.model import Message
@@ -93,8 +93,10 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
     if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
         line["metadata"] = metadata
     consolidated = _consolidated_lines(draft, style)
-    if consolidated or "last_consolidated" in line:
-        line["last_consolidated"] = consolidated
+    if offset_of(line) != consolidated:
+        line |= {name: consolidated for name in OFFSETS if name in line}
+        if consolidated:
+            line.setdefault("last_consolidated", consolidated)  # which every nanobot reads
     return line
 
 

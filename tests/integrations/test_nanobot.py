@@ -562,6 +562,34 @@ def test_what_was_imported_is_what_nanobot_reads_from_the_file(
     assert exported(store, tmp_path / "out", key) == written_by_nanobot(files, original)
 
 
+@pytest.mark.parametrize(
+    ("archived", "consolidated"), [(1, 0), (0, 2), ("1", 2), (True, 1), (None, 1), ("1", "2"), (9, 1), (-1, 1)]
+)
+def test_of_the_two_names_of_the_archive_count_that_which_nanobot_reads_comes_in_and_goes_out(
+    store: Store, files: JsonlSessionStore, tmp_path: Path, archived: object, consolidated: object
+) -> None:
+    head = {"_type": "metadata", "key": KEY, "last_archived": archived, "last_consolidated": consolidated}
+    file = files.get_session_path(KEY)
+    file.write_text("".join(json.dumps(line) + "\n" for line in (head, *[{"role": "user", "content": "hi"}] * 2)))
+
+    def read_by_nanobot() -> int:
+        found = files.load(KEY)
+        assert found is not None
+        return found.last_archived
+
+    import_path(store, file)
+    seen = read_by_nanobot()
+    assert store.info(KEY).last_consolidated == seen
+    file.write_bytes(exported(store, tmp_path / "same"))
+    assert read_by_nanobot() == seen
+    store.append_message(KEY, message("more"))
+    store.update(KEY, last_consolidated=3)
+    file.write_bytes(exported(store, tmp_path / "changed"))
+    assert read_by_nanobot() == 3
+    written = json.loads(file.read_text().splitlines()[0])
+    assert (written["last_archived"], written["last_consolidated"]) == (3, 3)
+
+
 @pytest.mark.parametrize("generation", ["nanobot_g0", "nanobot_g1", "nanobot_go"])
 def test_sessions_of_older_generations_are_readable(
     start: Callable[[], SessionManager], store: Store, generation: str

@@ -285,10 +285,18 @@ def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None
         interchange.export(opened, tmp_path, "foo", everything=True)
 
 
-def test_a_file_that_cannot_be_opened_is_an_error(opened: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", [None, *interchange.FORMATS])
+def test_what_is_no_file_is_an_error_and_not_waited_for(opened: Store, tmp_path: Path, format: str | None) -> None:
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
-    (report,) = interchange.import_path(opened, tmp_path / "gone.jsonl", format="nanobot")
-    assert "cannot be read" in str(report.error)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name in ("gone.jsonl", "pipe.jsonl"):
+        (report,) = interchange.import_path(opened, tmp_path / name, format=format)
+        assert "is no file or folder" in str(report.error)
+
+
+def test_what_may_not_be_looked_at_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="cannot be looked at"):
+        interchange.import_path(opened, tmp_path / ("x" * 300))
 
 
 def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
