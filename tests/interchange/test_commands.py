@@ -40,7 +40,7 @@ def test_a_backup_whose_sessions_are_there_is_told_of_in_a_line(home: Any) -> No
     home("import", str(DATA / "nanobot_g1"))
     home("export", "--all", "--to", "out", "--format", "jsonl")
     again = home("import", "out")
-    assert "lango_store.jsonl: cli:direct and 7 more are there already\n" in again.stdout
+    assert "lead:trail  and 7 more are there already\n" in again.stdout
 
 
 def test_json_is_a_line_a_file(home: Any) -> None:
