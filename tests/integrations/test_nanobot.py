@@ -575,7 +575,7 @@ def test_of_the_two_names_of_the_archive_count_that_which_nanobot_reads_comes_in
     def read_by_nanobot() -> int:
         found = files.load(KEY)
         assert found is not None
-        return found.last_archived
+        return int(found.last_archived)
 
     import_path(store, file)
     seen = read_by_nanobot()
