@@ -59,7 +59,9 @@ def _print(report: FileReport | Exported) -> None:
         say(f"{report.path}: no format recognises it, left out")
         return
     told = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys else []
-    told += [f"{key} is there already" for key in report.already_there]
+    told += [f"{key} is there already" for key in report.already_there[:1]]
+    if (more := len(report.already_there) - 1) > 0:
+        told[-1] = f"{report.already_there[0]} and {more:,} more are there already"
     told += [f"{key} collides with another session, which stays as it is" for key in report.collided]
     typer.echo(printable(f"{report.path}: {'; '.join(told) or 'no session'}"))
     for each in report.skipped:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lango_store.errors import InvalidFile
 from lango_store.interchange import takeoff
+from lango_store.interchange.files import unfinished
 from lango_store.interchange.formats import FORMATS, Format
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
@@ -30,7 +31,8 @@ def writable() -> list[str]:
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
     """List the files that an import would read, each with its format: `source` itself, or what lies in the folder.
 
-    Hidden files count only if a format recognises them. With `format`, a folder gives the files of that format.
+    Hidden files count only if a format recognises them, what a killed export left behind never. With `format`, a folder
+    gives the files of that format.
     """
     source = Path(source)
     if format is not None:
@@ -38,7 +40,7 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     try:
         if not source.is_dir():
             return [(source, (format or recognise(source)) if source.is_file() else None)]
-        found = sorted(path for path in source.iterdir() if path.is_file())
+        found = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
     except OSError as error:
         raise InvalidFile(source, f"cannot be looked at ({error.strerror}): see its rights") from error
     named = [(path, recognise(path) if format is None else _only(format, path)) for path in found]

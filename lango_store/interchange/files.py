@@ -12,6 +12,13 @@ from typing import BinaryIO
 
 from lango_store.errors import InvalidFile
 
+_BEGINNING, _END = ".lango-", ".tmp"
+
+
+def unfinished(path: Path) -> bool:
+    """Tell by a file's name whether it is what an export that was killed left behind."""
+    return path.name.startswith(_BEGINNING) and path.name.endswith(_END)
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
@@ -38,7 +45,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
     A file that is there with the same bytes stays; with other bytes it is `InvalidFile`, and stays too.
     """
-    temporary = path.with_name(f".lango-{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}{_END}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -36,6 +36,13 @@ def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> 
         assert path.read_bytes() == (DATA / "nanobot_g1" / path.name).read_bytes()
 
 
+def test_a_backup_whose_sessions_are_there_is_told_of_in_a_line(home: Any) -> None:
+    home("import", str(DATA / "nanobot_g1"))
+    home("export", "--all", "--to", "out", "--format", "jsonl")
+    again = home("import", "out")
+    assert "lead:trail  and 7 more are there already\n" in again.stdout
+
+
 def test_json_is_a_line_a_file(home: Any) -> None:
     done = home("import", str(DATA / "nanobot_g2" / "corrupt"), "--json", "--dry-run")
     told = {Path(each["path"]).stem: each for each in map(json.loads, done.stdout.splitlines())}

@@ -14,6 +14,7 @@ from factories import message, messages
 
 from lango_store import Store, interchange
 from lango_store.interchange import takeoff
+from lango_store.interchange.files import writing
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
@@ -79,6 +80,18 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_
     opened.create("k")
     (report,) = interchange.export(opened, tmp_path / "file", "nanobot", keys=["k"])
     assert "cannot be written" in str(report.error)
+
+
+def test_an_export_under_way_or_killed_is_no_file_to_import(opened: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    opened.create("k")
+    interchange.export(opened, out, "jsonl", keys=["k"])
+    done = out / "lango_store.jsonl"
+    with writing(out / "next.jsonl") as file:
+        file.write(done.read_bytes()[:-5])
+        file.flush()
+        assert len(list(out.iterdir())) == 2
+        assert interchange.files_of(out) == [(done, "jsonl")]
 
 
 def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
