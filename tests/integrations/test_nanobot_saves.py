@@ -1,0 +1,253 @@
+"""What a save of nanobot writes, also when several processes save, and when sessions expire."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from conftest import Clock, watched
+from nanobot.session.manager import Session, SessionManager
+from nanobots import KEY, talk
+
+from lango_store import Conflict, InvalidMessage, Store
+from lango_store.integrations.nanobot import LangoSessionStore
+
+
+def rows_written(statements: list[str]) -> int:
+    return sum("INSERT INTO lango_message" in statement for statement in statements)
+
+
+def test_a_new_message_in_a_long_session_writes_one_row(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    for number in range(1_000):
+        session.add_message("user", f"message {number}")
+    sessions.save(session)
+    before = store.info(KEY).last_seq
+    session.add_message("user", "one more")
+    with watched(store.engine) as statements:
+        sessions.save(session)
+    assert rows_written(statements) == 1
+    assert not any("DELETE" in statement for statement in statements)
+    assert len(statements) <= 12
+    assert store.info(KEY).last_seq == before + 1
+
+
+def test_a_save_of_what_is_saved_asks_the_database_nothing(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    talk(session)
+    sessions.save(session)
+    loaded = start()
+    again = loaded.get_or_create(KEY)
+    with watched(store.engine) as statements:
+        sessions.save(session)
+        loaded.save(again, fsync=True)
+        assert sessions.flush_all() == 1
+    assert statements == []
+
+
+def test_a_change_is_rewritten_from_there_on_and_not_before(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    for number in range(100):
+        session.add_message("user", f"message {number}")
+    sessions.save(session)
+    session.messages[90]["content"] = "changed"
+    session.add_message("user", "one more")
+    sessions.save(session)
+    assert [each.seq for each in store.all_messages(KEY)] == [*range(1, 91), *range(102, 113)]
+    assert start().get_or_create(KEY) == session
+
+
+def test_metadata_alone_writes_no_message(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    talk(session)
+    sessions.save(session)
+    session.metadata["runtime_checkpoint"] = {"pending": True}
+    before = store.info(KEY).last_seq
+    sessions.save_runtime_checkpoint(session)
+    assert store.info(KEY).last_seq == before
+    assert start().get_or_create(KEY).metadata["runtime_checkpoint"] == {"pending": True}
+
+
+def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    talk(session)
+    sessions.save(session)
+    session.add_message("user", "fine")
+    session.add_message("user", float("nan"))
+    with pytest.raises(InvalidMessage):
+        sessions.save(session)
+    assert store.info(KEY).message_count == 4
+    del session.messages[-1]
+    sessions.save(session)
+    assert store.info(KEY).message_count == 5
+
+
+# Several processes
+
+
+def test_what_another_process_wrote_is_not_overwritten(start: Callable[[], SessionManager], store: Store) -> None:
+    ours, theirs = start(), start()
+    session = ours.get_or_create(KEY)
+    session.add_message("user", "hello")
+    ours.save(session)
+    other = theirs.get_or_create(KEY)
+    other.add_message("assistant", "hi")
+    theirs.save(other)
+    session.add_message("user", "are you there?")
+    with pytest.raises(Conflict) as conflict:
+        ours.save(session)
+    assert (conflict.value.expected, conflict.value.last_seq) == (1, 2)
+    assert [each.content for each in store.messages(KEY)] == ["hello", "hi"]
+    session = ours.get_or_create(KEY)  # the cache has forgotten what was out of date
+    session.add_message("user", "are you there?")
+    ours.save(session)
+    assert [each.content for each in store.messages(KEY)] == ["hello", "hi", "are you there?"]
+
+
+def test_two_that_begin_the_same_session_at_once_do_not_overwrite_each_other(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
+    ours, theirs = start(), start()
+    session, other = ours.get_or_create(KEY), theirs.get_or_create(KEY)
+    session.add_message("user", "first")
+    other.add_message("user", "second")
+    ours.save(session)
+    with pytest.raises(Conflict):
+        theirs.save(other)
+    assert [each.content for each in store.messages(KEY)] == ["first"]
+
+
+def test_a_stale_copy_read_later_does_not_hide_a_conflict(start: Callable[[], SessionManager], store: Store) -> None:
+    ours, theirs = start(), start()
+    session = ours.get_or_create(KEY)
+    session.add_message("user", "hello")
+    ours.save(session)
+    other = theirs.get_or_create(KEY)
+    other.add_message("assistant", "hi")
+    theirs.save(other)
+    snapshot = ours.read_session_snapshot(KEY)
+    assert snapshot is not None
+    assert len(snapshot.messages) == 2
+    session.add_message("user", "stale")
+    with pytest.raises(Conflict):
+        ours.save(session)
+    assert store.info(KEY).message_count == 2
+
+
+def test_metadata_of_two_processes_is_put_together(start: Callable[[], SessionManager], store: Store) -> None:
+    ours, theirs = start(), start()
+    session = ours.get_or_create(KEY)
+    session.metadata |= {"a": 1, "b": 1, "c": 1}
+    ours.save(session)
+    other = theirs.get_or_create(KEY)
+    other.metadata["b"] = 2
+    del other.metadata["c"]
+    other.add_message("user", "hello")
+    theirs.save(other)
+    session.metadata["a"] = 3
+    ours.save(session)
+    assert store.info(KEY).metadata == {"a": 3, "b": 2}
+    assert store.info(KEY).message_count == 1
+    session.metadata["d"] = 4
+    ours.save(session)
+    assert store.info(KEY).metadata == {"a": 3, "b": 2, "d": 4}
+    session.metadata["b"] = 5
+    with pytest.raises(Conflict, match="metadata 'b'"):
+        ours.save(session)
+    assert store.info(KEY).metadata == {"a": 3, "b": 2, "d": 4}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from lango_store import Conflict, Store
+from lango_store.integrations.nanobot import LangoSessionStore
+from nanobot.session.manager import SessionManager
+
+url, folder, name = sys.argv[1:]
+ours = LangoSessionStore(Store(url))
+sessions = SessionManager(Path(folder) / "workspace", store=ours, sessions_root=Path(folder) / "sessions")
+ours.on_conflict = sessions.invalidate
+for number in range(25):
+    while True:
+        session = sessions.get_or_create("shared")
+        session.add_message("user", f"{name} {number}")
+        try:
+            sessions.save(session)
+            break
+        except Conflict:
+            del session
+"""
+
+
+def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", WRITER, url, str(tmp_path / name), name]) for name in ("ann", "bob")
+    ]
+    assert [process.wait(120) for process in running] == [0, 0]
+    contents = [each.content for each in store.all_messages("shared")]
+    for name in ("ann", "bob"):
+        assert [each for each in contents if each.startswith(name)] == [f"{name} {number}" for number in range(25)]
+    assert len(contents) == 50
+
+
+def test_a_session_deleted_elsewhere_is_written_anew(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    talk(session)
+    sessions.save(session)
+    store.delete(KEY)
+    session.add_message("user", "still here")
+    sessions.save(session)
+    assert start().get_or_create(KEY) == session
+
+
+def test_a_session_deleted_and_begun_anew_elsewhere_is_a_conflict(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
+    ours, theirs = start(), start()
+    session = ours.get_or_create(KEY)
+    session.add_message("user", "first life")
+    ours.save(session)
+    theirs.delete_session(KEY)
+    other = theirs.get_or_create(KEY)
+    other.add_message("user", "second life")
+    theirs.save(other)
+    session.add_message("user", "late")
+    with pytest.raises(Conflict):
+        ours.save(session)
+    assert [each.content for each in store.messages(KEY)] == ["second life"]
+
+
+# Expiry
+
+
+def test_an_expired_session_is_not_there_for_nanobot(url: str, clock: Clock, tmp_path: Path) -> None:
+    with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
+        sessions = LangoSessionStore(store)
+        session = Session(KEY)
+        session.add_message("user", "hello")
+        sessions.save(session)
+        clock.move(minutes=50)
+        session.add_message("user", "slides")
+        sessions.save(session)
+        clock.move(minutes=50)
+        assert sessions.read(KEY) is not None
+        clock.move(minutes=20)
+        assert sessions.load(KEY) is None
+        assert sessions.list_sessions() == []
+        fresh = Session(KEY)
+        fresh.add_message("user", "a new life")
+        sessions.save(fresh)
+        assert [each.content for each in store.messages(KEY)] == ["a new life"]
