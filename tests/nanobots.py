@@ -12,7 +12,7 @@ from lango_store import Store
 from lango_store.interchange import export
 
 KEY = "telegram:12345678"
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "ä.txt"}'}}
 
 
