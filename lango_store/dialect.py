@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store.columns import TimeColumn, encode_time_text
 from lango_store.engine import BEGIN_OPTION
@@ -23,12 +22,19 @@ _MIGRATION_PATIENCE: Final = 60.0
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 
 
+class HasCursors(Protocol):
+    """As much of a connection as a statement needs."""
+
+    def cursor(self) -> Any:
+        """Make a cursor."""
+
+
 class Lent(Protocol):
     """What a statement runs on: a SQLAlchemy connection, or as little of one as it needs."""
 
     @property
-    def connection(self) -> PoolProxiedConnection:
-        """The pool's proxy of the driver's connection."""
+    def connection(self) -> HasCursors:
+        """What its cursors come from: the pool's proxy of the driver's connection, or that one itself."""
 
     @property
     def dialect(self) -> sa.Dialect:

@@ -31,7 +31,7 @@ class Statement:
         cursor = connection.connection.cursor()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
-            rows: list[Any] = cursor.fetchall()  # type: ignore[assignment]
+            rows: list[Any] = cursor.fetchall()
             return rows
         finally:
             cursor.close()

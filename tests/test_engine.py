@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,61 @@ def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
         timeout=60,
     )
     assert (done.stdout, done.stderr) == ("['a'] 1\nTrue\n", "")
+
+
+def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        with engine.connect() as connection:
+            connection.execute(sa.text("DELETE FROM lango_message"))
+            connection.rollback()
+        assert len(store.get("k").messages) == 1
+    engine.dispose()
+
+
+def test_a_raw_connection_after_an_append_has_a_transaction_as_ever(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres(), pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        raw = engine.raw_connection()
+        raw.cursor().execute("DELETE FROM lango_message")
+        raw.close()
+        assert len(store.get("k").messages) == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
+def test_who_listens_to_the_pool_is_told_of_every_verb(url: str, moment: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        told: list[object] = []
+        sa.event.listen(engine, moment, lambda *given: told.append(given))
+        store.append_message("k", message())
+        store.get("k")
+        assert len(told) == 2
+    engine.dispose()
+
+
+def test_an_interrupted_verb_leaves_the_pool_whole(url: str) -> None:
+    interrupted = False
+
+    def clock() -> datetime:
+        if interrupted:
+            raise KeyboardInterrupt
+        return datetime.now(UTC)
+
+    engine = create_engine(url, pool_size=1)
+    with Store(engine, clock=clock) as store:
+        store.create("k", messages=[message()])
+        interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            store.get("k")
+        interrupted = False
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert store.append_message("k", message()).seq == 2
+    engine.dispose()
