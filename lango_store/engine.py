@@ -9,7 +9,6 @@ import time
 import weakref
 from typing import Any, Final, Literal
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
@@ -181,7 +180,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
 
     @event.listens_for(engine, "checkout")
     def checked_out(driver: Any, entry: ConnectionPoolEntry, _: Any) -> None:
-        if not _alive(driver, entry):
+        if not _alive(driver, entry, engine.dialect):
             raise DisconnectionError("the server closed the connection")
         if entry.info.pop(_LENT, False):  # left on, a transaction on this connection could not be rolled back
             driver.autocommit = False
@@ -189,7 +188,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     return engine
 
 
-def _alive(driver: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> bool:
+def _alive(driver: Any, entry: ConnectionPoolEntry, engine_dialect: sa.Dialect) -> bool:
     # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
     # dropped the connection leaves nothing, so that a long idle one is asked.
     idle_since = entry.info.get("idle_since")
@@ -202,7 +201,7 @@ def _alive(driver: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> bool:
             was, driver.autocommit = driver.autocommit, True
             driver.execute("")
             driver.autocommit = was
-    except psycopg.Error:
+    except engine_dialect.loaded_dbapi.Error:
         return False
     return True
 
@@ -212,7 +211,8 @@ class _PostgresPool(LendingPool):
 
     def _usable(self, entry: ConnectionPoolEntry) -> bool:
         driver: Any = entry.dbapi_connection
-        if not _alive(driver, entry):
+        engine_dialect: Any = self._dialect
+        if not _alive(driver, entry, engine_dialect):
             return False
         if not driver.autocommit:  # stays on from one loan to the next, until SQLAlchemy checks the connection out
             driver.autocommit = entry.info[_LENT] = True
