@@ -13,6 +13,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
@@ -21,7 +22,8 @@ from lango_store.access import Clock, DefaultTTL, TokenCounter, utc_now
 from lango_store.conversation import Conversation, Summarizer
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
-from lango_store.model import Compaction, Message
+from lango_store.model import Compaction, Message, SessionInfo
+from lango_store.operations.lists import Filter
 from lango_store.store import Store
 
 P = ParamSpec("P")
@@ -164,6 +166,30 @@ class AsyncStore:
         while page := await self._in_thread(functools.partial(next, pages, None)):
             for message in page:
                 yield message
+
+    async def iter_sessions(
+        self,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        key_prefix: str | None = None,
+        title: str | None = None,
+        updated_since: datetime | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
+        expired: bool | None = False,
+        page_size: int = 500,
+    ) -> AsyncIterator[SessionInfo]:
+        """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
+
+        Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
+        or deleted meanwhile may be seen or not.
+        """
+        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        pages = self.store._session_pages(chosen, page_size)
+        while page := await self._in_thread(functools.partial(next, pages, None)):
+            for info in page:
+                yield info
 
     async def close(self) -> None:
         """Wait for the calls under way, then close the connections, unless they are borrowed."""

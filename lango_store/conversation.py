@@ -66,10 +66,12 @@ class Conversation:
         metadata: dict[str, Any] | None | Unset = UNSET,
         tools: list[Any] | None | Unset = UNSET,
         last_consolidated: int | Unset = UNSET,
+        activity: bool = False,
     ) -> SessionInfo:
         """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
 
-        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`.
+        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
+        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`.
         """
         fields = {
             "agent_id": agent_id,
@@ -82,7 +84,7 @@ class Conversation:
             "last_consolidated": last_consolidated,
         }
         with self._access.write() as connection:
-            return sessions.update(connection, self._access.now(), self.key, fields)
+            return sessions.update(connection, self._access.now(), self.key, fields, activity=activity)
 
     # Messages
 

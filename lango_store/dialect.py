@@ -65,6 +65,10 @@ class Dialect:
         """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
         raise NotImplementedError
 
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """Say that a text holds another, which is in small letters already; only A to Z have a small form here."""
+        raise NotImplementedError
+
     def insert(self, table: sa.Table) -> Any:
         """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
         raise NotImplementedError
@@ -144,6 +148,9 @@ class SQLite(Dialect):
 
     def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         return column.in_(chosen)
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        return sa.func.instr(sa.func.lower(column), part) > sa.literal_column("0")
 
     def insert(self, table: sa.Table) -> Any:
         return sqlite.insert(table)
@@ -265,6 +272,10 @@ class PostgreSQL(Dialect):
     def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         # For IN (SELECT …) the planner hashes the few and reads the whole table.
         return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        # Other collations than C fold other letters, each its own; SQLite folds A to Z.
+        return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
     def insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table)

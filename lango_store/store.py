@@ -20,7 +20,7 @@ from lango_store.operations import appends, lists, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
-from lango_store.operations.lists import Filter, aware
+from lango_store.operations.lists import Filter, Order, aware
 from lango_store.operations.sessions import New
 
 
@@ -222,10 +222,12 @@ class Store:
         metadata: dict[str, Any] | None | Unset = UNSET,
         tools: list[Any] | None | Unset = UNSET,
         last_consolidated: int | Unset = UNSET,
+        activity: bool = False,
     ) -> SessionInfo:
         """Change fields of a session: what is left out stays, None clears, JSON is replaced whole.
 
-        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`.
+        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
+        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`.
         """
         return self._at(key).update(
             agent_id=agent_id,
@@ -236,15 +238,17 @@ class Store:
             metadata=metadata,
             tools=tools,
             last_consolidated=last_consolidated,
+            activity=activity,
         )
 
-    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
+    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
 
-        Revives a session that has expired and is not purged yet.
+        Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
+        lists and its idle time, unless this counts as `activity`.
         """
         with self._access.write() as connection:
-            return sessions.touch(connection, self._access.now(), key, ttl)
+            return sessions.touch(connection, self._access.now(), key, ttl, activity=activity)
 
     def delete(self, key: str) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none."""
@@ -327,19 +331,47 @@ class Store:
         agent_id: str | None = None,
         user_id: str | None = None,
         key_prefix: str | None = None,
+        title: str | None = None,
         updated_since: datetime | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
         expired: bool | None = False,
+        order: Order = "updated",
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """List sessions without their messages, the last updated first, `limit` (1 to 1,000) a page.
+        """List sessions without their messages, the last updated or created first, `limit` (1 to 1,000) a page.
 
-        `cursor` is the `next` of the page before. `expired` is False for live sessions, True for expired ones, None
-        for both. `InvalidCursor` for a cursor that is none.
+        `title` is a text that the title holds; A to Z count as a to z, other letters as they are. `created_before` is
+        the first moment that does not count, the other times do. `expired` is False for live sessions, True for expired
+        ones, None for both. `cursor` is the `next` of the page before; `InvalidCursor` if it is none, or of another
+        `order`. A session that is updated moves to the front while you page, and may be on none of your pages:
+        `iter_sessions` has each once.
         """
-        chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
+        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
         with self._access.look() as connection:
-            return lists.page(connection, self._access.now(), chosen, limit, cursor)
+            return lists.page(connection, self._access.now(), chosen, limit, cursor, order)
+
+    def iter_sessions(
+        self,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        key_prefix: str | None = None,
+        title: str | None = None,
+        updated_since: datetime | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
+        expired: bool | None = False,
+        page_size: int = 500,
+    ) -> Iterator[SessionInfo]:
+        """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
+
+        Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
+        or deleted meanwhile may be seen or not.
+        """
+        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        return (info for page in self._session_pages(chosen, page_size) for info in page)
 
     def count(
         self,
@@ -347,11 +379,14 @@ class Store:
         agent_id: str | None = None,
         user_id: str | None = None,
         key_prefix: str | None = None,
+        title: str | None = None,
         updated_since: datetime | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
         expired: bool | None = False,
     ) -> int:
         """Count sessions; filters as in `list_sessions`."""
-        chosen = Filter(agent_id, user_id, key_prefix, updated_since, expired)
+        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
         with self._access.look() as connection:
             return lists.count(connection, self._access.now(), chosen)
 
@@ -431,6 +466,13 @@ class Store:
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         return batch([self._access.counted(message) for message in messages])
+
+    def _session_pages(self, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
+        def read_page(after: str) -> list[SessionInfo]:
+            with self._access.look() as connection:
+                return lists.walk(connection, self._access.now(), chosen, after, page_size)
+
+        return lists.pages(read_page, page_size)
 
     @staticmethod
     def _insert(connection: sa.Connection, now: datetime, new: New, first: Batch) -> Session | None:

@@ -245,6 +245,9 @@ class Awaiting:
     def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         return self.each(self.awaited.iter_messages(*arguments, **options))
 
+    def iter_sessions(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        return self.each(self.awaited.iter_sessions(*arguments, **options))
+
     def using(self, connection: Any) -> Store:
         return self.awaited.store.using(connection)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
 from conftest import Clock, watched
-from factories import messages
+from factories import message, messages
 
 from lango_store import InvalidCursor, Store, create_engine
 from lango_store.model import Page
+
+HOUR = timedelta(hours=1)
+WEST = timezone(-HOUR)
 
 
 def keys(page: Page) -> list[str]:
@@ -39,6 +43,109 @@ def test_filters(filled: Store, clock: Clock) -> None:
     assert keys(filled.list_sessions(updated_since=clock.time - timedelta(seconds=2))) == ["chat:9", "chat:8"]
     assert filled.count(agent_id="agent1", user_id="user0") == 2
     assert filled.count(agent_id="nobody") == 0
+
+
+def test_a_title_is_found_by_a_part_of_it_and_only_a_to_z_have_two_forms(store: Store) -> None:
+    titles = ["100% Ärger", "100 ärger", "Under_score", "Underscore", "ISTANBUL", "istanbul", "ı", "", None, "a\\b"]
+    for number, title in enumerate(titles):
+        store.create(f"k{number}", title=title)
+
+    def found(part: str) -> list[str | None]:
+        infos = store.list_sessions(title=part, limit=100).items
+        assert store.count(title=part) == len(infos)
+        assert sorted(info.key for info in store.iter_sessions(title=part)) == sorted(info.key for info in infos)
+        return sorted((info.title for info in infos), key=titles.index)
+
+    assert found("%") == ["100% Ärger"]
+    assert found("ÄRGER") == ["100% Ärger"]
+    assert found("ärGER") == ["100 ärger"]
+    assert found("r_s") == ["Under_score"]
+    assert found("UNDER") == ["Under_score", "Underscore"]
+    assert found("Istanbul") == ["ISTANBUL", "istanbul"]
+    assert found("I") == ["ISTANBUL", "istanbul"]
+    assert found("\\B") == ["a\\b"]
+    assert found("") == [title for title in titles if title is not None]
+
+
+def test_filters_by_when_a_session_was_made(filled: Store, clock: Clock) -> None:
+    made = [filled.info(f"chat:{n}").created_at for n in range(10)]
+    assert keys(filled.list_sessions(created_since=made[7])) == ["chat:9", "chat:8", "chat:7"]
+    assert keys(filled.list_sessions(created_before=made[2])) == ["chat:1", "chat:0"]
+    assert filled.count(created_since=made[3], created_before=made[5]) == 2
+    ours = timezone(timedelta(hours=5, minutes=30))
+    assert filled.count(created_since=made[3].astimezone(ours)) == 7
+
+
+@pytest.mark.parametrize("name", ["updated_since", "created_since", "created_before"])
+def test_a_time_without_a_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
+    times = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=WEST)]
+    for moment in times:
+        for verb in (store.list_sessions, store.count):
+            with pytest.raises(ValueError, match=r"time zone|years 1 to 9999"):
+                cast(Any, verb)(**{name: moment})
+
+
+def test_a_list_goes_by_when_sessions_were_made_if_asked_to(filled: Store, clock: Clock) -> None:
+    filled.append_message("chat:3", message())
+    assert keys(filled.list_sessions(limit=2)) == ["chat:3", "chat:9"]
+    found: list[str] = []
+    page = filled.list_sessions(order="created", limit=4)
+    while True:
+        found += keys(page)
+        if page.next is None:
+            break
+        filled.append_message(page.items[0].key, message())
+        page = filled.list_sessions(order="created", limit=4, cursor=page.next)
+    assert found == [f"chat:{n}" for n in reversed(range(10))]
+
+
+def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
+    updated, created = (filled.list_sessions(order=order, limit=3).next for order in ("updated", "created"))
+    with pytest.raises(InvalidCursor, match="order"):
+        filled.list_sessions(order="created", cursor=updated)
+    with pytest.raises(InvalidCursor, match="order"):
+        filled.list_sessions(cursor=created)
+
+
+def test_an_order_that_is_none_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="updated, created"):
+        store.list_sessions(order=cast(Any, "key"))
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 10, 11, 1_000])
+def test_a_walk_gives_each_session_once_whatever_is_updated_between_its_pages(
+    filled: Store, clock: Clock, page_size: int
+) -> None:
+    found: list[str] = []
+    for number, info in enumerate(filled.iter_sessions(page_size=page_size)):
+        found.append(info.key)
+        for n in range(5):
+            clock.move(seconds=1)
+            filled.append_message(f"chat:{(7 * number + 3 * n) % 10}", message())
+            filled.update(f"chat:{(number + n) % 10}", title=str(n), activity=True)
+    assert found == [f"chat:{n}" for n in range(10)]
+
+
+def test_a_walk_has_the_filters_of_a_list(filled: Store, clock: Clock) -> None:
+    filled.create("gone", ttl=timedelta(seconds=1), agent_id="agent1")
+    clock.move(seconds=2)
+    assert [info.key for info in filled.iter_sessions(agent_id="agent1", user_id="user0")] == ["chat:3", "chat:9"]
+    assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["gone"]
+    assert len(list(filled.iter_sessions(expired=None, page_size=2))) == 11
+    assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.info("chat:1")]
+
+
+def test_a_walk_reads_a_page_at_a_time(filled: Store) -> None:
+    walk = filled.iter_sessions(page_size=4)
+    with watched(filled.engine) as statements:
+        for _ in range(4):
+            next(walk)
+        assert len(statements) == 1
+        assert len(list(walk)) == 6
+    assert len(statements) == 3
+    for page_size in (0, 1_001):
+        with pytest.raises(ValueError, match="page_size"):
+            next(filled.iter_sessions(page_size=page_size))
 
 
 def test_a_key_prefix_is_taken_literally(store: Store) -> None:

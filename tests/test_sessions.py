@@ -105,8 +105,31 @@ def test_update_replaces_what_is_given_and_leaves_the_rest(store: Store, clock: 
     changed = store.update("k", settings={"thinking": "high"}, model="m")
     assert changed == store.info("k")
     assert (changed.settings, changed.model, changed.agent_id, changed.title) == ({"thinking": "high"}, "m", "a", "t")
-    assert changed.updated_at == clock.time
     assert changed.expires_at == expires_at
+
+
+def test_an_update_and_a_touch_leave_the_order_and_the_idle_time_unless_they_are_activity(
+    store: Store, clock: Clock
+) -> None:
+    store.create("old", ttl=timedelta(days=300))
+    clock.move(days=100)
+    store.create("new")
+    before = store.info("old").updated_at
+    assert store.update("old", title="renamed").updated_at == before
+    assert store.open("old").update(metadata={"read": True}).updated_at == before
+    assert store.touch("old").updated_at == before
+    assert store.touch("old", ttl=None).updated_at == before
+    assert store.update("old").updated_at == before
+    assert [info.key for info in store.list_sessions().items] == ["new", "old"]
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).sessions == 1
+
+    assert store.update("old", title="back", activity=True).updated_at == clock.time
+    assert [info.key for info in store.list_sessions().items] == ["old", "new"]
+    clock.move(days=100)
+    assert store.open("old").update(activity=True).updated_at == clock.time
+    clock.move(days=100)
+    assert store.touch("old", activity=True).updated_at == clock.time
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.info("new")]
 
 
 def test_update_with_none_clears(store: Store) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from nanobot.session.manager import (
     _metadata_title,
 )
 
+from lango_store import model
 from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
 from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
 from lango_store.interchange import nanobot, takeoff
@@ -30,6 +32,7 @@ from lango_store.interchange.nanobot_lines import STYLES, lines_from_message, me
 from lango_store.model import UNSET, Message, MessageRole
 from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import batch
+from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
 from lango_store.operations.sessions import New
 from lango_store.store import Store
@@ -121,25 +124,21 @@ class LangoSessionStore:
 
     def list_sessions(self) -> list[SessionInfo]:
         """List live sessions, the last updated first, each with its title and the beginning of what a user said."""
-        found: list[SessionInfo] = []
-        cursor: str | None = None
-        while True:
-            page = self._store.list_sessions(limit=_PAGE, cursor=cursor)
-            previews = self._previews([info.key for info in page.items])
-            found += [
-                {
-                    "key": info.key,
-                    "created_at": _local(info.created_at).isoformat(),
-                    "updated_at": _local(info.updated_at).isoformat(),
-                    "title": _metadata_title(info.metadata),
-                    "preview": previews[info.key],
-                    "path": self._store.engine.url.render_as_string(hide_password=True),
-                }
-                for info in page.items
-            ]
-            if page.next is None:
-                return found
-            cursor = page.next
+        found: list[tuple[datetime, str, SessionInfo]] = []
+        for page in self._store._session_pages(Filter(), _PAGE):
+            previews = self._previews([info.key for info in page])
+            found += [(info.updated_at, info.key, self._listed(info, previews[info.key])) for info in page]
+        return [listed for *_, listed in sorted(found, key=itemgetter(0, 1), reverse=True)]
+
+    def _listed(self, info: model.SessionInfo, preview: str) -> SessionInfo:
+        return {
+            "key": info.key,
+            "created_at": _local(info.created_at).isoformat(),
+            "updated_at": _local(info.updated_at).isoformat(),
+            "title": _metadata_title(info.metadata),
+            "preview": preview,
+            "path": self._store.engine.url.render_as_string(hide_password=True),
+        }
 
     def _previews(self, keys: Sequence[str]) -> dict[str, str]:
         with self._access.read() as connection:

@@ -13,6 +13,7 @@ from lango_store.interchange import takeoff
 from lango_store.interchange.files import unfinished
 from lango_store.interchange.formats import FORMATS, Format
 from lango_store.interchange.reports import Exported, FileReport
+from lango_store.operations.lists import Filter
 from lango_store.store import Store
 
 __all__ = ["FORMATS", "Exported", "FileReport", "export", "files_of", "import_path", "recognise", "writable"]
@@ -113,7 +114,8 @@ def export(
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
     with store._access.read() as connection:
-        return list(takeoff.keys(connection, None if expired else store._access.now(), user_id))
+        chosen = Filter(user_id=user_id, expired=None if expired else False)
+        return list(takeoff.keys(connection, store._access.now(), chosen))
 
 
 def _known(format: str) -> Format:

@@ -13,7 +13,8 @@ from lango_store.columns import as_kept, decode_json, decode_time
 from lango_store.errors import DamagedMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
-from lango_store.operations import messages, sessions
+from lango_store.operations import lists, messages, sessions
+from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
 from lango_store.operations.sessions import SESSION, TURN
 
@@ -44,17 +45,12 @@ def log(connection: sa.Connection, now: datetime, key: str) -> Iterator[Message]
         yield from page
 
 
-def keys(connection: sa.Connection, now: datetime | None, user_id: str | None = None) -> Iterator[str]:
-    """Read the keys of the sessions that live now, or of all, a user's or everybody's, in their order."""
-    query = sa.select(SESSION.c.key).order_by(SESSION.c.key).limit(PAGE)
-    if now is not None:
-        query = query.where(SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now))
-    if user_id is not None:
-        query = query.where(SESSION.c.user_id == user_id)
-    page = connection.execute(query).scalars().all()
+def keys(connection: sa.Connection, now: datetime, chosen: Filter) -> Iterator[str]:
+    """Read the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
+    page = lists.keys(connection, now, chosen, "", PAGE)
     while page:
         yield from page
-        page = connection.execute(query.where(SESSION.c.key > page[-1])).scalars().all()
+        page = lists.keys(connection, now, chosen, page[-1], PAGE)
 
 
 def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:

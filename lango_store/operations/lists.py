@@ -1,13 +1,14 @@
-"""Many sessions at once: chosen by filters, listed page by page, counted; never a message."""
+"""Many sessions at once: chosen by filters, listed page by page, walked through, counted; never a message."""
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
@@ -22,6 +23,9 @@ from lango_store.statement import Statement
 
 MAX_PAGE: Final = 1_000
 
+Order = Literal["updated", "created"]
+"""What a list begins with: the session that was active last, or the one that was made last."""
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -30,77 +34,143 @@ class Filter:
     agent_id: str | None = None
     user_id: str | None = None
     key_prefix: str | None = None
+    title: str | None = None
     updated_since: datetime | None = None
+    created_since: datetime | None = None
+    created_before: datetime | None = None
     expired: bool | None = False
 
     def named(self) -> tuple[str, ...]:
         """Name the conditions that this filter sets."""
-        texts = tuple(n for n in ("agent_id", "user_id", "key_prefix", "updated_since") if getattr(self, n) is not None)
-        return texts + {False: ("live",), True: ("expired",), None: ()}[self.expired]
+        given = tuple(
+            each.name for each in fields(self) if each.name != "expired" and getattr(self, each.name) is not None
+        )
+        return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
 
     def values(self, spoken: dialect.Dialect, now: datetime) -> dict[str, Any]:
         """Give the values of those conditions, as the driver takes them."""
         prefix = encode_text(self.key_prefix, "key_prefix") or ""
+        times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
         return {
             "agent_id": encode_text(self.agent_id, "agent_id"),
             "user_id": encode_text(self.user_id, "user_id"),
             "key_prefix": prefix,
             "prefix_end": end_of_prefix(prefix),
-            "updated_since": None if self.updated_since is None else spoken.time(aware(self.updated_since)),
+            "title": ascii_lower(encode_text(self.title, "title") or ""),
             "now": spoken.time(now),
+            **{name: None if moment is None else spoken.time(aware(moment)) for name, moment in times.items()},
         }
 
 
+def _text(name: str) -> sa.BindParameter[str]:
+    return sa.bindparam(name, type_=sa.Text(), required=True)
+
+
+def _time(name: str) -> sa.BindParameter[datetime]:
+    return sa.bindparam(name, type_=TimeColumn(), required=True)
+
+
+def _key(name: str) -> sa.BindParameter[str]:
+    return sa.bindparam(name, type_=SESSION.c.key.type, required=True)
+
+
+_ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
+
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
-    "agent_id": SESSION.c.agent_id == sa.bindparam("agent_id", type_=sa.Text(), required=True),
-    "user_id": SESSION.c.user_id == sa.bindparam("user_id", type_=sa.Text(), required=True),
-    "key_prefix": sa.and_(
-        SESSION.c.key >= sa.bindparam("key_prefix", type_=SESSION.c.key.type, required=True),
-        SESSION.c.key < sa.bindparam("prefix_end", type_=SESSION.c.key.type, required=True),
-    ),
-    "updated_since": SESSION.c.updated_at >= sa.bindparam("updated_since", type_=TimeColumn(), required=True),
+    "agent_id": SESSION.c.agent_id == _text("agent_id"),
+    "user_id": SESSION.c.user_id == _text("user_id"),
+    "key_prefix": sa.and_(SESSION.c.key >= _key("key_prefix"), SESSION.c.key < _key("prefix_end")),
+    "updated_since": SESSION.c.updated_at >= _time("updated_since"),
+    "created_since": SESSION.c.created_at >= _time("created_since"),
+    "created_before": SESSION.c.created_at < _time("created_before"),
     "live": LIVE,
     "expired": SESSION.c.expires_at <= NOW,
-    "cursor": sa.tuple_(SESSION.c.updated_at, SESSION.c.key)
-    < sa.tuple_(
-        sa.bindparam("cursor_time", type_=TimeColumn(), required=True),
-        sa.bindparam("cursor_key", type_=SESSION.c.key.type, required=True),
-    ),
+    "after": SESSION.c.key > _key("after"),
+    **{
+        f"behind in {order}": sa.tuple_(place, SESSION.c.key) < sa.tuple_(_time("cursor_time"), _key("cursor_key"))
+        for order, place in _ORDERS.items()
+    },
 }
+_LIMIT: Final = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
+
+
+def _where(spoken: dialect.Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    for name in conditions:
+        yield spoken.holds(SESSION.c.title, _text("title")) if name == "title" else _CONDITIONS[name]
 
 
 @cache
-def _page(*conditions: str) -> Statement:
+def _page(order: Order, *conditions: str) -> Statement:
+    place = _ORDERS[order]
     return Statement(
-        lambda _: (
+        lambda spoken: (
             sa.select(*COLUMNS)
-            .where(*(_CONDITIONS[name] for name in conditions))
-            .order_by(SESSION.c.updated_at.desc(), SESSION.c.key.desc())
-            .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+            .where(*_where(spoken, conditions))
+            .order_by(place.desc(), SESSION.c.key.desc())
+            .limit(_LIMIT)
         )
     )
 
 
 @cache
-def _count(*conditions: str) -> Statement:
+def _walk(*conditions: str, keys_only: bool) -> Statement:
+    columns = [SESSION.c.key] if keys_only else COLUMNS
     return Statement(
-        lambda _: sa.select(sa.func.count()).select_from(SESSION).where(*(_CONDITIONS[n] for n in conditions))
+        lambda spoken: sa.select(*columns).where(*_where(spoken, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
     )
 
 
-def page(connection: Lent, now: datetime, chosen: Filter, limit: int, cursor: str | None) -> Page:
-    """List sessions, the last updated first, from a cursor on."""
+@cache
+def _count(*conditions: str) -> Statement:
+    return Statement(lambda spoken: sa.select(sa.func.count()).select_from(SESSION).where(*_where(spoken, conditions)))
+
+
+def page(
+    connection: Lent, now: datetime, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
+) -> Page:
+    """List sessions, the last updated or the last created first, from a cursor on."""
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
+    if order not in _ORDERS:
+        raise ValueError(f"order={order!r} is none of {', '.join(_ORDERS)}")
     spoken = dialect.of(connection)
     values = chosen.values(spoken, now) | {"limit": limit + 1}
     conditions = chosen.named()
     if cursor is not None:
-        moment, values["cursor_key"] = _read_cursor(cursor)
+        moment, values["cursor_key"] = _read_cursor(cursor, order)
         values["cursor_time"] = spoken.time(moment)
-        conditions += ("cursor",)
-    items = _values([decoded(row) for row in _page(*conditions).run(connection, values)])
-    return Page(items=items[:limit], next=_cursor(items[limit - 1]) if len(items) > limit else None)
+        conditions += (f"behind in {order}",)
+    items = _values([decoded(row) for row in _page(order, *conditions).run(connection, values)])
+    return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
+
+
+def walk(connection: Lent, now: datetime, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
+    """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
+    return _values([decoded(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
+
+
+def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
+    """Walk page by page; `read_page` reads what comes after a key, and nothing is held between two calls of it."""
+    after = ""
+    while True:
+        found = read_page(after)
+        if found:
+            yield found
+        if len(found) < size:
+            return
+        after = found[-1].key
+
+
+def keys(connection: Lent, now: datetime, chosen: Filter, after: str, limit: int) -> list[str]:
+    """Read the keys alone of what `walk` reads: sessions that cannot be read too."""
+    return [key for (key,) in _walked(connection, now, chosen, after, limit, keys_only=True)]
+
+
+def _walked(connection: Lent, now: datetime, chosen: Filter, after: str, limit: int, *, keys_only: bool) -> list[Any]:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE}")
+    values = chosen.values(dialect.of(connection), now) | {"after": after, "limit": limit}
+    return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
 
 
 _infos: Final = TypeAdapter(list[SessionInfo])
@@ -119,24 +189,36 @@ def count(connection: Lent, now: datetime, chosen: Filter) -> int:
     return int(rows[0][0])
 
 
-def _cursor(last: SessionInfo) -> str:
-    text = json.dumps([last.updated_at.isoformat(), last.key])
+def _cursor(last: SessionInfo, order: Order) -> str:
+    moment = last.updated_at if order == "updated" else last.created_at
+    text = json.dumps([order, moment.isoformat(), last.key])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
+def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
     try:
-        moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return aware(datetime.fromisoformat(moment)), checked_key(key)
+        of, moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        place = aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError) as error:
         raise InvalidCursor(f"{cursor!r} is no cursor of list_sessions: give back Page.next as it was") from error
+    if of != order:
+        raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
+    return place
 
 
 def aware(moment: datetime) -> datetime:
-    """Give a time back, or raise ValueError if it has no time zone."""
+    """Give a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: use datetime.now(UTC)")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC: give a time inside") from None
+
+
+def ascii_lower(text: str) -> str:
+    """Make the letters A to Z small, and no others: the folding that both databases have."""
+    return text.encode().lower().decode()
 
 
 def end_of_prefix(prefix: str) -> str:

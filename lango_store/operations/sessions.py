@@ -237,8 +237,10 @@ def exists_error(connection: Lent, now: datetime, key: str) -> SessionExists:
     return SessionExists(key, expired=bool(rows) and _past(rows[0][0], now))
 
 
-def update(connection: sa.Connection, now: datetime, key: str, fields: Mapping[str, Any]) -> SessionInfo:
-    """Replace fields of a live session; what is `UNSET` stays."""
+def update(
+    connection: sa.Connection, now: datetime, key: str, fields: Mapping[str, Any], *, activity: bool = False
+) -> SessionInfo:
+    """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
     given = {name: value for name, value in fields.items() if value is not UNSET}
     encoded(given)  # for the error that names the field
     consolidated = given.get("last_consolidated")
@@ -247,7 +249,8 @@ def update(connection: sa.Connection, now: datetime, key: str, fields: Mapping[s
     statement = (
         sa.update(SESSION)
         .where(SESSION.c.key == checked_key(key), SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now))
-        .values({SESSION.c[name]: value for name, value in given.items()} | {SESSION.c.updated_at: now})
+        .values({SESSION.c[name]: value for name, value in given.items()})
+        .values(updated_at=now if activity else SESSION.c.updated_at)
     )
     if consolidated is not None:
         statement = statement.where(SESSION.c.message_count >= consolidated)
@@ -267,12 +270,15 @@ def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> Non
     )
 
 
-def touch(connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset) -> SessionInfo:
+def touch(
+    connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
+) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
     expiry: dict[str, Any] = {"expires_at": dialect.of(connection).slid(sa.literal(now, TimeColumn()), _TTL)}
     if ttl is not UNSET:
         expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
-    statement = sa.update(SESSION).where(SESSION.c.key == checked_key(key)).values(updated_at=now, **expiry)
+    updated_at = now if activity else SESSION.c.updated_at
+    statement = sa.update(SESSION).where(SESSION.c.key == checked_key(key)).values(updated_at=updated_at, **expiry)
     if not connection.execute(statement).rowcount:
         raise SessionNotFound(key)
     return info(connection, now, key)
