@@ -63,7 +63,7 @@ class Archive:
             self._db.table("sessions").create(
                 {"id": int, **_columns(SESSION), "archived_at": str}, pk="id", if_not_exists=True
             )
-            self._db.table("sessions").create_index(["key", "created_at"], unique=True, if_not_exists=True)
+            self._index_lives()
             for name, table, pk in (("turns", TURN, "turn_no"), ("messages", MESSAGE, "seq")):
                 extra = {"text": str} if name == "messages" else {}
                 self._db.table(name).create(
@@ -82,13 +82,24 @@ class Archive:
                 for column, kind in _columns(table).items():
                     if column not in there:
                         self._db.table(name).add_column(column, kind)
+            self._db.execute("DROP INDEX IF EXISTS idx_sessions_key_created_at")
+            self._index_lives()
+
+    def _index_lives(self) -> None:
+        self._db.table("sessions").create_index(["key", "incarnation"], unique=True, if_not_exists=True)
 
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         """Write sessions of a store, and return when they are on disk; one that is there already is written anew."""
         with _our_errors(self._path), self._db.atomic():
             ids: dict[str, int] = {}
+            lives = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
-                self._drop("key = ? AND created_at = ?", [row["key"], row["created_at"]])
+                row["incarnation"] = lives[row["key"]] or None
+                # A life from before there were incarnations is told by its time.
+                self._drop(
+                    "key = ? AND (incarnation = ? OR incarnation IS NULL AND created_at = ?)",
+                    [row["key"], row["incarnation"], row["created_at"]],
+                )
                 row["archived_at"] = encode_time_text(now)
                 ids[row["key"]] = self._insert("sessions", [row])
             for rows in transfer.turns(connection, keys):
@@ -142,7 +153,7 @@ class Archive:
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
         """Put the latest life of a session back into a store, with this TTL in seconds; the archive keeps it too."""
         with _our_errors(self._path):
-            found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="created_at desc", limit=1))
+            found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
             if not found:
                 raise SessionNotFound(key, f"the archive {self._path} has no session {key!r}: search it for words")
             row = found[0]

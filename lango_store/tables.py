@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.model import MessageRole
 
-SCHEMA_REVISION: Final = "0003"
+SCHEMA_REVISION: Final = "0004"
 """The revision of the schema that this release needs."""
 
 VERSION_TABLE: Final = "lango_store_version"
@@ -60,6 +60,7 @@ class SessionRow(Base, table=True):
     summarized_upto: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     last_consolidated: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     forked_from: str | None = Field(default=None, sa_type=sa.Text)
+    incarnation: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
     messages: list["MessageRow"] = Relationship(

@@ -14,7 +14,13 @@ from lango_store import Session, Store
 from lango_store.archive import Archive
 
 HOUR = timedelta(hours=1)
-LATER = [("sessions", "last_turn_no"), ("sessions", "extra"), ("turns", "extra"), ("messages", "extra")]
+LATER = [
+    ("sessions", "last_turn_no"),
+    ("sessions", "incarnation"),
+    ("sessions", "extra"),
+    ("turns", "extra"),
+    ("messages", "extra"),
+]
 
 
 def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
@@ -36,6 +42,8 @@ def old(store: Store, clock: Clock, tmp_path: Path) -> tuple[Path, Session]:
     cold = tmp_path / "cold.db"
     before = archived(store, clock, cold, "old")
     connection = sqlite3.connect(cold)
+    connection.execute("DROP INDEX idx_sessions_key_incarnation")
+    connection.execute("CREATE UNIQUE INDEX idx_sessions_key_created_at ON sessions (key, created_at)")
     for table, column in LATER:
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.commit()

@@ -30,6 +30,7 @@ from lango_store.interchange import nanobot, takeoff
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.nanobot_lines import STYLES, lines_from_message, message_from_line, moment
 from lango_store.model import UNSET, Message, MessageRole
+from lango_store.model import SessionInfo as StoredInfo
 from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import batch
 from lango_store.operations.lists import Filter
@@ -155,20 +156,21 @@ class LangoSessionStore:
     def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
         now, key = self._access.now(), session.key
         try:
-            last_seq, _ = sessions.lock(connection, now, key)
+            found = sessions.lock(connection, now, key)
         except SessionNotFound:
             self._create(connection, now, key)
-            return self._written(connection, now, session, state, NOTHING)
+            made = sessions.lock(connection, now, key).incarnation
+            return self._written(connection, now, session, state, replace(NOTHING, incarnation=made))
         if known is None:
             known = _adopted(connection, now, session, state)
-        elif not known.still(sessions.info(connection, now, key).created_at, last_seq, state):
-            raise Conflict(key, expected=known.last_seq, last_seq=last_seq)
+        elif not known.still(found.incarnation, found.last_seq, state):
+            raise Conflict(key, expected=known.last_seq, last_seq=found.last_seq)
         return self._written(connection, now, session, state, known)
 
     def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
         sessions.delete_expired(connection, now, key)
         if sessions.insert(connection, now, New(key, self._access.ttl(key, UNSET), {})) is None:
-            raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key)[0])  # made just now
+            raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key).last_seq)  # made just now
 
     def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
         draft = takeoff.draft(connection, now, session.key)
@@ -176,7 +178,7 @@ class LangoSessionStore:
         seqs, last_seq = self._write_messages(connection, now, session, state, known)
         fields = _fields(session, draft, metadata, seqs)
         sessions.adopt(connection, session.key, fields)
-        return Known(state, seqs, last_seq, fields["created_at"], texts(session.metadata))
+        return Known(state, seqs, last_seq, known.incarnation, texts(session.metadata))
 
     def _write_messages(
         self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known
@@ -191,7 +193,7 @@ class LangoSessionStore:
         else:
             after = known.seqs[same - 1] if same else 0
             written = appends.replace(connection, now, key, new, after=after, expected=None)
-        last_seq = written[-1].seq if written else sessions.lock(connection, now, key)[0]
+        last_seq = written[-1].seq if written else sessions.lock(connection, now, key).last_seq
         return known.seqs[:same] + [message.seq for message in written], last_seq
 
 
@@ -207,7 +209,8 @@ def _adopted(connection: sa.Connection, now: datetime, session: Session, state: 
 
 
 def _loaded(connection: sa.Connection, now: datetime, key: str) -> tuple[Session, Known]:
-    info = sessions.info(connection, now, key)
+    incarnation, row = sessions.life_of(connection, now, key)
+    info = sessions.valued(StoredInfo, row)
     found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]
     session = _session(takeoff.draft(connection, now, key))
     session.messages = [line for _, lines in found for line in lines]
@@ -217,7 +220,7 @@ def _loaded(connection: sa.Connection, now: datetime, key: str) -> tuple[Session
         if place < info.last_consolidated or seq <= info.summarized_upto
     )
     seqs = [seq for seq, lines in found for _ in lines]
-    return session, Known(_state(session), seqs, info.last_seq, info.created_at, texts(session.metadata))
+    return session, Known(_state(session), seqs, info.last_seq, incarnation, texts(session.metadata))
 
 
 def _session(draft: Draft) -> Session:

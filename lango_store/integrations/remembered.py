@@ -7,7 +7,6 @@ import json
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from lango_store.errors import Conflict
@@ -44,12 +43,12 @@ class Known:
     state: State
     seqs: list[int]
     last_seq: int
-    made: datetime | None
+    incarnation: int | None
     metadata: dict[str, str]
 
-    def still(self, made: datetime, last_seq: int, state: State) -> bool:
+    def still(self, incarnation: int, last_seq: int, state: State) -> bool:
         """Tell whether a state can be written: nobody else wrote messages, or it has none to write."""
-        return self.made == made and (self.last_seq == last_seq or self.state.same_log(state))
+        return self.incarnation == incarnation and (self.last_seq == last_seq or self.state.same_log(state))
 
     def same_lines(self, state: State) -> int:
         """Count the first lines that are still the same, up to where a stored message ends."""

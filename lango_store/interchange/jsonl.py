@@ -1,6 +1,6 @@
 """Sessions as JSON lines, every column of every row: the format of backups.
 
-A file is `{"lango_store":1,"schema":"0003"}`, then for each session a line for its row, one for each turn, one for each
+A file is `{"lango_store":1,"schema":"0004"}`, then for each session a line for its row, one for each turn, one for each
 message and one that closes it with counts and a digest, and at last `{"sessions":N}`. A row's line is its columns by
 their names, NULL left out. A JSON column stands there as the very text that the database keeps; where that text cannot
 stand inside a line, it stands there as a string, and `"quoted"` behind the row names the column. Nothing is decoded, so
@@ -139,7 +139,7 @@ def row_line(table: sa.Table, row: Row) -> str:
     """Write a row as one line, without its end."""
     members: list[str] = []
     quoted: list[str] = []
-    for column in table.c:
+    for column in transfer.COLUMNS[table.name]:
         name, value = column.name, row[column.name]
         if value is None or name == "session_key":
             continue
@@ -310,13 +310,14 @@ def read_row(table: sa.Table, line: str) -> Row:
     """Read what `row_line` wrote; ValueError if the line is damaged."""
     members, end = _members(line, line.index(":") + 1)
     quoted = json.loads("{" + line[end:].lstrip(","))  # `}`, or `,"quoted":[…]}`
-    row: Row = dict.fromkeys(column.name for column in table.c)
+    columns = transfer.COLUMNS[table.name]
+    row: Row = dict.fromkeys(column.name for column in columns)
     for name, (value, text) in members.items():
         if name not in row:
             raise ValueError(f"{name!r} is no column that this release knows: upgrade the package")
         plain = not isinstance(table.c[name].type, JsonColumn) or name in quoted.get("quoted", ())
         row[name] = value if plain else text
-    missing = [c.name for c in table.c if not c.nullable and row[c.name] is None and c.name != "session_key"]
+    missing = [c.name for c in columns if not c.nullable and row[c.name] is None and c.name != "session_key"]
     if missing:
         raise ValueError(f"{missing[0]!r} is missing")
     return row

@@ -289,7 +289,7 @@ def replace(
     """Drop what came after a seq and append, both or neither; a batch whose ids are all there was done before."""
     check_seq("replace_after", after)
     check_seq("after", expected)
-    last_seq, _ = sessions.lock(connection, now, key)
+    last_seq = sessions.lock(connection, now, key).last_seq
     if new.rows and all(message.id is not None for message in new.messages):
         stored = messages.with_ids(connection, key, new.ids)
         if len(stored) == len(new.ids):

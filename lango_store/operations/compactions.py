@@ -21,6 +21,7 @@ class Begun:
     """A window that a summary is being written of, and what of its session must still hold when that is done."""
 
     session: Session
+    incarnation: int
 
     @property
     def window(self) -> list[Message]:
@@ -28,14 +29,15 @@ class Begun:
         return [message.model_copy(deep=True) for message in self.session.messages]
 
     @property
-    def state(self) -> tuple[datetime, int]:
-        """What every removal and compaction changes, and no append: see `messages.load`."""
-        return self.session.created_at, self.session.last_seq - self.session.message_count
+    def state(self) -> tuple[int, int]:
+        """What every removal and compaction changes, and no append: see `messages.load_life`."""
+        return self.incarnation, self.session.last_seq - self.session.message_count
 
 
 def begin(connection: Lent, now: datetime, key: str) -> Begun:
     """Read the window of a live session."""
-    return Begun(messages.load(connection, now, key))
+    incarnation, session = messages.load_life(connection, now, key)
+    return Begun(session, incarnation)
 
 
 def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch, *, discard: bool) -> Compaction:
@@ -44,9 +46,8 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
     What was appended meanwhile stays in the window, after the summary.
     """
     key, upto = begun.session.key, begun.session.last_seq
-    sessions.lock(connection, now, key)
-    found = sessions.info(connection, now, key)
-    if (found.created_at, found.last_seq - found.message_count) != begun.state:
+    found = sessions.lock(connection, now, key)
+    if (found.incarnation, found.last_seq - found.message_count) != begun.state:
         raise Conflict(
             key,
             expected=upto,

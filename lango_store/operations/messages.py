@@ -13,7 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store import dialect
 from lango_store.columns import (
-    TimeColumn,
     as_kept,
     checked_key,
     decode_json,
@@ -81,7 +80,8 @@ _window = Statement(
             MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
             sa.select(SESSION.c.last_seq - SESSION.c.message_count)
             .where(
-                SESSION.c.key == KEY, SESSION.c.created_at == sa.bindparam("made", type_=TimeColumn(), required=True)
+                SESSION.c.key == KEY,
+                SESSION.c.incarnation == sa.bindparam("incarnation", type_=sa.BigInteger(), required=True),
             )
             .scalar_subquery()
             == sa.bindparam("removed", type_=sa.BigInteger(), required=True),
@@ -92,7 +92,12 @@ _window = Statement(
 
 
 def load(connection: Lent, now: datetime, key: str) -> Session:
-    """Load a live session and its window as they were at one moment, without a transaction.
+    """Load a live session and its window as they were at one moment, without a transaction."""
+    return load_life(connection, now, key)[1]
+
+
+def load_life(connection: Lent, now: datetime, key: str) -> tuple[int, Session]:
+    """Load a live session and its window as `load` does, and which life of its key it is.
 
     An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
     their difference grow. So messages up to `last_seq` are those that the session's row counted, unless that
@@ -100,20 +105,16 @@ def load(connection: Lent, now: datetime, key: str) -> Session:
     """
     known: object = None
     while True:
-        kept = sessions.kept_row(connection, key)
-        row = sessions.decoded_live(kept, now)
+        incarnation, row = sessions.life_of(connection, now, key)
         if not row["message_count"]:
-            return sessions.valued(Session, row)
-        state = {
-            "made": kept[sessions.FIELDS.index("created_at")],
-            "removed": row["last_seq"] - row["message_count"],
-        }
+            return incarnation, sessions.valued(Session, row)
+        state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
         wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
         if rows := _window.run(connection, wanted | state):
             found = _summary_first(decoded(key, rows), row.get("summary_turn"))
-            return sessions.valued(Session, row | {"messages": found})
+            return incarnation, sessions.valued(Session, row | {"messages": found})
         if state == known:  # nobody took messages away: the window is empty, or the count is wrong
-            return sessions.valued(Session, row)
+            return incarnation, sessions.valued(Session, row)
         known = state
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -123,30 +124,30 @@ def ping(connection: Lent) -> None:
     _one.run(connection, {})
 
 
-_select = Statement(lambda _: sa.select(*COLUMNS).where(SESSION.c.key == KEY))
+def new_incarnation() -> int:
+    """Draw the number that tells a session from those that had its key before, and will have it after."""
+    return secrets.randbits(63)
+
+
+_select = Statement(lambda _: sa.select(SESSION.c.incarnation, *COLUMNS).where(SESSION.c.key == KEY))
 
 
 def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
     """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
-    return decoded_live(kept_row(connection, key), now)
+    return life_of(connection, now, key)[1]
 
 
-def kept_row(connection: Lent, key: str) -> Sequence[Any]:
-    """Look up a session's row as the database keeps it, live or expired; `SessionNotFound` if there is none."""
+def life_of(connection: Lent, now: datetime, key: str) -> tuple[int, dict[str, Any]]:
+    """Look up a live session, and which life of its key it is."""
     rows = _select.run(connection, {"key": checked_key(key)})
     if not rows:
         raise SessionNotFound(key)
-    row: Sequence[Any] = rows[0]
-    return row
-
-
-def decoded_live(row: Sequence[Any], now: datetime) -> dict[str, Any]:
-    """Decode a session's row; `SessionExpired` if it is past its TTL."""
+    incarnation, *row = rows[0]
     value = decoded(row)
     expires_at = value.get("expires_at")
     if expires_at is not None and expires_at <= now:
         raise SessionExpired(value["key"], expires_at)
-    return value
+    return incarnation, value
 
 
 def info(connection: Lent, now: datetime, key: str) -> SessionInfo:
@@ -174,23 +175,33 @@ def _past(expires_at: Any, now: datetime) -> bool:
     return expires_at is not None and decode_time(expires_at) <= now
 
 
+class Locked(NamedTuple):
+    """What a session is at while nobody else writes to it."""
+
+    last_seq: int
+    message_count: int
+    incarnation: int
+
+
 _lock = Statement(
-    lambda _: sa.select(SESSION.c.last_seq, SESSION.c.message_count).where(SESSION.c.key == KEY, LIVE).with_for_update()
+    lambda _: (
+        sa.select(*(SESSION.c[name] for name in Locked._fields)).where(SESSION.c.key == KEY, LIVE).with_for_update()
+    )
 )
 
 
-def lock(connection: Lent, now: datetime, key: str) -> tuple[int, int]:
-    """Keep other writers out of a live session until the transaction ends; gives last_seq and message_count."""
+def lock(connection: Lent, now: datetime, key: str) -> Locked:
+    """Keep other writers out of a live session until the transaction ends."""
     while True:
         rows = _lock.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
         if rows:
-            last_seq, message_count = rows[0]
-            return last_seq, message_count
+            return Locked(*rows[0])
         refuse(connection, now, key)
 
 
 def _write_insert(spoken: dialect.Dialect) -> Any:
-    given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in FIELDS}
+    names = (*FIELDS, "incarnation")
+    given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
     return (
         spoken.insert(SESSION)
         .values(given | {"last_turn_no": sa.literal_column("0")})
@@ -223,6 +234,7 @@ def insert(connection: Lent, now: datetime, new: New) -> SessionInfo | None:
         ttl_seconds=ttl_seconds,
     )
     row = dict(value) | dict.fromkeys((*_TEXTS, *_OBJECTS, "tools")) | encoded(given)
+    row["incarnation"] = new_incarnation()
     time = dialect.of(connection).time
     for name in _TIMES:
         row[name] = None if row[name] is None else time(row[name])

@@ -12,7 +12,7 @@ from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
 from lango_store.dialect import Dialect
 from lango_store.errors import DamagedMessage
-from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN
+from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN, new_incarnation
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
@@ -20,9 +20,15 @@ Row = dict[str, Any]
 
 PAGE: Final = 200
 
+COLUMNS: Final = {
+    table.name: [column for column in table.c if column is not SESSION.c.incarnation]
+    for table in (SESSION, TURN, MESSAGE)
+}
+"""What travels: all columns but `incarnation`, which a session gets anew wherever it comes into being."""
+
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    row = dict(zip(table.c.keys(), values, strict=True))
+    row = {column.name: value for column, value in zip(COLUMNS[table.name], values, strict=True)}
     for name in _TIMES[table.name]:
         if row[name] is not None:
             try:
@@ -51,11 +57,17 @@ def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the rows of sessions."""
-    query = sa.select(*map(as_kept, SESSION.c)).where(SESSION.c.key.in_(keys))
+    query = sa.select(*map(as_kept, COLUMNS[SESSION.name])).where(SESSION.c.key.in_(keys))
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
-_one: Final = Statement(lambda _: sa.select(*map(as_kept, SESSION.c)).where(SESSION.c.key == KEY))
+def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, int]:
+    """Read which life of its key each of these sessions is; 0 for one older than this column."""
+    query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(SESSION.c.key.in_(keys))
+    return {key: incarnation for key, incarnation in connection.execute(query)}
+
+
+_one: Final = Statement(lambda _: sa.select(*map(as_kept, COLUMNS[SESSION.name])).where(SESSION.c.key == KEY))
 
 
 def session(connection: sa.Connection, key: str) -> Row | None:
@@ -77,7 +89,7 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 def _page(table: sa.Table, place: str) -> Statement:
     after = sa.bindparam("after", type_=sa.BigInteger(), required=True)
     limit = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
-    of_one = sa.select(*map(as_kept, table.c)).where(table.c.session_key == KEY, table.c[place] > after)
+    of_one = sa.select(*map(as_kept, COLUMNS[table.name])).where(table.c.session_key == KEY, table.c[place] > after)
     return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
 
 
@@ -124,7 +136,9 @@ def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
 
 
 def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
-    kept = {column.name: row[column.name] for column in table.c}
+    kept = {column.name: row[column.name] for column in COLUMNS[table.name]}
+    if table is SESSION:
+        kept["incarnation"] = new_incarnation()
     for name in _TIMES[table.name]:
         if kept[name] is not None:
             kept[name] = dialect.of(connection).time(datetime.fromisoformat(kept[name]))

@@ -23,6 +23,7 @@ from lango_store.interchange import backups, export, files_of, import_path, json
 from lango_store.interchange.jsonl import Outcome
 from lango_store.operations import transfer
 from lango_store.operations.sessions import MESSAGE
+from lango_store.tables import SCHEMA_REVISION
 
 KINDS = ["sqlite", "postgresql"]
 
@@ -70,7 +71,7 @@ def test_a_line_is_json_that_other_programs_read(source: Store) -> None:
     source.create("k", settings={"thinking": "high"}, title="Oslo")
     source.append_message("k", message({"text": "hé", "n": 1.5}, id="m-1"))
     first, session, line, end, last = map(json.loads, exported(source))
-    assert first == {"lango_store": 1, "schema": "0003"}
+    assert first == {"lango_store": 1, "schema": SCHEMA_REVISION}
     assert (session["session"]["key"], session["session"]["settings"]) == ("k", {"thinking": "high"})
     assert line["message"]["content"] == {"text": "hé", "n": 1.5}
     assert (line["message"]["seq"], line["message"]["id"], line["message"]["role"]) == (1, "m-1", "user")
