@@ -64,7 +64,7 @@ def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
 def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, int]:
     """Read which life of its key each of these sessions is; 0 for one older than this column."""
     query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(SESSION.c.key.in_(keys))
-    return {key: incarnation for key, incarnation in connection.execute(query)}
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 _one: Final = Statement(lambda _: sa.select(*map(as_kept, COLUMNS[SESSION.name])).where(SESSION.c.key == KEY))
