@@ -137,15 +137,17 @@ class Archive:
             return list(self._db.query(query, [words, limit]))
 
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
-        """Delete sessions so that the file keeps no trace of them, and tell how many; at least one filter."""
-        filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "substr(key, 1, length(?1)) = ?1": key_prefix}
-        given = {condition: value for condition, value in filters.items() if value}
-        if len(given) != 1:
-            raise ValueError("forget whom? Give one of user_id, agent_id and key_prefix")
-        ((where, value),) = given.items()
+        """Delete sessions so that the file keeps no trace of them, and tell how many.
+
+        At least one filter is needed, ValueError otherwise; several narrow it down.
+        """
+        if user_id is None and agent_id is None and not key_prefix:
+            raise ValueError("forget whom? Give user_id, agent_id or key_prefix")
+        filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "instr(key, ?) = 1": key_prefix}
+        given = {condition: value for condition, value in filters.items() if value is not None}
         with _our_errors(self._path):
             with self._db.atomic():
-                gone = self._drop(where, [value])
+                gone = self._drop(" AND ".join(given), list(given.values()))
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         return gone

@@ -63,7 +63,7 @@ def purge(
                 report.batches += 1
                 report.seconds = perf_counter() - started
                 if on_batch is not None:
-                    on_batch(report)
+                    on_batch(report.model_copy())
     report.seconds = perf_counter() - started
     return report
 

@@ -243,6 +243,31 @@ def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> Non
     connection.close()
 
 
+def test_several_filters_narrow_down_what_an_archive_forgets(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    for key, user, agent in (("a:1", "ann", "x"), ("a:2", "ann", "y"), ("b:1", "ann", "x"), ("b:2", "", "x")):
+        store.create(key, user_id=user, agent_id=agent, ttl=HOUR)
+    clock.move(hours=2)
+    store.expire(archive=cold)
+    with Archive(cold) as archive:
+        assert archive.forget(user_id="ann", agent_id="z") == 0
+        assert archive.forget(user_id="ann", agent_id="x", key_prefix="a:") == 1
+        assert archive.forget(user_id="ann", key_prefix=":1") == 0
+        assert archive.forget(user_id="") == 1
+        assert archive.forget(user_id="ann", key_prefix="") == 2
+
+
+def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: Clock) -> None:
+    for number in range(5):
+        store.create(f"k{number}", ttl=HOUR)
+    clock.move(hours=2)
+    reports: list[ExpiryReport] = []
+    final = store.expire(batch_size=2, on_batch=reports.append)
+    assert [each.sessions for each in reports] == [2, 4, 5]
+    reports[-1].sessions = 0
+    assert final.sessions == 5
+
+
 def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     for user in ("ann", "bob"):
@@ -253,8 +278,8 @@ def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Cloc
         assert archive.forget(user_id="ann") == 1
         assert archive.search("secretwordann") == []
         assert len(archive.search("secretwordbob")) == 20
-        for wrong in ({}, {"key_prefix": ""}, {"user_id": "x", "agent_id": "y"}):
-            with pytest.raises(ValueError, match="one of"):
+        for wrong in ({}, {"key_prefix": ""}):
+            with pytest.raises(ValueError, match="forget whom"):
                 archive.forget(**wrong)
     rest = b"".join(path.read_bytes() for path in tmp_path.glob("cold.db*"))
     assert b"secretwordann" not in rest

@@ -362,3 +362,12 @@ def test_get_of_ten_thousand_messages_takes_two_statements(store: Store) -> None
         session = store.get("k")
     assert len(session.messages) == 10_000
     assert len([each for each in statements if each.startswith("SELECT")]) == 2
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.max])
+def test_a_time_that_utc_has_no_year_for_is_refused(store: Store, moment: datetime) -> None:
+    store.create("k")
+    offset = timezone(timedelta(hours=1 if moment is datetime.min else -1))
+    with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):
+        store.append_message("k", message(created_at=moment.replace(tzinfo=offset)))
+    assert store.info("k").last_seq == 0

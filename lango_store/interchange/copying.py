@@ -77,7 +77,7 @@ def copy(
             _count(report, each)
         report.seconds = perf_counter() - started
         if on_batch is not None:
-            on_batch(report)
+            on_batch(report.model_copy(update={"differing": [*report.differing], "failed": [*report.failed]}))
         if len(keys) < BATCH:
             return report
         after = keys[-1]

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.dive_messages import message_from, message_to
+from lango_store.interchange.dive_names import id_of, key_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import difference, kept_id, kept_text, mapping, restored, same
 from lango_store.interchange.files import writing
@@ -38,9 +39,9 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session; a torn last line is dropped, a bad line elsewhere is `InvalidFile`."""
     found = _examined(Source(path), skipped)
     header = found.header or {}
-    key = header.get("id")
-    if fault := _id_fault(key):
-        raise InvalidFile(path, f"its id {key!r} {fault}: Dive takes no such id, correct the header")
+    id = header.get("id")
+    if fault := _id_fault(id):
+        raise InvalidFile(path, f"its id {id!r} {fault}: Dive takes no such id, correct the header")
     kept: dict[str, Any] = {"header": header}
     if (nanoseconds(found.last_time) or 0) > (nanoseconds(header.get("updated_at")) or 0):
         kept["updated_at"] = found.last_time
@@ -48,7 +49,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     columns = _columns(kept)
     return [
         Draft(
-            key=checked_file_key(path, str(key)),
+            key=checked_file_key(path, key_of(str(id))),
             parts=lambda: _parts(found),
             fields={name: columns[name] for name in ("title", "metadata") if columns[name]},
             created_at=columns["created_at"],
@@ -60,29 +61,29 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
 
 
 def write(draft: Draft, folder: Path) -> Path:
-    """Write a session to the file that Dive opens under its key; `InvalidKey` if Dive can have none of this name.
+    """Write a session to the file that Dive opens under its id; `InvalidKey` if that is too long for a file's name.
 
     Dive shows a model the last compaction and what follows. Messages that came in while the summary was written belong
     to that, so the compaction is written before them.
     """
-    path = folder / f"{draft.key}.jsonl"
-    fault = _id_fault(draft.key) or ("is too long for a file's name" if len(path.name.encode()) > MAX_NAME else None)
-    if fault:
+    header = _header(draft, mapping(draft.extra.get(NAME)))
+    path = folder / f"{header['id']}.jsonl"
+    if len(path.name.encode()) > MAX_NAME:
         raise InvalidKey(
-            f"session key {draft.key!r} {fault}, and Dive's ids are names of files: fork it to another key"
+            f"session key {draft.key!r} is too long for a file's name, which Dive's ids are: fork it to another key"
         )
     with writing(path) as file:
-        for line in _lines(draft):
+        for line in _lines(draft, header):
             text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
             file.write(text.translate(_ESCAPES).encode("utf-8", "backslashreplace") + b"\n")
     return path
 
 
-def _id_fault(key: object) -> str | None:
-    if not isinstance(key, str) or key in ("", "."):
+def _id_fault(id: object) -> str | None:
+    if not isinstance(id, str) or id in ("", "."):
         return "is none"
-    return next((f"holds {part!r}" for part in ("..", "/", "\\") if part in key), None)
+    return next((f"holds {part!r}" for part in ("..", "/", "\\") if part in id), None)
 
 
 # In
@@ -187,13 +188,17 @@ def _columns(kept: dict[str, Any]) -> dict[str, Any]:
     """Read what we have columns for from a header as it was kept."""
     header = mapping(kept.get("header"))
     return {
-        "id": header.get("id"),
+        "id": _as_key(header.get("id")),
         "title": kept_text(header.get("title")),
         "created_at": moment(header.get("created_at")),
         "updated_at": moment(kept.get("updated_at", header.get("updated_at"))),
         "metadata": mapping(header.get("metadata")),
-        "forked_from": kept_text(header.get("forked_from")),
+        "forked_from": _as_key(kept_text(header.get("forked_from"))),
     }
+
+
+def _as_key(id: Any) -> Any:
+    return key_of(id) if isinstance(id, str) else id
 
 
 def _parts(found: _Examined) -> Iterator[Part]:
@@ -240,9 +245,9 @@ def _part_from(line: dict[str, Any], found: _Examined, number: int, skipped: lis
 # Out
 
 
-def _lines(draft: Draft) -> Iterator[dict[str, Any]]:
+def _lines(draft: Draft, header: dict[str, Any]) -> Iterator[dict[str, Any]]:
     kept = mapping(draft.extra.get(NAME))
-    yield {"line_type": "header", "data": _header(draft, kept), **mapping(kept.get("beside"))}
+    yield {"line_type": "header", "data": header, **mapping(kept.get("beside"))}
     yield from kept.get("lines") or []
     number = 0
     for part in _in_dives_order(draft):
@@ -278,7 +283,7 @@ def _header(draft: Draft, kept: dict[str, Any]) -> dict[str, Any]:
             if is_new or came[name] not in (None, value):
                 header[name] = go_text(value)
         elif not same(value, came[name]):
-            header[name] = value
+            header[name] = id_of(value) if value and name in ("id", "forked_from") else value
             if not value:
                 del header[name]
     return header

@@ -53,11 +53,25 @@ def writing(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            if not path.exists():
-                temporary.rename(path)
-            elif not filecmp.cmp(temporary, path, shallow=False):
-                raise InvalidFile(path, "is there with other content: move it away, or give another folder")
+            try:
+                _name(temporary, path)
+            except FileExistsError:
+                if not filecmp.cmp(temporary, path, shallow=False):
+                    raise InvalidFile(
+                        path, "is there with other content: move it away, or give another folder"
+                    ) from None
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InvalidFile(path, f"cannot be written ({error.strerror}): see the folder, its rights and room") from error
+
+
+def _name(temporary: Path, path: Path) -> None:
+    """Give a file its name unless another has it: of two at once one gets `FileExistsError`."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: an empty file of that name is ours to replace
+        path.touch(exist_ok=False)
+        temporary.replace(path)

@@ -297,9 +297,12 @@ class _File:
 
     def finished(self) -> None:
         """Refuse lines after the last one."""
-        for line in self._lines:
-            if line.strip():
-                raise self.fault("the file goes on after its last line")
+        try:
+            goes_on = any(line.strip() for line in self._lines)
+        except UnicodeDecodeError:
+            goes_on = True
+        if goes_on:
+            raise self.fault("the file goes on after its last line")
 
     def fault(self, reason: str) -> InvalidFile:
         """Make the error for the line we are at."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from lango_store.columns import encode_id, encode_json, encode_role, encode_text
@@ -64,8 +64,16 @@ def _encoded(message: Message) -> dict[str, Any]:
         "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
         "tokens": tokens,
         "extra": encode_json(message.extra, "extra") if message.extra else None,
-        "created_at": created_at,
+        "created_at": None if created_at is None else _in_range(created_at),
     }
+
+
+def _in_range(created_at: datetime) -> datetime:
+    try:
+        return created_at.astimezone(UTC)
+    except OverflowError:
+        reason = f"{created_at} lies outside of the years 1 to 9999 in UTC: give a time inside"
+        raise InvalidMessage("created_at", reason) from None
 
 
 def _encoded_calls(calls: Sequence[ToolCall]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ from conftest import Clock
 from drafts import draft
 from factories import message, messages
 
-from lango_store import Store, interchange
+from lango_store import InvalidFile, Store, interchange
 from lango_store.interchange import takeoff
 from lango_store.interchange.files import writing
 
@@ -66,6 +70,36 @@ def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) 
     assert "is there with other content" in str(other.error)
     assert Path(str(first.path)).read_bytes() == before
     assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_several_exports_to_one_file_at_once_one_says_done(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+
+    def export(number: int) -> bytes | None:
+        content = bytes([number]) * 100
+        try:
+            with writing(path) as file:
+                file.write(content)
+                together.wait()
+        except InvalidFile:
+            return None
+        return content
+
+    together = threading.Barrier(4)
+    with ThreadPoolExecutor(4) as threads:
+        for round_ in range(60):
+            path = tmp_path / str(round_)
+            (done,) = [content for content in threads.map(export, range(4)) if content is not None]
+            assert path.read_bytes() == done
+    assert len(list(tmp_path.iterdir())) == 60
 
 
 def test_what_is_written_has_the_rights_of_any_new_file(opened: Store, tmp_path: Path) -> None:

@@ -314,6 +314,17 @@ def test_a_damaged_file_is_an_error_in_its_report_and_the_next_file_is_imported(
     assert target.count() == 1
 
 
+@pytest.mark.parametrize("rest", [b"\xff\xfe", b"\n\n \n\x80", b"more", b'{"sessions":0}\n'])
+def test_bytes_after_the_last_line_fail_the_file(source: Store, target: Store, folder: Path, rest: bytes) -> None:
+    source.create("a", messages=messages(2))
+    export(source, folder, "jsonl", everything=True)
+    path = folder / backups.FILE_NAME
+    path.write_bytes(path.read_bytes() + rest)
+    (report,) = import_path(target, folder)
+    assert "goes on after its last line" in str(report.error)
+    assert target.count() == 0
+
+
 def test_a_dry_run_says_what_an_import_would_do_and_writes_nothing(source: Store, target: Store, folder: Path) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(2))
