@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.model import MessageRole
 
-SCHEMA_REVISION: Final = "0004"
+SCHEMA_REVISION: Final = "0005"
 """The revision of the schema that this release needs."""
 
 VERSION_TABLE: Final = "lango_store_version"
@@ -31,6 +31,22 @@ class SessionRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
         sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
+        sa.Index(
+            "ix_lango_session_user_id",
+            "user_id",
+            "updated_at",
+            "key",
+            sqlite_where=sa.text("user_id IS NOT NULL"),
+            postgresql_where=sa.text("user_id IS NOT NULL"),
+        ),
+        sa.Index(
+            "ix_lango_session_agent_id",
+            "agent_id",
+            "updated_at",
+            "key",
+            sqlite_where=sa.text("agent_id IS NOT NULL"),
+            postgresql_where=sa.text("agent_id IS NOT NULL"),
+        ),
         sa.Index(
             "ix_lango_session_expires_at",
             "expires_at",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 
 import pytest
@@ -201,50 +202,77 @@ def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
     assert "lango_message" not in statements[0]
 
 
+SESSIONS = 20_000
 FILL = """
-INSERT INTO lango_session (key, agent_id, created_at, updated_at)
-SELECT 'chat:' || n, 'agent' || (n % 7), {time}, {time} FROM ({numbers}) AS numbers(n)
+INSERT INTO lango_session (key, agent_id, user_id, created_at, updated_at)
+SELECT 'chat:' || n, 'agent' || (n % 7), CASE WHEN n % 2 = 0 THEN 'user' || (n % 40) END, {time}, {time}
+FROM ({numbers}) {named}
 """
 NUMBERS = {
-    "sqlite": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 100000) SELECT n FROM c",
-    "postgresql": "SELECT generate_series(1, 100000)",
+    "sqlite": f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {SESSIONS}) SELECT n FROM c",
+    "postgresql": f"SELECT generate_series(1, {SESSIONS})",
 }
 TIME = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch')",
     "postgresql": "to_timestamp(1750000000 + n)",
 }
+NAMED = {"sqlite": "", "postgresql": "AS numbers(n)"}
 
 
-def test_twenty_of_a_hundred_thousand_sessions_come_from_an_index(url: str, clock: Clock) -> None:
+@pytest.fixture
+def many(url: str) -> Iterator[sa.Engine]:
+    """A database of many sessions, of twenty users and of nobody, whose planner knows how many."""
     engine = create_engine(url)
     name = engine.dialect.name
     with engine.begin() as connection:
-        fill = FILL.format(time=TIME[name], numbers=NUMBERS[name]).replace("AS numbers(n)", "")
-        if name == "postgresql":
-            fill = FILL.format(time=TIME[name], numbers=NUMBERS[name])
-        connection.exec_driver_sql(fill.replace("%", "%%") if name == "postgresql" else fill)
+        connection.execute(sa.text(FILL.format(time=TIME[name], numbers=NUMBERS[name], named=NAMED[name])))
     with engine.begin() as connection:
         connection.exec_driver_sql("ANALYZE")
-    with Store(engine, clock=clock) as store:
-        store.ping()
-        with watched(engine) as statements:
-            page = store.list_sessions(limit=20)
-            store.list_sessions(limit=20, cursor=page.next)
-    assert keys(page)[:2] == ["chat:100000", "chat:99999"]
-    for statement in statements:
-        plan = _plan(engine, statement, page)
-        assert "ix_lango_session_updated_at" in plan, plan
-        assert "lango_message" not in plan
-        assert "Sort" not in plan
-        assert "TEMP B-TREE" not in plan
+    yield engine
     engine.dispose()
 
 
-def _plan(engine: sa.Engine, statement: str, page: Page) -> str:
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_lango_session_updated_at"),
+        ({"user_id": "user4"}, "ix_lango_session_user_id"),
+        ({"user_id": "nobody"}, "ix_lango_session_user_id"),
+        ({"user_id": "user4", "title": "oslo"}, "ix_lango_session_user_id"),
+        ({"agent_id": "agent3"}, "ix_lango_session_agent_id"),
+    ],
+)
+def test_a_page_of_a_list_comes_from_an_index_in_its_order(
+    many: sa.Engine, clock: Clock, filters: dict[str, Any], index: str
+) -> None:
+    with Store(many, clock=clock) as store:
+        store.ping()
+        with watched(many) as statements:
+            page = store.list_sessions(limit=20, **filters)
+            if page.next is not None:
+                store.list_sessions(limit=20, cursor=page.next, **filters)
+    assert len(statements) == (1 if page.next is None else 2)
+    for statement in statements:
+        plan = _plan(many, statement, filters)
+        assert index in plan, plan
+        assert "lango_message" not in plan
+        assert "Sort" not in plan, plan
+        assert "TEMP B-TREE" not in plan, plan
+
+
+def test_the_lists_of_many_sessions_are_right(many: sa.Engine, clock: Clock) -> None:
+    with Store(many, clock=clock) as store:
+        assert keys(store.list_sessions(limit=2)) == [f"chat:{SESSIONS}", f"chat:{SESSIONS - 1}"]
+        of_one = store.list_sessions(user_id="user4", limit=500)
+        assert keys(of_one)[:2] == [f"chat:{SESSIONS - 36}", f"chat:{SESSIONS - 76}"]
+        assert len(of_one.items) == SESSIONS / 40
+
+
+def _plan(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
             return "\n".join(str(row[-1]) for row in rows)
-        last = page.items[-1]
-        values = {"now": last.updated_at, "limit": 21, "cursor_time": last.updated_at, "cursor_key": last.key}
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "chat:5"} | filters
         return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))

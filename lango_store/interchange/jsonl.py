@@ -1,6 +1,6 @@
 """Sessions as JSON lines, every column of every row: the format of backups.
 
-A file is `{"lango_store":1,"schema":"0004"}`, then for each session a line for its row, one for each turn, one for each
+A file is `{"lango_store":1,"schema":"0005"}`, then for each session a line for its row, one for each turn, one for each
 message and one that closes it with counts and a digest, and at last `{"sessions":N}`. A row's line is its columns by
 their names, NULL left out. A JSON column stands there as the very text that the database keeps; where that text cannot
 stand inside a line, it stands there as a string, and `"quoted"` behind the row names the column. Nothing is decoded, so
