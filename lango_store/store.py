@@ -345,8 +345,8 @@ class Store:
         `title` is a text that the title holds; A to Z count as a to z, other letters as they are. `created_before` is
         the first moment that does not count, the other times do. `expired` is False for live sessions, True for expired
         ones, None for both. `cursor` is the `next` of the page before; `InvalidCursor` if it is none, or of another
-        `order`. `order="created"` sorts what the filters leave. A session that is updated moves to the front while you page, and may be on none of your pages:
-        `iter_sessions` has each once.
+        `order`; "created" sorts what the filters leave. A session that is updated moves to the front while you page,
+        and may be on none of your pages: `iter_sessions` has each once.
         """
         chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
         with self._access.look() as connection:
