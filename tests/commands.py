@@ -1,13 +1,27 @@
-"""The command line as a process."""
+"""The command line as a process, in a pipe and on a terminal."""
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 from lango_store import schema
+from lango_store.cli import main
+
+
+def _environment(more: dict[str, str] | None) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in schema.URL_VARIABLES}
+    return inherited | {"NO_COLOR": "1"} | (more or {})
 
 
 def run(
@@ -17,13 +31,69 @@ def run(
     answer: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `lango-store` with these words, with no URL of ours in its environment, and with what a user answers."""
-    inherited = {name: value for name, value in os.environ.items() if name not in schema.URL_VARIABLES}
     return subprocess.run(
         [sys.executable, "-m", "lango_store.cli", *words],
         cwd=folder,
-        env=inherited | {"COLUMNS": "200", "NO_COLOR": "1"} | (environment or {}),
+        env={"COLUMNS": "200"} | _environment(environment),
         input=answer,
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def invoke(
+    *words: str, environment: dict[str, str] | None = None, answer: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `lango-store` as `run` does, in this process: nothing is loaded anew."""
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": "200"} | _environment(environment), clear=True),
+        mock.patch.object(sys, "argv", ["lango-store", *words]),
+        mock.patch.object(sys, "stdin", io.StringIO(answer or "")),
+        redirect_stdout(out),
+        redirect_stderr(error),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
+
+
+def run_on_terminal(
+    *words: str,
+    columns: int = 80,
+    environment: dict[str, str] | None = None,
+    answer: str = "",
+    watch: Callable[[str, subprocess.Popen[bytes]], None] | None = None,
+) -> tuple[str, int]:
+    """Run `lango-store` on a terminal of so many columns, and give what it shows there and its exit code.
+
+    `answer` is what a user types; `watch` sees what is shown so far, and the process.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "lango_store.cli", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={"TERM": "xterm", "PAGER": "cat"} | _environment(environment),
+    ) as process:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # how a terminal says on Linux that nobody has it open any more
+                break
+            if not part:
+                break
+            shown += part
+            if watch is not None:
+                watch(shown.decode(errors="replace"), process)
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n"), process.returncode

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
 
@@ -223,25 +220,10 @@ def test_ctrl_c_finishes_the_batch_and_says_what_is_done(filled: str) -> None:
 
 
 def test_on_a_terminal_there_is_a_bar(filled: str) -> None:
-    main, other = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "lango_store.cli", "expire", "--url", filled],
-        stdin=other,
-        stdout=other,
-        stderr=other,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-    ) as process:
-        process.wait(60)
-    os.close(other)
-    seen = b""
-    while select.select([main], [], [], 0)[0]:
-        try:
-            seen += os.read(main, 65536)
-        except OSError:
-            break
-    os.close(main)
-    assert b"2/2" in seen
-    assert b"purged 2 sessions" in seen
+    seen, code = run_on_terminal("expire", "--url", filled, columns=100)
+    assert code == 0
+    assert "2/2" in seen
+    assert "purged 2 sessions" in seen
 
 
 READING = [("sessions", "list"), ("sessions", "show", "chat:0"), ("stats",), ("expire", "--dry-run"), ("doctor",)]

@@ -10,6 +10,7 @@ import typer
 
 from lango_store.cli import archives, copying, db, demo, interchange, sessions, upkeep
 from lango_store.cli.terminal import say_error
+from lango_store.cli.text import let_streams_escape
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 NO, USAGE, UNREACHABLE = 1, 2, 3
@@ -36,7 +37,7 @@ app.command("demo")(demo.demo)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lango-store {version('lango-store')}")
+        print(f"lango-store {version('lango-store')}")
         raise typer.Exit
 
 
@@ -51,6 +52,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors become one line and an exit code."""
+    let_streams_escape()
     try:
         app()
     except (DatabaseUnavailable, DatabaseBusy) as error:

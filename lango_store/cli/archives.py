@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
 from lango_store.archive import Archive
+from lango_store.cli.listing import Column, Listing
 from lango_store.cli.terminal import (
     Agent,
     JsonOption,
@@ -17,15 +17,24 @@ from lango_store.cli.terminal import (
     UrlOption,
     User,
     announce,
-    console,
     duration,
     opened,
-    printable,
-    say,
-    table,
 )
+from lango_store.cli.text import say
 
 app = typer.Typer(help="Search, restore and forget what expire --archive kept.", no_args_is_help=True)
+
+FOUND: Final = Listing[dict[str, Any]](
+    [
+        Column("key", lambda each: each["key"]),
+        Column("seq", lambda each: str(each["seq"]), right=True),
+        Column("role", lambda each: each["role"]),
+        Column("time", lambda each: each["created_at"], lambda each: each["created_at"][:16]),
+        Column("text", lambda each: each["text"], least=20),
+    ],
+    importance=("seq", "text", "role", "time"),
+)
+"""How found messages are listed."""
 
 File = Annotated[Path, typer.Argument(help="The archive's file.")]
 
@@ -42,19 +51,9 @@ def search(
         found = archive.search(text, limit=limit)
     if json_:
         for each in found:
-            typer.echo(json.dumps(each))
+            print(json.dumps(each))
     else:
-        made = table("key", "seq", "role", "time", "text", right=(1,))
-        for each in found:
-            short = each["text"] if len(each["text"]) <= 200 else f"{each['text'][:200]}…"
-            made.add_row(
-                Text(printable(each["key"])),
-                str(each["seq"]),
-                each["role"],
-                each["created_at"][:16],
-                Text(printable(short)),
-            )
-        console().print(made)
+        FOUND.print([found])
     if not found:
         raise typer.Exit(1)
 
@@ -70,7 +69,7 @@ def restore(
     with opened(url) as store:
         announce(store, "restoring on")
         session = store.restore(file, key, ttl=None if ttl is None else duration(ttl))
-    typer.echo(f"restored {session.message_count} messages")
+    print(f"restored {session.message_count} messages")
 
 
 @app.command()
@@ -84,4 +83,4 @@ def forget(
     with Archive(file) as archive:
         say(f"forgetting in {file}")
         gone = archive.forget(user_id=user, agent_id=agent, key_prefix=prefix)
-    typer.echo(f"forgot {gone} sessions")
+    print(f"forgot {gone} sessions")

@@ -11,7 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lango_store.cli.terminal import JsonOption, opened, say, shown
+from lango_store.cli.terminal import (
+    JsonOption,
+    opened,
+    shown,
+)
+from lango_store.cli.text import say
 from lango_store.errors import SchemaOutOfDate
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
@@ -36,7 +41,7 @@ def copy(
         with _watched(source, quiet=json_) as on_batch:
             report = copy_sessions(source, target, dry_run=dry_run, on_batch=on_batch)
     if json_:
-        typer.echo(report.model_dump_json())
+        print(report.model_dump_json())
     else:
         _print(report)
     if not report.complete:
@@ -57,7 +62,7 @@ def _print(report: CopyReport) -> None:
     for failure in report.failed:
         say(f"failed: {failure.key!r}: {failure.reason}")
     did = "would copy" if report.dry_run else "copied"
-    typer.echo(
+    print(
         f"{did} {report.copied:,} sessions, {report.messages:,} messages; {report.already_there:,} were there already, "
         f"{len(report.differing):,} differ, {len(report.failed):,} failed; {report.seconds:.1f} s"
     )

@@ -24,7 +24,7 @@ def upgrade(
     lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
 ) -> None:
     """Bring the schema up to a revision. Several at once are safe: one works, the others wait."""
-    typer.echo(_at(schema.upgrade(database(url), revision, lock_timeout=lock_timeout)))
+    print(_at(schema.upgrade(database(url), revision, lock_timeout=lock_timeout)))
 
 
 @app.command()
@@ -36,7 +36,7 @@ def downgrade(
     """Take the schema back to a revision."""
     with opened(url) as store:
         announce(store, f"downgrading to {revision} on")
-        typer.echo(_at(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
+        print(_at(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 
 @app.command()
@@ -45,7 +45,7 @@ def stamp(
     url: UrlOption = None,
 ) -> None:
     """Write down that the schema is at a revision, without running anything."""
-    typer.echo(_at(schema.stamp(database(url), revision)))
+    print(_at(schema.stamp(database(url), revision)))
 
 
 @app.command()
@@ -53,9 +53,9 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Print the revision the database is at, and the one this release needs."""
     found, needed = schema.current(database(url)), schema.head()
     if as_json:
-        typer.echo(json.dumps({"revision": found, "needed": needed}))
+        print(json.dumps({"revision": found, "needed": needed}))
     else:
-        typer.echo(f"{_at(found)}, this release needs {needed}")
+        print(f"{_at(found)}, this release needs {needed}")
 
 
 @app.command()
@@ -63,10 +63,10 @@ def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Say whether the schema is the one this release needs; exit code 1 if it is not."""
     differences = schema.check(database(url))
     if as_json:
-        typer.echo(json.dumps({"ok": not differences, "differences": differences}))
+        print(json.dumps({"ok": not differences, "differences": differences}))
     else:
         for difference in differences or ["the schema is the one this release needs"]:
-            typer.echo(difference)
+            print(difference)
     if differences:
         raise typer.Exit(1)
 
@@ -80,7 +80,7 @@ def sql(
     ] = None,
 ) -> None:
     """Print the SQL that an upgrade would run."""
-    typer.echo(schema.sql(database(url), revision, start=start), nl=False)
+    print(schema.sql(database(url), revision, start=start), end="")
 
 
 def _at(revision: str | None) -> str:

@@ -13,7 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lango_store import interchange
-from lango_store.cli.terminal import JsonOption, UrlOption, announce, opened, printable, say, say_error
+from lango_store.cli.terminal import (
+    JsonOption,
+    UrlOption,
+    announce,
+    opened,
+    say_error,
+)
+from lango_store.cli.text import printable, say
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import Exported, FileReport
 
@@ -39,13 +46,13 @@ def import_(
         with _told("importing", total, _json if json_ else _print, quiet=json_) as on_file:
             reports = interchange.import_path(store, source, format=format, dry_run=dry_run, on_file=on_file)
     if not json_:
-        typer.echo(_summed_up(reports, dry_run=dry_run))
+        print(_summed_up(reports, dry_run=dry_run))
     if any(report.error for report in reports):
         raise typer.Exit(1)
 
 
 def _json(report: FileReport | Exported) -> None:
-    typer.echo(report.model_dump_json())
+    print(report.model_dump_json())
 
 
 def _print(report: FileReport | Exported) -> None:
@@ -53,7 +60,7 @@ def _print(report: FileReport | Exported) -> None:
         say_error(LangoStoreError(report.error))
         return
     if isinstance(report, Exported):
-        typer.echo(printable(f"{report.key}: {report.path}"))
+        print(printable(f"{report.key}: {report.path}"))
         return
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
@@ -63,7 +70,7 @@ def _print(report: FileReport | Exported) -> None:
     if (more := len(report.already_there) - 1) > 0:
         told[-1] = f"{report.already_there[0]} and {more:,} more are there already"
     told += [f"{key} collides with another session, which stays as it is" for key in report.collided]
-    typer.echo(printable(f"{report.path}: {'; '.join(told) or 'no session'}"))
+    print(printable(f"{report.path}: {'; '.join(told) or 'no session'}"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 

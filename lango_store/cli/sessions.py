@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from lango_store.cli.listing import Column, Listing
+from lango_store.cli.pager import through_pager
 from lango_store.cli.terminal import (
     Agent,
     JsonOption,
@@ -22,17 +28,20 @@ from lango_store.cli.terminal import (
     duration,
     moment,
     opened,
-    printable,
     say_error,
-    table,
 )
-from lango_store.errors import DamagedMessage, LangoStoreError
+from lango_store.cli.text import on_one_line, printable, say
+from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
 from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
+from lango_store.store import Store
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
 
 FOLD = 12
 """So many lines of a content are shown, unless all are asked for."""
+
+LAST = 50
+"""So many messages are shown on a terminal, unless more are asked for."""
 
 
 @app.command("list")
@@ -44,80 +53,118 @@ def list_(
     since: Annotated[str | None, typer.Option(help="Updated since then: 2026-11-21, or 12h ago.")] = None,
     expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option(help="Go on where a list ended, which said how.", show_default=False)
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """List sessions, the last updated first."""
-    with opened(url) as store:
-        found: list[SessionInfo] = []
-        cursor = None
-        while len(found) < limit:
+    """List sessions, the last updated first.
+
+    In a pipe: a line a session, no header; between tabs its key, title, agent, user, messages, tokens, when it was
+    updated, and when it expires. Control characters are escaped with a backslash.
+    """
+
+    def pages(store: Store) -> Iterator[list[SessionInfo]]:
+        nonlocal cursor
+        left = limit
+        while left:
             page = store.list_sessions(
                 agent_id=agent,
                 user_id=user,
                 key_prefix=prefix,
                 updated_since=None if since is None else moment(since),
                 expired=expired,
-                limit=min(500, limit - len(found)),
+                limit=min(500, left),
                 cursor=cursor,
             )
-            found += page.items
+            yield page.items
+            left -= len(page.items)
             cursor = page.next
             if cursor is None:
-                break
-    if json_:
-        for info in found:
-            typer.echo(info.model_dump_json())
-        return
-    console().print(listed(found))
+                return
+
+    try:
+        with opened(url) as store:
+            if json_:
+                for page in pages(store):
+                    print("".join(f"{info.model_dump_json()}\n" for info in page), end="")
+            else:
+                LISTING.print(pages(store))
+    except InvalidCursor as error:
+        raise typer.BadParameter(f"{cursor!r} is none that a list ended with", param_hint="--cursor") from error
     if cursor is not None:
-        console().print(f"… and more: --limit {limit * 2}")
+        say(f"… and more: --cursor {cursor}")
 
 
-def listed(found: list[SessionInfo]) -> Any:
-    """Make a table of sessions."""
-    made = table("key", "title", "agent", "user", "messages", "tokens", "updated", "expires", right=(4, 5))
-    made.columns[0].min_width = 16
-    for column in made.columns[1:]:
-        column.no_wrap, column.overflow = True, "ellipsis"
-    for column in made.columns[6:]:
-        column.min_width = 10
-    for info in found:
-        expires = "never" if info.expires_at is None else f"{info.expires_at:%Y-%m-%d %H:%M}"
-        texts = (info.key, info.title or "", info.agent_id or "", info.user_id or "")
-        counts = (f"{info.message_count:,}", f"{info.token_count:,}")
-        made.add_row(*(Text(printable(text)) for text in texts), *counts, f"{info.updated_at:%Y-%m-%d %H:%M}", expires)
-    return made
+def _minute(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M}"
+
+
+LISTING: Final = Listing[SessionInfo](
+    [
+        Column("key", lambda info: info.key),
+        Column("title", lambda info: info.title or "", least=12),
+        Column("agent", lambda info: info.agent_id or "", least=8),
+        Column("user", lambda info: info.user_id or "", least=8),
+        Column("messages", lambda info: str(info.message_count), lambda info: f"{info.message_count:,}", right=True),
+        Column("tokens", lambda info: str(info.token_count), lambda info: f"{info.token_count:,}", right=True),
+        Column("updated", lambda info: info.updated_at.isoformat(), lambda info: _minute(info.updated_at)),
+        Column(
+            "expires",
+            lambda info: info.expires_at.isoformat() if info.expires_at else "never",
+            lambda info: _minute(info.expires_at) if info.expires_at else "never",
+        ),
+    ],
+    importance=("updated", "messages", "title", "expires", "agent", "user", "tokens"),
+)
+"""How sessions are listed."""
 
 
 @app.command()
 def show(
     key: Annotated[str, typer.Argument(help="The session's key.")],
     url: UrlOption = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the last messages.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help=f"Only the last messages; on a terminal {LAST}.", show_default=False)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All messages, on a terminal too.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Show a session and its messages: roles, authors, tool calls with their outputs."""
+    terminal = sys.stdout.isatty()
+    if last is None and terminal and not (json_ or all_):
+        last = LAST
     damaged = False
-    with opened(url) as store:
-        info = store.info(key)
-        out = console()
-        if json_:
-            typer.echo(info.model_dump_json())
-        else:
-            out.print(_head(info))
+
+    def messages(store: Store) -> Iterator[Message | DamagedMessage]:
+        nonlocal damaged
         after = 0
         while True:
             page = store.salvage(key, last=last) if last else store.salvage(key, after=after, limit=500)
             for each in page:
                 damaged = damaged or isinstance(each, DamagedMessage)
-                if json_:
-                    typer.echo(_json(each))
-                else:
-                    out.print(_shown(each, full=full))
+                yield each
             if last or len(page) < 500:
-                break
+                return
             after = page[-1].seq
+
+    def panels(store: Store, info: SessionInfo) -> Iterator[str]:
+        out = console()
+        first = info.message_count - last if last else 0
+        for part in chain([_head(info, earlier=max(first, 0))], (_shown(each, full=full) for each in messages(store))):
+            with out.capture() as captured:
+                out.print(part)
+            yield captured.get()
+
+    with opened(url) as store:
+        info = store.info(key)
+        if json_:
+            print(info.model_dump_json())
+            for each in messages(store):
+                print(_json(each))
+        else:
+            through_pager(panels(store, info))
     if damaged:
         raise typer.Exit(1)
 
@@ -128,7 +175,7 @@ def _json(each: Message | DamagedMessage) -> str:
     return each.model_dump_json()
 
 
-def _head(info: SessionInfo) -> Panel:
+def _head(info: SessionInfo, *, earlier: int) -> Panel:
     lines = [
         f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
         f"{info.message_count:,} messages, {info.token_count:,} tokens, last seq {info.last_seq:,}",
@@ -139,7 +186,9 @@ def _head(info: SessionInfo) -> Panel:
     for name in ("settings", "metadata"):
         if value := getattr(info, name):
             lines.append(f"{name} {as_json(value)}")
-    title = Text(printable(info.key if info.title is None else f"{info.key} · {info.title}"), style="bold")
+    if earlier:
+        lines.append(f"… {earlier:,} earlier messages, --all shows them")
+    title = Text(on_one_line(info.key if info.title is None else f"{info.key} · {info.title}"), style="bold")
     return Panel(Text(printable("\n".join(lines))), title=title, title_align="left")
 
 
@@ -164,7 +213,7 @@ def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
     right = [f"{each.created_at:%H:%M:%S}"] if each.created_at else []
     if each.tokens is not None:
         right.append(f"{each.tokens:,} tokens")
-    title = Text(printable(f"{each.seq} {' · '.join(who)}"))
+    title = Text(on_one_line(f"{each.seq} {' · '.join(who)}"))
     style = _STYLES.get(each.role.canonical, "magenta")
     return Panel(
         Group(*parts),
@@ -218,10 +267,10 @@ def delete(
                 number = store.count(user_id=user, agent_id=agent, key_prefix=prefix, expired=None)
                 typer.confirm(f"delete {number} sessions for good?", abort=True, err=True)
             gone = store.delete_where(user_id=user, agent_id=agent, key_prefix=prefix)
-            typer.echo(f"deleted {gone} sessions")
+            print(f"deleted {gone} sessions")
             return
         missing = [key for key in keys or [] if not store.delete(key)]
-    typer.echo(f"deleted {len(keys or []) - len(missing)} sessions")
+    print(f"deleted {len(keys or []) - len(missing)} sessions")
     for key in missing:
         say_error(LangoStoreError(f"no session {key!r}"))
     if missing:
@@ -240,6 +289,6 @@ def touch(
     with opened(url) as store:
         info = store.touch(key, ttl=new)
     if json_:
-        typer.echo(info.model_dump_json())
+        print(info.model_dump_json())
     else:
-        typer.echo("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")
+        print("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")

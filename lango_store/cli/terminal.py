@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lango_store.cli.text import say
 from lango_store.schema import URL_VARIABLES, url_from_environment
 from lango_store.store import Store
 
@@ -81,15 +82,6 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-_CONTROLS = {n: chr(0x2400 + n) for n in range(0x20) if chr(n) not in "\n\t"} | {0x7F: "␡"}
-_CONTROLS |= {n: f"\\x{n:02x}" for n in range(0x80, 0xA0)}
-
-
-def printable(text: str) -> str:
-    """Make stored text harmless to a terminal: control characters, such as those of its commands, become visible."""
-    return text.encode("utf-8", "backslashreplace").decode().translate(_CONTROLS)
-
-
 def as_json(value: Any, indent: int | None = None) -> str:
     """Write JSON for people, with text as it is."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
@@ -106,11 +98,6 @@ def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) 
 def console() -> Console:
     """Give the console for answers."""
     return Console(highlight=False)
-
-
-def say(text: str) -> None:
-    """Print a line that is no answer, on standard error."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(printable(text), markup=False)
 
 
 def say_error(error: Exception) -> None:

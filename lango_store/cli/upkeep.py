@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from lango_store.cli.sessions import listed
+from lango_store.cli.sessions import LISTING
 from lango_store.cli.terminal import (
     Agent,
     JsonOption,
@@ -26,10 +26,9 @@ from lango_store.cli.terminal import (
     duration,
     moment,
     opened,
-    printable,
-    say,
     table,
 )
+from lango_store.cli.text import printable, say
 from lango_store.model import ExpiryReport
 from lango_store.store import Store
 
@@ -68,7 +67,7 @@ def expire(
         if dry_run:
             report = store.expire(**policy, batch_size=batch_size, limit=limit, dry_run=True)
             if report.oldest and not json_:
-                console().print(listed(report.oldest))
+                LISTING.print([report.oldest])
         else:
             with _watched(store, policy, limit, quiet=json_) as on_batch:
                 try:
@@ -83,14 +82,12 @@ def expire(
 
 def _print(report: ExpiryReport, *, json_: bool, cut: bool = False) -> None:
     if json_:
-        typer.echo(report.model_dump_json())
+        print(report.model_dump_json())
         return
     freed = "" if report.bytes_freed is None else f", {report.bytes_freed:,} bytes free again"
     did = "would purge" if report.dry_run else "interrupted; purged" if cut else "purged"
     batches = "" if report.dry_run else f" in {report.batches} batches"
-    typer.echo(
-        f"{did} {report.sessions:,} sessions, {report.messages:,} messages{freed}{batches}, {report.seconds:.1f} s"
-    )
+    print(f"{did} {report.sessions:,} sessions, {report.messages:,} messages{freed}{batches}, {report.seconds:.1f} s")
 
 
 class _Interrupted(Exception):
@@ -132,7 +129,7 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     with opened(url) as store:
         found = store.stats()
     if json_:
-        typer.echo(found.model_dump_json())
+        print(found.model_dump_json())
         return
     out = console()
     out.print(
@@ -161,7 +158,8 @@ def _bars(title: str, what: str, numbers: dict[str, int], how: str) -> Any:
 
 def _bar(number: int, most: int, width: int = 30) -> Text:
     eighths = round(number / most * width * 8) if most else 0
-    return Text("█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else ""), style="cyan")
+    bar = "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+    return Text(bar if printable(bar) == bar else "#" * (eighths // 8), style="cyan")
 
 
 def _size(number: float) -> str:
@@ -184,12 +182,12 @@ def doctor(
         found = store.examine(repair=repair)
     if json_:
         for finding in found:
-            typer.echo(finding.model_dump_json())
+            print(finding.model_dump_json())
     else:
         for finding in found:
             state = "repaired" if finding.repaired else finding.remedy
             console().print(Text(printable(f"{finding.name}: {finding.detail}\n  {state}")), soft_wrap=True)
         if not found:
-            typer.echo("nothing is wrong")
+            print("nothing is wrong")
     if any(not finding.repaired for finding in found if finding.name != "settings"):
         raise typer.Exit(1)
