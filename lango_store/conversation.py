@@ -95,7 +95,12 @@ class Conversation:
     def append_messages(
         self, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
     ) -> list[Message]:
-        """Add messages at the end, all or none; `replace_after` first drops what came after that `seq`."""
+        """Add messages at the end, all or none; `replace_after` first drops what comes after that `seq`.
+
+        Then the log is what was up to there (see `truncate`) and these messages. Sent again with ids, what stands there
+        just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
+        back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
+        """
         new = self._batch(messages)
         now = self._access.now()
         if replace_after is not None:
@@ -161,7 +166,12 @@ class Conversation:
             return removals.pop(connection, self._access.now(), self.key)
 
     def truncate(self, *, after: int) -> int:
-        """Drop the messages with a `seq` above `after` and the turns that began there, and tell how many messages."""
+        """Drop the messages with a `seq` above `after` and the turns that began there, and tell how many messages.
+
+        A summary stands before what came in while it was written, though its `seq` is higher: it goes only if it
+        speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
+        `Conflict`, and nothing is changed. 0 drops everything.
+        """
         with self._access.write() as connection:
             return removals.truncate(connection, self._access.now(), self.key, after)
 
@@ -188,7 +198,8 @@ class Conversation:
 
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
-        there. `after` as in `append_message`.
+        there. Where they were appended before any turn, the first call writes a turn without messages, with what they
+        cost and an id made of theirs. `after` as in `append_message`.
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
         now = self._access.now()
@@ -228,8 +239,8 @@ class Conversation:
         """Copy the session under another key, up to a `seq` or before its n-th user message (-1 is the last one).
 
         The copy is made inside the database. It takes along the turns that lie wholly inside, names its origin in
-        `forked_from` and starts a TTL of its own, of the same length unless given. No key means a new UUIDv7.
-        `SessionExists` if the key is taken.
+        `forked_from` and starts a TTL of its own, of the same length unless given. No key means a new UUIDv7. Whether a
+        summary comes along is decided as in `truncate`. `SessionExists` if the key is taken.
         """
         if upto is not None and before_user_message is not None:
             raise ValueError("fork up to where? Give upto or before_user_message")

@@ -278,8 +278,8 @@ class Store:
     ) -> list[Message]:
         """Add messages at the end of a live session, all or none, and give them back in the order handed in.
 
-        Ids and `after` as in `append_message`. `replace_after` first drops what came after that `seq`, in the same
-        transaction: the way to regenerate an answer.
+        Ids and `after` as in `append_message`. `replace_after` first drops what comes after that `seq`, in the same
+        transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
         return self._at(key).append_messages(messages, after=after, replace_after=replace_after)
 
@@ -320,7 +320,10 @@ class Store:
         return self._at(key).pop_message()
 
     def truncate(self, key: str, *, after: int) -> int:
-        """Drop the messages with a `seq` above `after`, and tell how many there were."""
+        """Drop the messages with a `seq` above `after`, and tell how many there were.
+
+        A summary stays that speaks of none of them, see `Conversation.truncate`.
+        """
         return self._at(key).truncate(after=after)
 
     # Many sessions

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from lango_store import Compaction, Conflict, Message, MessageRole, ToolCall, Turn
@@ -121,6 +123,10 @@ class ModelSession:
             ]
             if theirs:
                 return self.replayed(theirs[-1])
+            id = "messages:" + sha256(json.dumps([m.id for m in new]).encode()).hexdigest()
+            for turn in self.turns:
+                if turn.id == id:
+                    return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
         self.expect(after)
         turn = self.put_turn(now, fresh, usage, id=id)
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
@@ -137,12 +143,14 @@ class ModelSession:
         return last
 
     def truncate(self, after: int) -> int:
-        gone = [m for m in self.log if m.seq > after]
-        later = [turn for turn in self.turns if turn.first_seq > after]
+        self.expect_something_at(after)
+        gone = self.later(after)
+        later = [turn for turn in self.turns if turn.first_seq > after and not self.summary_before(turn, after)]
         if gone or later:
-            self.log = [m for m in self.log if m.seq <= after]
+            self.log = [m for m in self.log if m not in gone]
             for turn in list(self.turns):
-                self.shorten(turn, after)
+                if turn.first_seq <= after or turn in later:
+                    self.shorten(turn, after)
             self.cut()
         return len(gone)
 
@@ -156,7 +164,9 @@ class ModelSession:
         return gone
 
     def replace(self, now: datetime, new: Sequence[Message], replace_after: int, after: int | None) -> list[Message]:
-        if new and all(self.with_id(m.id) for m in new):
+        later = [m.id for m in self.later(replace_after)]
+        wanted = [id for id in dict.fromkeys(m.id for m in new) if id in later]
+        if new and all(self.with_id(m.id) for m in new) and later == wanted:
             return self.as_stored(new, [])
         self.expect(after)
         self.truncate(replace_after)
@@ -185,19 +195,49 @@ class ModelSession:
     def fork(self, now: datetime, key: str, upto: int | None) -> ModelSession:
         upto = self.last_seq if upto is None else min(upto, self.last_seq)
         whole = upto == self.last_seq
+        if not whole:
+            self.expect_something_at(upto)
+        gone = [] if whole else self.later(upto)
+        turns = [
+            t.model_copy()
+            for t in self.turns
+            if whole or max(t.first_seq, t.last_seq) <= upto or self.stands_at(t, upto)
+        ]
+        for turn in turns:
+            if not whole and turn.first_seq <= upto:
+                turn.last_seq = min(turn.last_seq, upto)
         return ModelSession(
             key=key,
             created_at=now,
             ttl=self.ttl,
-            log=[m.model_copy() for m in self.log if m.seq <= upto],
-            turns=[t.model_copy() for t in self.turns if whole or max(t.first_seq, t.last_seq) <= upto],
-            last_seq=upto,
+            log=[m.model_copy() for m in self.log if m not in gone],
+            turns=turns,
+            last_seq=max([upto, *(turn.last_seq for turn in turns)]),
             last_turn_no=self.last_turn_no,
             last_consolidated=self.last_consolidated,
             forked_from=self.key,
         ).mended()
 
     # Steps of these
+
+    def stands_at(self, turn: Turn, place: int) -> bool:
+        """Say whether a summary stands there: it speaks of what came up to there, and of nothing later."""
+        return turn.kind == "compaction" and 0 < place >= (turn.replaced_upto or 0)
+
+    def summary_before(self, turn: Turn, place: int) -> bool:
+        """Say whether a summary stands before a place that it has a later seq than."""
+        return self.stands_at(turn, place) and turn.first_seq > place
+
+    def later(self, place: int) -> list[Message]:
+        """Give what comes after a place: the later messages, but for a summary that stands before it."""
+        before = [turn.turn_no for turn in self.turns if self.summary_before(turn, place)]
+        return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
+
+    def expect_something_at(self, place: int) -> None:
+        """Refuse a place whose messages were discarded for a summary; the start of the session is one."""
+        blank = [turn for turn in self.turns if turn.metadata.get("discarded") and not self.stands_at(turn, place)]
+        if place and any((turn.replaced_upto or 0) > place for turn in blank):
+            raise Conflict(self.key, expected=place, last_seq=self.last_seq)
 
     def unknown(self, new: Sequence[Message]) -> list[Message]:
         """Give what is not stored yet; of two with one id, the first."""

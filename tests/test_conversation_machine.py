@@ -60,6 +60,20 @@ meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]
 disturbances = st.sampled_from(["pop", "truncate", "clear", "compact", "delete and create"])
 
 
+def seqs(window: list[Message]) -> list[int]:
+    return [m.seq for m in window]
+
+
+def seen_before(window: list[Message], place: int) -> list[int]:
+    """Say what a cut at a seq must leave of what is shown: what has no later one, and what stands before that message.
+
+    A place of 0 asks for everything to go.
+    """
+    found = seqs(window)
+    shown = found[: found.index(place)] if place in found else []
+    return [seq for seq in found if seq <= place or seq in shown] if place else []
+
+
 class Machine(RuleBasedStateMachine):
     """Does everything twice, in the store and in the model, and compares what came of it."""
 
@@ -116,6 +130,9 @@ class Machine(RuleBasedStateMachine):
     def seq_of(self, key: str, place: int | None) -> int | None:
         session = self.sessions.get(key)
         return None if place is None or session is None else max(session.last_seq + place, 0)
+
+    def window(self, key: str) -> list[Message]:
+        return self.handle(key).messages() if self.refusal(key) is None else []
 
     # Sessions
 
@@ -199,11 +216,13 @@ class Machine(RuleBasedStateMachine):
     @rule(key=keys, drawn=batches, depth=depths, place=drawn_places)
     def replace(self, key: str, drawn: Any, depth: int, place: int | None) -> None:
         new, after, cut = self.made(drawn), self.seq_of(key, place), self.seq_of(key, -depth) or 0
+        before = self.window(key)
         self.act(
             key,
             lambda c: c.append_messages(new, after=after, replace_after=cut),
             lambda s: s.replace(self.clock.time, new, cut, after),
         )
+        assert set(seen_before(before, cut)) <= set(seqs(self.window(key)))
 
     @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places)
     def save_turn(self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None) -> None:
@@ -216,12 +235,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def pop(self, key: str) -> None:
+        before = self.window(key)
         self.act(key, lambda c: c.pop_message(), lambda s: s.pop())
+        assert set(seqs(before[:-1])) <= set(seqs(self.window(key)))
 
     @rule(key=keys, depth=depths)
     def truncate(self, key: str, depth: int) -> None:
         after = self.seq_of(key, -depth) or 0
+        before = self.window(key)
         self.act(key, lambda c: c.truncate(after=after), lambda s: s.truncate(after))
+        assert set(seen_before(before, after)) <= set(seqs(self.window(key)))
 
     @rule(key=keys, keep_system=st.booleans(), sure=st.integers(0, 2))
     def clear(self, key: str, keep_system: bool, sure: int) -> None:
@@ -250,6 +273,7 @@ class Machine(RuleBasedStateMachine):
         self.touched = key
         got = self.handle(key).compact(self.awaited(summarize) if awaits else summarize, discard=discard)
         assert got == self.sessions[key].compact(self.clock.time, begun, summary, discard=discard)
+        assert {m.seq for m in self.sessions[key].log if m.seq > begun.last_seq} <= set(seqs(self.window(key)))
 
     @rule(key=keys, disturbance=disturbances, discard=st.booleans())
     def compact_what_is_no_more(self, key: str, disturbance: str, discard: bool) -> None:
@@ -299,14 +323,21 @@ class Machine(RuleBasedStateMachine):
     def branch(self, source: str, new: str, upto: int | None, call: Callable[[Conversation], Any]) -> None:
         self.clock.move(milliseconds=1)
         self.touched = new
-        refused = self.refusal(source) or (SessionExists if new in self.sessions else None)
-        if refused is not None:
-            with pytest.raises((SessionNotFound, SessionExists)) as raised:
+        refused, forked = self.refusal(source), None
+        try:
+            forked = None if refused else self.sessions[source].fork(self.clock.time, new, upto)
+        except Conflict:
+            refused = Conflict
+        refused = refused or (SessionExists if new in self.sessions else None)
+        if refused is not None or forked is None:
+            with pytest.raises((SessionNotFound, SessionExists, Conflict)) as raised:
                 call(self.handle(source))
             assert raised.type is refused
             return
+        before = self.window(source)
         assert call(self.handle(source)).key == new
-        self.sessions[new] = self.sessions[source].fork(self.clock.time, new, upto)
+        self.sessions[new] = forked
+        assert set(seqs(before) if upto is None else seen_before(before, upto)) <= set(seqs(self.window(new)))
 
     # What goes on while a summary is being written
 

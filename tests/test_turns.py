@@ -98,6 +98,22 @@ def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store:
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
+def test_a_turn_of_messages_that_were_appended_before_it_is_paid_for_once(store: Store) -> None:
+    conversation = store.open("k")
+    batch = [message("a", id="1"), message("b", id="2")]
+    conversation.append_messages(batch)
+    saved = conversation.save_turn(batch, {"tokens": 100})
+    assert not saved.replayed
+    for _ in range(2):
+        again = conversation.save_turn(batch, {"tokens": 100})
+        assert again == saved.model_copy(update={"replayed": True})
+        assert again.replayed
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 100})
+    assert [m.content for m in again.messages] == ["a", "b"]
+    other = conversation.save_turn(batch[1:], {"tokens": 5})
+    assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
+
+
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())

@@ -286,15 +286,27 @@ def _write(
 def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: int | None
 ) -> list[Message]:
-    """Drop what came after a seq and append, both or neither; a batch whose ids are all there was done before."""
+    """Drop what comes after a seq and append, both or neither; what stands there just so was done before.
+
+    An id of what is dropped is free again; a message whose id stays stays where it is.
+    """
     check_seq("replace_after", after)
     check_seq("after", expected)
     last_seq = sessions.lock(connection, now, key).last_seq
-    if new.rows and all(message.id is not None for message in new.messages):
-        stored = messages.with_ids(connection, key, new.ids)
-        if len(stored) == len(new.ids):
-            return [_replayed(stored[str(message.id)]) for message in new.messages]
+    stored = messages.with_ids(connection, key, new.ids)
+    if len(stored) == len(new.ids) and _follows(connection, key, new, after):
+        return [_replayed(stored[str(message.id)]) for message in new.messages]
     if expected is not None and last_seq != expected:
         raise Conflict(key, expected=expected, last_seq=last_seq)
+    removals.refuse_blank(connection, key, after, last_seq)
     removals.cut(connection, now, key, after)
     return append_new_ids(connection, now, key, new) if new.ids else write(connection, now, key, new)[0]
+
+
+def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
+    """Tell whether all that comes after a seq are messages of these, by their ids, and in their order."""
+    if not new.rows or any(message.id is None for message in new.messages):
+        return False
+    query = sa.select(MESSAGE.c.id).where(MESSAGE.c.session_key == key, removals.later(after))
+    there = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
+    return list(there) == [id for id in dict.fromkeys(message.id for message in new.messages) if id in there]

@@ -35,14 +35,17 @@ def fork(
         upto = _seq_of_user_message(connection, source, before_user_message) - 1
     if upto is not None and upto >= info.last_seq:
         upto = None
+    if upto is not None:
+        removals.refuse_blank(connection, source, upto, info.last_seq)
     fields = {name: getattr(info, name) for name in _TAKEN} | {"forked_from": source}
     own = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
     made = sessions.New(new, own if isinstance(ttl, Unset) else ttl, fields)
     if sessions.insert(connection, now, made) is None:
         raise sessions.exists_error(connection, now, new)
-    _copy(connection, MESSAGE, source, new, *([] if upto is None else [MESSAGE.c.seq <= upto]))
-    _copy(connection, TURN, source, new, *([] if upto is None else [TURN.c.first_seq <= upto, TURN.c.last_seq <= upto]))
+    _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.later(upto)]))
+    _copy(connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.summary_before(upto)]))
     if upto is not None:
+        connection.execute(removals.shortened(new, upto))
         _leave_cut_turns(connection, new)
     counters = _same(info) if upto is None else _counted(info, new, upto)
     last_turn_no = sa.select(SESSION.c.last_turn_no).where(SESSION.c.key == source).scalar_subquery()
@@ -68,6 +71,10 @@ def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *wh
     connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
 
 
+def _is_whole(upto: int) -> sa.ColumnElement[bool]:
+    return sa.and_(TURN.c.first_seq <= upto, TURN.c.last_seq <= upto)
+
+
 def _leave_cut_turns(connection: sa.Connection, new: str) -> None:
     whole = sa.exists().where(TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no)
     cut = (MESSAGE.c.session_key == new, MESSAGE.c.turn_no.is_not(None), ~whole)
@@ -90,10 +97,12 @@ def _same(info: SessionInfo) -> dict[str, Any]:
 def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
     mine = MESSAGE.c.session_key == new
     count = sa.select(sa.func.count()).where(mine).scalar_subquery()
+    its_turns = TURN.c.session_key == new
+    end = sa.select(sa.func.coalesce(sa.func.max(TURN.c.last_seq), 0)).where(its_turns).scalar_subquery()
     return {
-        "last_seq": upto,
+        "last_seq": sa.case((end > upto, end), else_=upto),  # a summary's seq may be later than what it stands before
         "message_count": count,
         "token_count": sa.select(sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0)).where(mine).scalar_subquery(),
-        "turn_count": sa.select(sa.func.count()).where(TURN.c.session_key == new).scalar_subquery(),
+        "turn_count": sa.select(sa.func.count()).where(its_turns).scalar_subquery(),
         "last_consolidated": sa.case((count < info.last_consolidated, count), else_=info.last_consolidated),
     } | removals.latest_summary(new)

@@ -8,6 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from lango_store.columns import as_kept, decode_json
+from lango_store.errors import Conflict, DamagedMessage
 from lango_store.model import Message, MessageRole
 from lango_store.operations import messages, sessions
 from lango_store.operations.messages import check_seq
@@ -17,23 +19,78 @@ from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
     """Drop what came after a seq, turns too, and tell how many messages that were."""
     check_seq("after", after)
-    sessions.lock(connection, now, key)
+    last_seq = sessions.lock(connection, now, key).last_seq
+    refuse_blank(connection, key, after, last_seq)
     return cut(connection, now, key, after)
 
 
+def summary_before(after: int) -> sa.ColumnElement[bool]:
+    """Tell a compaction that speaks of nothing later than a seq: its summary stands there, whatever seq it has itself.
+
+    Nothing stands before the start of a session.
+    """
+    said = sa.and_(TURN.c.kind == "compaction", sa.func.coalesce(TURN.c.replaced_upto, 0) <= after)
+    return said if after else sa.false()
+
+
+def in_later_summary_before(after: int) -> sa.ColumnElement[bool]:
+    """Tell a message of such a summary that was written later than that seq: what came in meanwhile is before it."""
+    its = sa.and_(TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no)
+    return sa.exists().where(its, summary_before(after), TURN.c.first_seq > after)
+
+
+def later(after: int) -> sa.ColumnElement[bool]:
+    """Tell the messages that come after a seq."""
+    return sa.and_(MESSAGE.c.seq > after, ~in_later_summary_before(after))
+
+
+def refuse_blank(connection: sa.Connection, key: str, after: int, last_seq: int) -> None:
+    """Raise `Conflict` for a cut that takes a summary away and finds nothing left of what it speaks of.
+
+    A cut at the start of the session asks for that.
+    """
+    upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
+    gone = (TURN.c.session_key == key, TURN.c.kind == "compaction", upto > after)
+    query = sa.select(TURN.c.turn_no, upto, as_kept(TURN.c.metadata)).where(*gone)
+    for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():
+        if _discarded(key, turn_no, metadata):
+            raise Conflict(
+                key,
+                expected=after,
+                last_seq=last_seq,
+                message=f"session {key!r} has a summary in the place of its messages up to seq {replaced_upto}, which "
+                f"were discarded: nothing is left at seq {after}, so nothing was changed; give {replaced_upto} or more "
+                "to keep the summary, or 0 for an empty session",
+            )
+
+
+def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:
+    try:
+        said = None if metadata is None else decode_json(metadata)
+    except ValueError as error:
+        raise DamagedMessage(key, 0, f"metadata of turn {turn_no}", str(error)) from None
+    return isinstance(said, dict) and bool(said.get("discarded"))
+
+
 def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Drop what came after a seq in a locked session; a summary among it is one no more."""
-    gone = delete(connection, key, MESSAGE.c.seq > after)
+    """Drop what comes after a seq in a locked session, a summary only with what it speaks of."""
+    gone = delete(connection, key, later(after))
     mine = TURN.c.session_key == key
-    turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after)).rowcount
+    turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
     if not gone and not turns:
         return 0
     also: dict[str, Any] = {}
     if turns:
         also = {"turn_count": SESSION.c.turn_count - turns} | latest_summary(key)
-    connection.execute(sa.update(TURN).where(mine, TURN.c.last_seq > after).values(last_seq=after))
+    connection.execute(shortened(key, after))
     count(connection, now, key, gone, **also)
     return len(gone)
+
+
+def shortened(key: str, after: int) -> sa.UpdateBase:
+    """Let the turn that a cut went through end there."""
+    through = (TURN.c.session_key == key, TURN.c.first_seq <= after, TURN.c.last_seq > after)
+    return sa.update(TURN).where(*through).values(last_seq=after)
 
 
 def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -70,8 +73,17 @@ def save_new(
         numbers = {message.turn_no for message in known.stored.values()} - {None}
         for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
             return _replayed(connection, now, key, there)
+        turn = replace(turn, id=_id_of(new))
+        for there in read(connection, key, TURN.c.id == turn.id):
+            return there.model_copy(update={"messages": known.merged(new, []), "replayed": True})
     saved = write_turn(connection, now, key, fresh, turn, after)
     return saved.model_copy(update={"messages": known.merged(new, saved.messages)})
+
+
+def _id_of(new: Batch) -> str:
+    """Give the turn of messages that were all there before it, in no turn, an id by which a retry finds it."""
+    ids = json.dumps([message.id for message in new.messages])
+    return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
 
 def write_turn(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
