@@ -57,6 +57,10 @@ class Dialect:
         """Make an aware time what the driver takes."""
         raise NotImplementedError
 
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        """Say that a time is kept in a form that does not sort among ours."""
+        raise NotImplementedError
+
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         """Say when a session expires that was written to now; NULL without a TTL."""
         raise NotImplementedError
@@ -141,6 +145,12 @@ class SQLite(Dialect):
 
     def time(self, moment: datetime) -> str:
         return encode_time_text(moment)
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        digits = "[0-9][0-9]"
+        form = f"{digits}{digits}-{digits}-{digits}T{digits}:{digits}:{digits}.{digits}{digits}{digits}+00:00"
+        text = sa.type_coerce(column, sa.Text)
+        return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
@@ -265,6 +275,9 @@ class PostgreSQL(Dialect):
 
     def time(self, moment: datetime) -> datetime:
         return moment
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        return sa.false()  # a timestamptz has no form
 
     def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())

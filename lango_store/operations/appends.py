@@ -231,11 +231,10 @@ def write(
     values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
     if turn is not None:
         values |= turn.values()
-    while True:
-        place = _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)
-        if place is not None:
-            break
-        sessions.refuse(connection, now, key, after)
+    tries = sessions.TRIES
+    while (place := _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)) is None:
+        tries -= 1
+        sessions.refuse(connection, now, key, after, tries_left=tries)
     first = place.last_seq - len(rows) + 1
     stored = [
         message.model_copy(

@@ -69,9 +69,7 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
         turns.new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1
     )
     saved = turns.write_turn(connection, now, key, _with_new_ids(connection, key, summary), turn)
-    connection.execute(
-        sa.update(SESSION).where(SESSION.c.key == key).values(summary_turn=saved.turn_no, summarized_upto=upto)
-    )
+    sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
     return _compaction(saved, saved.messages, 0 if discard else begun.session.summarized_upto)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.columns import as_kept
+from lango_store.columns import TimeColumn, as_kept
 from lango_store.errors import DamagedMessage
 from lango_store.model import Finding, SessionInfo
 from lango_store.operations import messages, removals
+from lango_store.operations.lists import aware
 from lango_store.operations.sessions import FIELDS, MESSAGE, SESSION, TURN, decoded, valued
 from lango_store.tables import Base
 
@@ -22,7 +24,7 @@ _PAGE = 1_000
 
 def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
     """Give the checks, to be run one by one: what one stumbles over keeps no other from being run."""
-    return [_settings, _indexes, _counters, _summaries, _orphans, _sessions, _messages]
+    return [_settings, _indexes, _counters, _summaries, _orphans, _times, _sessions, _messages]
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
@@ -58,6 +60,21 @@ def _orphans(connection: sa.Connection) -> Iterator[Finding]:
         if number:
             detail = f"{number} rows of {table.name} belong to no session"
             yield Finding(name="orphans", subject=table.name, detail=detail, remedy="doctor --repair deletes them")
+
+
+def _times(connection: sa.Connection) -> Iterator[Finding]:
+    for table, place, column in _TIME_COLUMNS:
+        key = table.c[place[0]]
+        wrong = sa.and_(column.is_not(None), dialect.of(connection).misformed(column))
+        query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
+        for key_, number, example in connection.execute(query):
+            yield Finding(
+                name="time in another form",
+                subject=key_,
+                detail=f"session {key_!r}: {column} holds {number} in a form that does not sort, such as {example!r}",
+                remedy="doctor --repair writes those anew that name their zone; write the others by hand, such as "
+                "2026-11-21T12:00:00.123456+00:00",
+            )
 
 
 def _sessions(connection: sa.Connection) -> Iterator[Finding]:
@@ -96,12 +113,39 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
         _count_again(connection, finding.subject)
     elif finding.name == "wrong summary":
         _sum_up_again(connection, finding.subject)
+    elif finding.name == "time in another form":
+        return _write_times_anew(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
     else:
         return False
     return True
+
+
+_TIME_COLUMNS: Final = [
+    (table, place, column)
+    for table, place in ((SESSION, ["key"]), (TURN, ["session_key", "turn_no"]), (MESSAGE, ["session_key", "seq"]))
+    for column in table.c
+    if isinstance(column.type, TimeColumn)
+]
+
+
+def _write_times_anew(connection: sa.Connection, key: str) -> bool:
+    """Write the times of a session in our form; False if one is left that is no time, or does not name its zone."""
+    whole = True
+    for table, place, column in _TIME_COLUMNS:
+        wrong = (column.is_not(None), dialect.of(connection).misformed(column), table.c[place[0]] == key)
+        query = sa.select(as_kept(column), *(table.c[name] for name in place)).where(*wrong)
+        for kept, *at in connection.execute(query).all():
+            try:
+                moment = aware(datetime.fromisoformat(kept))
+            except (ValueError, TypeError):  # no text, no time, or no zone
+                whole = False
+                continue
+            row = (table.c[name] == value for name, value in zip(place, at, strict=True))
+            connection.execute(sa.update(table).where(*row).values({column: moment}))
+    return whole
 
 
 def missing_indexes(connection: sa.Connection) -> list[str]:

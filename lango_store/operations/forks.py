@@ -49,7 +49,7 @@ def fork(
         _leave_cut_turns(connection, new)
     counters = _same(info) if upto is None else _counted(info, new, upto)
     last_turn_no = sa.select(SESSION.c.last_turn_no).where(SESSION.c.key == source).scalar_subquery()
-    connection.execute(sa.update(SESSION).where(SESSION.c.key == new).values(counters | {"last_turn_no": last_turn_no}))
+    sessions.change(connection, new, counters | {"last_turn_no": last_turn_no})
 
 
 def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> int:

@@ -96,26 +96,40 @@ def load(connection: Lent, now: datetime, key: str) -> Session:
     return load_life(connection, now, key)[1]
 
 
+_session_and_window = Statement(
+    lambda _: (
+        sa.select(*sessions.LIFE, *COLUMNS)
+        .select_from(
+            SESSION.outerjoin(
+                MESSAGE, sa.and_(MESSAGE.c.session_key == SESSION.c.key, MESSAGE.c.seq > SESSION.c.summarized_upto)
+            )
+        )
+        .where(SESSION.c.key == KEY)
+        .order_by(MESSAGE.c.seq)
+    )
+)
+
+
 def load_life(connection: Lent, now: datetime, key: str) -> tuple[int, Session]:
     """Load a live session and its window as `load` does, and which life of its key it is.
 
     An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
     their difference grow. So messages up to `last_seq` are those that the session's row counted, unless that
-    difference is another one now, or the session is another one, made anew under its key.
+    difference is another one now, or the session is another one, made anew under its key. Then, and where the window
+    is empty, one statement reads both, which repeats the session in each row.
     """
-    known: object = None
-    while True:
-        incarnation, row = sessions.life_of(connection, now, key)
-        if not row["message_count"]:
-            return incarnation, sessions.valued(Session, row)
-        state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
-        wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
-        if rows := _window.run(connection, wanted | state):
-            found = _summary_first(decoded(key, rows), row.get("summary_turn"))
-            return incarnation, sessions.valued(Session, row | {"messages": found})
-        if state == known:  # nobody took messages away: the window is empty, or the count is wrong
-            return incarnation, sessions.valued(Session, row)
-        known = state
+    incarnation, row = sessions.life_of(connection, now, key)
+    if not row["message_count"]:
+        return incarnation, sessions.valued(Session, row)
+    state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
+    wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
+    rows = _window.run(connection, wanted | state)
+    if not rows:
+        both = _session_and_window.run(connection, {"key": key, "now": dialect.of(connection).time(now)})
+        incarnation, row = sessions.decoded_life(key, [each[: len(sessions.LIFE)] for each in both[:1]])
+        rows = [window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None]
+    found = _summary_first(decoded(key, rows), row.get("summary_turn"))
+    return incarnation, sessions.valued(Session, row | {"messages": found})
 
 
 def _summary_first(found: list[Message], summary_turn: int | None) -> list[Message]:
@@ -165,9 +179,8 @@ def tail(connection: Lent, now: datetime, key: str, last: int, *, most: int = MA
     One statement, which reads no more than that; two where the summary stands among the newest.
     """
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
-    limit = last
-    while True:
-        limit = min(limit, most)
+    limit = min(last, most)
+    for following in (None, most, most):
         rows = _tail.run(connection, values | {"limit": limit})
         if not rows:
             sessions.refuse(connection, now, key)
@@ -176,7 +189,7 @@ def tail(connection: Lent, now: datetime, key: str, last: int, *, most: int = MA
         in_summary = 0 if summary_turn is None else sum(row[1] == summary_turn for row in rows)
         if len(rows) < limit or limit == most or len(rows) - in_summary >= last:
             break
-        limit = last + in_summary
+        limit = following or min(last + in_summary, most)  # the third reads all, if somebody compacted meanwhile
     found = decoded(key, [row[:-1] for row in reversed(rows)])
     if not in_summary:
         return Tail([], found).end(last)

@@ -139,7 +139,7 @@ def count(connection: sa.Connection, now: datetime, key: str, gone: Sequence[int
         "last_consolidated": sa.case((SESSION.c.last_consolidated > left, left), else_=SESSION.c.last_consolidated),
         "updated_at": now,
     }
-    connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(values | also))
+    sessions.change(connection, key, values | also)
 
 
 def latest_summary(key: str) -> dict[str, Any]:

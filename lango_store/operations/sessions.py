@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from lango_store import dialect
 from lango_store.columns import (
     TimeColumn,
+    as_kept,
     checked_key,
     decode_json,
     decode_time,
@@ -24,6 +25,7 @@ from lango_store.dialect import Lent
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
+    DatabaseUnavailable,
     InvalidMessage,
     SessionExists,
     SessionExpired,
@@ -50,6 +52,10 @@ KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
 NOW: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
 _TTL: Final = SESSION.c.ttl_seconds
 LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
+"""Whether a session lives. Nothing else decides that: Python compares no expiry with the time."""
+
+TRIES: Final = 3
+"""How often a write is tried that meets no row though its session is live: somebody may have revived it just now."""
 
 
 # Values in and out
@@ -129,7 +135,10 @@ def new_incarnation() -> int:
     return secrets.randbits(63)
 
 
-_select = Statement(lambda _: sa.select(SESSION.c.incarnation, *COLUMNS).where(SESSION.c.key == KEY))
+LIFE: Final = [LIVE, SESSION.c.incarnation, *COLUMNS]
+"""What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decoded` reads."""
+
+_select = Statement(lambda _: sa.select(*LIFE).where(SESSION.c.key == KEY))
 
 
 def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
@@ -139,14 +148,18 @@ def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
 
 def life_of(connection: Lent, now: datetime, key: str) -> tuple[int, dict[str, Any]]:
     """Look up a live session, and which life of its key it is."""
-    rows = _select.run(connection, {"key": checked_key(key)})
+    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    return decoded_life(key, _select.run(connection, values))
+
+
+def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str, Any]]:
+    """Decode the row that was looked up; `SessionNotFound` or `SessionExpired` if there is none that lives."""
     if not rows:
         raise SessionNotFound(key)
-    incarnation, *row = rows[0]
+    live, incarnation, *row = rows[0]
     value = decoded(row)
-    expires_at = value.get("expires_at")
-    if expires_at is not None and expires_at <= now:
-        raise SessionExpired(value["key"], expires_at)
+    if not live:
+        raise SessionExpired(key, value["expires_at"])
     return incarnation, value
 
 
@@ -155,24 +168,34 @@ def info(connection: Lent, now: datetime, key: str) -> SessionInfo:
     return valued(SessionInfo, row_of(connection, now, key))
 
 
-def refuse(connection: Lent, now: datetime, key: str, after: int | None = None) -> None:
-    """Raise why a write to the session met no row; returns if by now there is no reason left."""
+def refuse(connection: Lent, now: datetime, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
+    """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
+
+    `DatabaseUnavailable` after the last try: the database does not let the row be written.
+    """
     value = row_of(connection, now, key)
     if after is not None and value["last_seq"] != after:
         raise Conflict(key, expected=after, last_seq=value["last_seq"])
+    if not tries_left:
+        raise _withheld(value)
 
 
-_expiry = Statement(lambda _: sa.select(SESSION.c.expires_at).where(SESSION.c.key == KEY))
+def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
+    expiry = f"expires at {value['expires_at']}" if "expires_at" in value else "never expires"
+    return DatabaseUnavailable(
+        f"session {value['key']!r} is there ({expiry}, last_seq {value['last_seq']}), but its row was not written: "
+        "a trigger or a row-level security policy on lango_session withholds it, see `\\d lango_session` in psql "
+        "or `.schema lango_session` in sqlite3"
+    )
+
+
+_alive = Statement(lambda _: sa.select(LIVE).where(SESSION.c.key == KEY))
 
 
 def exists(connection: Lent, now: datetime, key: str) -> bool:
     """Tell whether a live session has this key."""
-    rows = _expiry.run(connection, {"key": checked_key(key)})
-    return bool(rows) and not _past(rows[0][0], now)
-
-
-def _past(expires_at: Any, now: datetime) -> bool:
-    return expires_at is not None and decode_time(expires_at) <= now
+    rows = _alive.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
+    return bool(rows) and bool(rows[0][0])
 
 
 class Locked(NamedTuple):
@@ -192,11 +215,20 @@ _lock = Statement(
 
 def lock(connection: Lent, now: datetime, key: str) -> Locked:
     """Keep other writers out of a live session until the transaction ends."""
-    while True:
-        rows = _lock.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
-        if rows:
-            return Locked(*rows[0])
-        refuse(connection, now, key)
+    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    tries = TRIES
+    while not (rows := _lock.run(connection, values)):
+        tries -= 1
+        refuse(connection, now, key, tries_left=tries)
+    return Locked(*rows[0])
+
+
+def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
+    """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
+    statement = sa.update(SESSION).where(SESSION.c.key == key).values({SESSION.c[n]: v for n, v in values.items()})
+    if not connection.execute(statement).rowcount:
+        row = connection.execute(sa.select(*map(as_kept, COLUMNS)).where(SESSION.c.key == key)).first()
+        raise SessionNotFound(key) if row is None else _withheld(decoded(row))
 
 
 def _write_insert(spoken: dialect.Dialect) -> Any:
@@ -245,8 +277,7 @@ def insert(connection: Lent, now: datetime, new: New) -> SessionInfo | None:
 
 def exists_error(connection: Lent, now: datetime, key: str) -> SessionExists:
     """Make the error for a key that is taken, saying whether its session has expired."""
-    rows = _expiry.run(connection, {"key": checked_key(key)})
-    return SessionExists(key, expired=bool(rows) and _past(rows[0][0], now))
+    return SessionExists(key, expired=not exists(connection, now, key))
 
 
 def update(
@@ -260,26 +291,25 @@ def update(
         raise ValueError(f"last_consolidated={consolidated!r} is no count of messages: give 0 or more")
     statement = (
         sa.update(SESSION)
-        .where(SESSION.c.key == checked_key(key), SESSION.c.expires_at.is_(None) | (SESSION.c.expires_at > now))
+        .where(SESSION.c.key == checked_key(key), LIVE)
         .values({SESSION.c[name]: value for name, value in given.items()})
         .values(updated_at=now if activity else SESSION.c.updated_at)
     )
     if consolidated is not None:
         statement = statement.where(SESSION.c.message_count >= consolidated)
-    while not connection.execute(statement).rowcount:
+    tries = TRIES
+    while not connection.execute(statement, {"now": now}).rowcount:
+        tries -= 1
         count = row_of(connection, now, key)["message_count"]
         if consolidated is not None and consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
+        refuse(connection, now, key, tries_left=tries)
     return info(connection, now, key)
 
 
 def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
     """Write what another system says of a session, its times and its `extra` too, as it says it."""
-    connection.execute(
-        sa.update(SESSION)
-        .where(SESSION.c.key == key)
-        .values({SESSION.c[name]: value for name, value in fields.items()})
-    )
+    change(connection, key, fields)
 
 
 def touch(
@@ -290,9 +320,7 @@ def touch(
     if ttl is not UNSET:
         expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
     updated_at = now if activity else SESSION.c.updated_at
-    statement = sa.update(SESSION).where(SESSION.c.key == checked_key(key)).values(updated_at=updated_at, **expiry)
-    if not connection.execute(statement).rowcount:
-        raise SessionNotFound(key)
+    change(connection, checked_key(key), {"updated_at": updated_at} | expiry)
     return info(connection, now, key)
 
 
