@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from lango_store.columns import TimeColumn, encode_time_text
-from lango_store.engine import BEGIN_OPTION
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.pool import BEGIN_OPTION
 from lango_store.tables import Base
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
+
+
+_READ_COMMITTED: Final = 2  # as psycopg numbers them
+_REPEATABLE_READ: Final = 3
+_NO_TRANSACTION: Final = (
+    "this connection is in autocommit, so that there is no transaction to take part in: give using() a connection "
+    'with .execution_options(isolation_level="READ COMMITTED") ("SERIALIZABLE" on SQLite), '
+    "or use the store without using()"
+)
+
+
+class Started(Enum):
+    """What `Dialect.start` began, for `Dialect.finish` to end."""
+
+    ALONE = auto()
+    """Nothing: each statement commits by itself."""
+
+    SWITCHED = auto()
+    """Nothing, after the driver was told to let each statement commit by itself."""
+
+    TRANSACTION = auto()
+    """A transaction."""
 
 
 class HasCursors(Protocol):
@@ -77,33 +100,33 @@ class Dialect:
         """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
         raise NotImplementedError
 
-    def begun(self, connection: sa.Connection) -> None:
-        """Make sure that a transaction that will write has really begun."""
+    def join(self, connection: sa.Connection) -> None:
+        """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
         raise NotImplementedError
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        """Commit several writes together, or none of them."""
-        with connection.begin():
-            self.begun(connection)
-            yield
-
-    def start(self, driver: Any, *, writes: bool) -> bool:
-        """Begin single reads, or one append, with as few round trips as the database allows.
-
-        Gives what `finish` has to know: whether the driver committed each statement by itself before.
-        """
+        """Commit several writes together, or none of them, whatever isolation level the engine has."""
         raise NotImplementedError
-
-    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
-        """End what `start` began, and leave the driver's connection as it was."""
-        raise NotImplementedError
+        yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        """Let several reads see one moment."""
+        """Let several reads see one moment, whatever isolation level the engine has."""
         raise NotImplementedError
         yield
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        """Begin single reads, or one append, with as few round trips as the database allows."""
+        raise NotImplementedError
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        """End what `start` began, and leave the driver's connection as it was."""
+        raise NotImplementedError
+
+    def file(self, connection: sa.Connection) -> str | None:
+        """Return the path of the file that the database is; None where it is in memory or a server's."""
+        raise NotImplementedError
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Tell how many bytes tables and their indexes take."""
@@ -165,19 +188,41 @@ class SQLite(Dialect):
     def insert(self, table: sa.Table) -> Any:
         return sqlite.insert(table)
 
-    def begun(self, connection: sa.Connection) -> None:
-        # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+    def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
+        options = connection.get_execution_options()
+        alone = driver.isolation_level is None and not driver.in_transaction
+        if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
+            raise LangoStoreError(_NO_TRANSACTION)
+        _begin_immediate(connection)
+
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        with _begun(connection):
+            driver: Any = connection.connection.driver_connection
+            if getattr(driver, "autocommit", None) is False and driver.in_transaction:
+                # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
+                # once it has read.
+                connection.exec_driver_sql("ROLLBACK")
+            _begin_immediate(connection)
+            yield
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        with _begun(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
+            if not connection.connection.in_transaction:
+                connection.exec_driver_sql("BEGIN")
+            yield
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        if not writes:  # a single read is its own transaction when none was begun
+            return Started.ALONE
         if not driver.in_transaction:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def start(self, driver: Any, *, writes: bool) -> bool:
-        if writes:  # a single read is its own transaction when none was begun
             driver.execute("BEGIN IMMEDIATE")
-        return False
+        return Started.TRANSACTION
 
-    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
-        if not writes:
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is Started.ALONE:
             return
         try:
             if not failed:
@@ -185,12 +230,11 @@ class SQLite(Dialect):
         finally:
             driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
 
-    @contextmanager
-    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        with connection.execution_options(**{BEGIN_OPTION: "DEFERRED"}).begin():
-            if not connection.connection.in_transaction:
-                connection.exec_driver_sql("BEGIN")
-            yield
+    def file(self, connection: sa.Connection) -> str | None:
+        for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):
+            if name == "main":
+                return path or None
+        return None
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # What each table takes is told only by reading the whole file: this is the file, less its free pages.
@@ -263,6 +307,12 @@ class SQLite(Dialect):
                 "make the engine with lango_store.create_engine(url), or add "
                 '`sqlalchemy.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = ON"))`'
             )
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would do nothing
+            return (
+                "this engine's connections have sqlite3's autocommit=True and make no transaction: "
+                'make the engine with connect_args={"autocommit": False}, or without it'
+            )
         return None
 
 
@@ -293,27 +343,78 @@ class PostgreSQL(Dialect):
     def insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table)
 
-    def begun(self, connection: sa.Connection) -> None:
-        pass  # the driver begins by itself with the first statement
+    def join(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        if driver.autocommit:
+            raise LangoStoreError(_NO_TRANSACTION)
 
-    def start(self, driver: Any, *, writes: bool) -> bool:
-        # A transaction around one statement costs three round trips, autocommit one.
-        was: bool = driver.autocommit
-        if not was:
-            driver.autocommit = True
-        return was
-
-    def finish(self, driver: Any, was: bool, *, writes: bool, failed: bool) -> None:
-        # Left on, the next transaction on this pooled connection could not be rolled back.
-        if not was and not driver.closed:
-            driver.autocommit = False
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        # Our statements take row locks and look again: READ COMMITTED is enough, and fails nobody who waited.
+        with self._isolated(connection, _READ_COMMITTED, None), _begun(connection):
+            yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         # READ COMMITTED shows each statement its own moment.
-        with connection.begin():
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        with self._isolated(connection, _REPEATABLE_READ, True), _begun(connection):
+            if getattr(connection.connection.dbapi_connection, "isolation_level", None) != _REPEATABLE_READ:
+                try:
+                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                except sa.exc.DBAPIError as error:
+                    if getattr(error.orig, "sqlstate", None) != "25001":
+                        raise
+                    raise LangoStoreError(
+                        "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
+                        "transaction open, so that several reads cannot see one moment: commit it in the listener, "
+                        "or set what is needed in a listener for `begin`"
+                    ) from error
             yield
+
+    @staticmethod
+    @contextmanager
+    def _isolated(connection: sa.Connection, level: int, read_only: bool | None) -> Iterator[None]:
+        """Let the driver begin its next transaction at a level; one that a listener has begun stays as it is."""
+        # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
+        driver: Any = connection.connection.dbapi_connection
+        if driver.pgconn.transaction_status:
+            yield
+            return
+        before = {name: getattr(driver, name) for name in ("autocommit", "isolation_level", "read_only")}
+        wanted = {"autocommit": False, "isolation_level": level}
+        if read_only is not None:
+            wanted["read_only"] = read_only
+        try:
+            _set(driver, wanted)
+            yield
+        finally:
+            if not driver.closed:
+                if driver.pgconn.transaction_status:
+                    driver.rollback()
+                _set(driver, before)
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        # A transaction around one statement costs three round trips, autocommit one.
+        if driver.autocommit:
+            return Started.ALONE
+        if driver.pgconn.transaction_status:  # begun by a listener, and what it set may end with the transaction
+            return Started.TRANSACTION
+        driver.autocommit = True
+        return Started.SWITCHED
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is Started.ALONE or driver.closed:
+            return
+        if started is Started.SWITCHED:
+            # Left on, the next transaction on this pooled connection could not be rolled back.
+            driver.autocommit = False
+        elif failed:
+            driver.rollback()
+        else:
+            driver.commit()
+
+    def file(self, connection: sa.Connection) -> None:
+        return None
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
@@ -376,6 +477,24 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
+
+
+def _begun(connection: sa.Connection) -> sa.RootTransaction:
+    """Return the connection's transaction, which a host's listener may have begun."""
+    return connection.get_transaction() or connection.begin()
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+    driver: Any = connection.connection.driver_connection
+    if not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _set(driver: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if getattr(driver, name) != value:
+            setattr(driver, name, value)
 
 
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}

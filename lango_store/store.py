@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -64,19 +65,18 @@ class Store:
         """The engine: yours if the store borrowed it."""
         return self._access.engine
 
-    def using(self, connection: sa.Connection | orm.Session) -> Store:
+    def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
         """Give this store on your own connection or session: what it writes, you commit or roll back.
 
         In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
         """
-        store = type(self).__new__(type(self))
+        store = copy.copy(self)
         store._access = self._access.using(connection)
         return store
 
     def ping(self) -> None:
         """Ask the database for a sign of life, and whether its schema is the one this release needs."""
-        with self._access.look() as connection:
-            sessions.ping(connection)
+        self._access.ping()
 
     def close(self) -> None:
         """Close the connections, unless the engine is borrowed; the store can be used no more."""

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 
 from lango_store import AsyncConversation, AsyncStore, Store, schema
-from lango_store.engine import _engines
+from lango_store.pool import _engines
 
 settings.register_profile(
     "lango",
@@ -281,7 +281,10 @@ def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[St
 
 @contextmanager
 def watched(engine: sa.Engine) -> Iterator[list[str]]:
-    """Collect the statements that reach the driver through this engine's connections."""
+    """Collect the statements that reach the driver through this engine's connections.
+
+    They are new ones: a listener to the pool's check-outs would make the store take another path.
+    """
     seen: list[str] = []
 
     class Watching(psycopg.Cursor[Any]):
@@ -293,22 +296,16 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
             seen.append(query)
             super().executemany(query, *args, **options)
 
-    def watch(driver: Any, *_: object) -> None:
+    def watch(driver: Any, _: object) -> None:
         if engine.dialect.name == "sqlite":
             driver.set_trace_callback(seen.append)
         else:
             driver.cursor_factory = Watching
 
-    def leave(driver: Any, *_: object) -> None:
-        if engine.dialect.name == "sqlite":
-            driver.set_trace_callback(None)
-        else:
-            driver.cursor_factory = psycopg.Cursor
-
-    sa.event.listen(engine, "checkout", watch)
-    sa.event.listen(engine, "checkin", leave)
+    engine.dispose()
+    sa.event.listen(engine, "connect", watch)
     try:
         yield seen
     finally:
-        sa.event.remove(engine, "checkout", watch)
-        sa.event.remove(engine, "checkin", leave)
+        sa.event.remove(engine, "connect", watch)
+        engine.dispose()

@@ -29,10 +29,10 @@ def test_an_append_is_one_statement_and_one_round_trip(
         store.create("k")
         store.create("other")
         store.append_messages("other", messages(len(batch)))
-        with engine.connect() as connection:
-            driver: Any = connection.connection.dbapi_connection
         trace = tmp_path / "trace"
         with watched(engine) as statements, trace.open("w") as file:
+            with engine.connect() as connection:
+                driver: Any = connection.connection.dbapi_connection
             driver.pgconn.trace(file.fileno())
             store.append_messages("k", batch, after=after)
             driver.pgconn.untrace()

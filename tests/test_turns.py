@@ -25,10 +25,10 @@ def test_a_turn_is_one_statement_and_one_round_trip(
     with Store(engine) as store:
         conversation = store.open("k")
         store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
-        with engine.connect() as connection:
-            driver: Any = connection.connection.dbapi_connection
         trace = tmp_path / "trace"
         with watched(engine) as statements, trace.open("w") as file:
+            with engine.connect() as connection:
+                driver: Any = connection.connection.dbapi_connection
             driver.pgconn.trace(file.fileno())
             conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
             driver.pgconn.untrace()

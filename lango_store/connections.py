@@ -1,0 +1,229 @@
+"""How an operation gets its connection, from the engine's pool or from the caller, and how its transaction ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.pool import PoolProxiedConnection
+
+from lango_store import dialect, pool
+from lango_store.dialect import Lent, Started
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.pool import DatabaseFile
+
+
+class Gate(Protocol):
+    """What has to be right before a connection is lent: the database and its schema."""
+
+    def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
+        """Look at a pool's database, the first time; give its file, if it is one."""
+
+    def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
+        """Look at the database of a caller's connection, the first time."""
+
+    def reset(self, engine: sa.Engine) -> None:
+        """Look again the next time."""
+
+
+class Connections(Protocol):
+    """Lends connections, each for one operation."""
+
+    in_callers_transaction: bool
+    """Whether an operation is a part of something that may not be rolled back, nor committed."""
+
+    def single(self, *, writes: bool) -> AbstractContextManager[Lent]:
+        """Lend a connection for single reads, or for one append, with as few round trips as the database allows."""
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment."""
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+
+
+class Pooled:
+    """Lends connections of an engine's pool, and commits."""
+
+    in_callers_transaction = False
+
+    def __init__(self, engine: sa.Engine, gate: Gate) -> None:
+        self.engine = engine
+        self.dialect = dialect.of(engine)
+        self._gate = gate
+
+    def single(self, *, writes: bool) -> AbstractContextManager[Lent]:
+        """Lend a driver's connection, unless a host wants to be told of transactions."""
+        return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment."""
+        return self._lend(self.dialect.snapshot)
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+        return self._lend(self.dialect.transaction)
+
+    @contextmanager
+    def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
+        file = self.checked()
+        with translated_errors(self.engine), self.engine.connect() as connection:
+            try:
+                if file is not None:
+                    self.refuse_lost_wal(file, connection.connection)
+                with around(connection):
+                    yield connection
+            except BaseException:
+                if getattr(connection.connection.dbapi_connection, "closed", False):
+                    connection.invalidate()
+                raise
+
+    def checked(self) -> DatabaseFile | None:
+        """Look whether the database is what it was; give its file, if it is one."""
+        _refuse_translated(self.engine)
+        file = self._gate.check_engine(self.engine)
+        if file is not None and (fault := file.fault()):
+            if file.is_there:
+                self._start_anew()
+            raise DatabaseUnavailable(fault)
+        return file
+
+    def refuse_lost_wal(self, file: DatabaseFile, connection: PoolProxiedConnection) -> None:
+        """Look whether what this connection writes to is what others read."""
+        if fault := file.wal_fault(connection.info):
+            connection.invalidate()
+            self._start_anew()
+            raise DatabaseUnavailable(fault)
+
+    def _start_anew(self) -> None:
+        self.engine.dispose()
+        self._gate.reset(self.engine)
+
+
+class Callers:
+    """Lends the caller's own connection, inside the caller's transaction."""
+
+    in_callers_transaction = True
+
+    def __init__(self, lend: Callable[[], sa.Connection], gate: Gate) -> None:
+        self._connection = lend
+        self._gate = gate
+
+    def single(self, *, writes: bool) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection as it is."""
+        return self._lend(savepoint=False)
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection as it is: what it sees is the caller's choice."""
+        return self._lend(savepoint=False)
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection, with a savepoint."""
+        # A caller who catches our error and commits must not commit half of an operation.
+        return self._lend(savepoint=True)
+
+    @contextmanager
+    def _lend(self, *, savepoint: bool) -> Iterator[sa.Connection]:
+        connection = self._connection()
+        _refuse_translated(connection)
+        with translated_errors(connection.engine):
+            if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
+                connection.begin()
+            dialect.of(connection).join(connection)
+            file = self._gate.check_connection(connection)
+            if file is not None and (fault := file.fault() or file.wal_fault(connection.connection.info)):
+                self._gate.reset(connection.engine)
+                raise DatabaseUnavailable(
+                    f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
+                )
+            with connection.begin_nested() if savepoint else nullcontext():
+                yield connection
+
+
+class _Single:
+    """A driver's connection from the pool, lent without all that SQLAlchemy puts around a transaction."""
+
+    __slots__ = ("_driver", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
+
+    connection: Any
+
+    def __init__(self, pooled: Pooled, writes: bool) -> None:
+        self._pooled = pooled
+        self._writes = writes
+        self.dialect = pooled.engine.dialect
+
+    def __enter__(self) -> Lent:
+        pooled = self._pooled
+        file = pooled.checked()
+        try:
+            # Interrupted before this is done, the pool has the connection back when the proxy is forgotten.
+            self._proxy = proxy = pool.take(pooled.engine)
+            self.connection = self._driver = proxy.dbapi_connection
+            self._started = Started.ALONE
+            try:
+                if file is not None:
+                    pooled.refuse_lost_wal(file, proxy)
+                self._started = pooled.dialect.start(self._driver, writes=self._writes)
+            except BaseException as error:
+                self._give_back(error)
+                raise
+        except Exception as error:
+            translate(error, pooled.engine)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            try:
+                self._pooled.dialect.finish(self._driver, self._started, failed=kind is not None)
+            except BaseException as ending:
+                error = error or ending
+                raise
+            finally:
+                self._give_back(error)
+        except Exception as ending:
+            translate(error or ending, self._pooled.engine)
+            raise
+        if error is not None:
+            translate(error, self._pooled.engine)
+
+    def _give_back(self, error: BaseException | None) -> None:
+        interrupted = error is not None and not isinstance(error, Exception)
+        if interrupted or getattr(self._driver, "closed", False):
+            self._proxy.invalidate()
+        self._proxy.close()
+
+
+@contextmanager
+def translated_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise errors of SQLAlchemy and the driver as ours."""
+    try:
+        yield
+    except Exception as error:
+        translate(error, engine)
+        raise
+
+
+def translate(error: BaseException, engine: sa.Engine) -> None:
+    """Raise an error of SQLAlchemy or the driver as one of ours; return if it is another."""
+    if isinstance(error, sa.exc.TimeoutError):
+        raise DatabaseBusy(
+            f"no connection became free in time: {error}; "
+            "make the pool larger: create_engine(url, pool_size=…), or use fewer threads"
+        ) from error
+    driver_error = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
+        raise dialect.of(engine).ours(driver_error) from error
+    if isinstance(error, sa.exc.DBAPIError):
+        raise dialect.of(engine).ours(error) from error
+
+
+def _refuse_translated(connection: sa.Connection | sa.Engine) -> None:
+    if connection.get_execution_options().get("schema_translate_map"):
+        raise LangoStoreError(
+            "schema_translate_map is not supported, as not every statement would follow it: "
+            "name the schema in the search path, on PostgreSQL "
+            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
+        )

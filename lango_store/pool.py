@@ -1,0 +1,192 @@
+"""What SQLAlchemy's pool has to know of our connections: that they work, whose they are, and which file they are of.
+
+Our engines have listeners here; an engine that a host made has none of them, and is served all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, Pool, PoolProxiedConnection, PoolResetState
+
+BEGIN_OPTION: Final = "lango_store_begin"
+"""The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
+
+_IDLE_BEFORE_PING: Final = 30.0
+_AUTOCOMMIT: Final = "lango_store_autocommit"
+_WAL: Final = "lango_store_wal"
+
+
+# A connection for one statement
+
+
+class _Taking(threading.local):
+    for_one_statement = False
+
+
+_taking = _Taking()
+
+
+def take(engine: sa.Engine) -> PoolProxiedConnection:
+    """Return a connection for one statement; on PostgreSQL one of our engines has it in autocommit then."""
+    try:
+        _taking.for_one_statement = True
+        return engine.raw_connection()
+    finally:
+        _taking.for_one_statement = False
+
+
+def is_listened_to(engine: sa.Engine) -> bool:
+    """Whether somebody but us wants to know when a connection is taken or a transaction begins.
+
+    A host sets there what its policies for rows look at: every statement then runs in a transaction that SQLAlchemy
+    begins. Listeners are compared, not counted.
+    """
+    told, pool_told = engine.dispatch, engine.pool.dispatch
+    return (
+        any(listener is not begin_sqlite for listener in told.begin)
+        or any(listener is not checked_out for listener in pool_told.checkout)
+        or any(True for _ in told.engine_connect)
+    )
+
+
+def begin_sqlite(connection: sa.Connection) -> None:
+    """Begin a transaction: the driver begins nothing (isolation_level None)."""
+    # A deferred transaction that reads and then writes fails under concurrency without waiting, so that taking the
+    # write lock first is the default.
+    if not connection.connection.in_transaction:
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(BEGIN_OPTION, 'IMMEDIATE')}")
+
+
+def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
+    """Look whether a connection to PostgreSQL works, and let its driver begin transactions or not."""
+    if not _is_alive(driver, entry):
+        raise DisconnectionError("the server closed the connection")
+    # To switch takes the driver longer than anything else here: autocommit stays on from one single statement to the
+    # next, until somebody else takes the connection, whose transaction could not be rolled back.
+    if not _taking.for_one_statement:
+        if entry.info.pop(_AUTOCOMMIT, False):
+            driver.autocommit = False
+    elif not driver.autocommit and not driver.pgconn.transaction_status:
+        entry.info[_AUTOCOMMIT] = True
+        driver.autocommit = True
+
+
+def given_back(driver: Any, entry: ConnectionPoolEntry, state: PoolResetState) -> None:
+    """Roll back what was begun; the pool's own way asks the driver whether or not there is a transaction."""
+    if not state.terminate_only and not driver.closed and driver.pgconn.transaction_status:
+        driver.rollback()
+    entry.info["idle_since"] = time.monotonic()
+
+
+def _is_alive(driver: Any, entry: ConnectionPoolEntry) -> bool:
+    # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
+    # dropped the connection leaves nothing, so that a long idle one is asked.
+    idle_since = entry.info.get("idle_since")
+    if idle_since is None:
+        return True
+    if driver.closed:
+        return False
+    import psycopg  # there already, since this is one of its connections
+
+    try:
+        if _readable(driver.fileno()):
+            return False
+        if time.monotonic() - idle_since > _IDLE_BEFORE_PING:
+            was, driver.autocommit = driver.autocommit, True
+            driver.execute("")
+            driver.autocommit = was
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _readable(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# Files that go away
+
+
+class DatabaseFile:
+    """The file of a SQLite database, and whether its path still leads to it.
+
+    A connection goes on with the file that it opened, whatever becomes of the path: what is appended would be
+    acknowledged, and found by nobody.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._identity = _identity(path)
+
+    def fault(self) -> str | None:
+        """Say what became of the file; None if it is where it was."""
+        found = _identity(self.path)
+        if found == self._identity:
+            return None
+        if found is None:
+            return f"{self.path} is gone, deleted or moved under a running store: nothing was done; put it back"
+        return f"{self.path} was replaced under a running store: nothing was done; the next call opens the new file"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a file at the path, this one or another."""
+        return Path(self.path).exists()
+
+    def wal_fault(self, info: MutableMapping[Any, Any]) -> str | None:
+        """Say what became of the log that an open connection (`info` is its entry's) writes to; None if it is there."""
+        # It is there as long as somebody has the file open who read or wrote it.
+        found = _identity(f"{self.path}-wal")
+        expected = info.get(_WAL)
+        if found == expected:
+            return None
+        if expected is None:
+            info[_WAL] = found
+            return None
+        return (
+            f"{self.path}-wal was deleted or replaced under a running store, and what was appended last may be gone "
+            "with it: nothing was done; the next call opens the file as it is, see `lango-store doctor`"
+        )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 (a Path costs more than the look)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# Forks
+
+_engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_inherited: list[Pool] = []
+
+
+def start_anew_in_children(engine: sa.Engine) -> None:
+    """Let a forked child have connections of its own."""
+    _engines.add(engine)
+
+
+def _forget_inherited() -> None:
+    """In a forked child, start new pools; the parent's connections are neither used nor closed here."""
+    for engine in list(_engines):
+        _inherited.append(engine.pool)  # closing what the parent uses would take the parent's locks and session away
+        engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)
