@@ -71,9 +71,9 @@ class Steps:
 
     def _append(self, new: Batch) -> None:
         spoken, driver = dialect.of(self._store.engine), self._proxy.dbapi_connection
-        was = spoken.start(driver, writes=True)
+        started = spoken.start(driver, writes=True)
         appends.append(self, self._access.now(), "ours", new)
-        spoken.finish(driver, was, writes=True, failed=False)
+        spoken.finish(driver, started, failed=False)
 
 
 def main() -> None:
