@@ -133,6 +133,11 @@ class AsyncStore:
     get = awaited(Store.get)
     get_or_create = awaited(Store.get_or_create)
     open = opening(Store.open)
+
+    def conversation(self, key: str) -> AsyncConversation:
+        """Give a handle of a session without asking the database: its verbs say if there is no such session."""
+        return self._handle(self.store.conversation(key))
+
     info = awaited(Store.info)
     exists = awaited(Store.exists)
     update = awaited(Store.update)
@@ -241,6 +246,8 @@ class AsyncConversation:
 
     save_turn = awaited(Conversation.save_turn)
     turns = awaited(Conversation.turns)
+    find_turn = awaited(Conversation.find_turn)
+    messages_of = awaited(Conversation.messages_of)
     event_count = awaited(Conversation.event_count)
     total_usage = awaited(Conversation.total_usage)
 

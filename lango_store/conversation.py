@@ -45,15 +45,15 @@ class Conversation:
 
     # The session
 
-    def get(self) -> Session:
-        """Load the session and the messages of its window."""
+    def get(self, *, expired: bool = False) -> Session:
+        """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
         with self._access.look() as connection:
-            return log.load(connection, self._access.now(), self.key)
+            return log.load(connection, self._moment(expired), self.key)
 
-    def info(self) -> SessionInfo:
-        """Load the session without its messages: title, settings, counters, times."""
+    def info(self, *, expired: bool = False) -> SessionInfo:
+        """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
         with self._access.look() as connection:
-            return sessions.info(connection, self._access.now(), self.key)
+            return sessions.info(connection, self._moment(expired), self.key)
 
     def update(
         self,
@@ -139,12 +139,15 @@ class Conversation:
         return log.pages(self._read, Range(after, log.MAX_SEQ if before is None else before), page_size)
 
     def salvage(
-        self, *, last: int | None = None, after: int = 0, limit: int | None = None
+        self, *, last: int | None = None, after: int = 0, limit: int | None = None, expired: bool = False
     ) -> list[Message | DamagedMessage]:
-        """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
+        """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
+
+        `expired` as in `get`.
+        """
         chosen = Range(after, log.MAX_SEQ, limit, last)
         with self._access.look() as connection:
-            return log.salvaged(self.key, log.read_rows(connection, self._access.now(), self.key, chosen))
+            return log.salvaged(self.key, log.read_rows(connection, self._moment(expired), self.key, chosen))
 
     def find_message(self, id: str) -> Message | None:
         """Look up a message by its `id`; None if there is none with it."""
@@ -215,6 +218,18 @@ class Conversation:
         with self._access.read() as connection:
             sessions.row_of(connection, self._access.now(), self.key)
             return turns.read(connection, self.key)
+
+    def find_turn(self, id: str) -> Turn | None:
+        """Look up a turn by its `id`, without its messages; None if there is none with it."""
+        with self._access.read() as connection:
+            sessions.row_of(connection, self._access.now(), self.key)
+            return turns.find(connection, self.key, id)
+
+    def messages_of(self, turn: Turn) -> list[Message]:
+        """Read the messages of a turn or of a compaction, as far as they are still there."""
+        with self._access.read() as connection:
+            sessions.row_of(connection, self._access.now(), self.key)
+            return turns.messages_of(connection, self.key, turn)
 
     def event_count(self) -> int:
         """Count the turns and compactions."""
@@ -313,6 +328,9 @@ class Conversation:
         return window.as_prompt(_legal(tail), nested=nested)
 
     # Steps of more than one verb
+
+    def _moment(self, expired: bool) -> datetime:
+        return sessions.BEFORE_ANY_EXPIRY if expired else self._access.now()
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         return batch([self._access.counted(message) for message in messages])

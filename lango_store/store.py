@@ -13,6 +13,7 @@ from sqlalchemy import orm
 
 from lango_store import upkeep
 from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
@@ -124,9 +125,12 @@ class Store:
                 raise sessions.exists_error(lent, now, new.key)
             return Session(**dict(bare))
 
-    def get(self, key: str) -> Session:
-        """Load a session and the messages of its window, in two statements whatever their number."""
-        return self._at(key).get()
+    def get(self, key: str, *, expired: bool = False) -> Session:
+        """Load a session and the messages of its window, in two statements whatever their number.
+
+        With `expired` an expired session that is not purged yet is looked at too, and stays as it is.
+        """
+        return self._at(key).get(expired=expired)
 
     def get_or_create(
         self,
@@ -201,9 +205,13 @@ class Store:
                 sessions.row_of(connection, now, new.key)
         return handle
 
-    def info(self, key: str) -> SessionInfo:
-        """Load a session without its messages: one row."""
-        return self._at(key).info()
+    def conversation(self, key: str) -> Conversation:
+        """Give a handle of a session without asking the database: its verbs say if there is no such session."""
+        return self._at(checked_key(key))
+
+    def info(self, key: str, *, expired: bool = False) -> SessionInfo:
+        """Load a session without its messages: one row; `expired` as in `get`."""
+        return self._at(key).info(expired=expired)
 
     def exists(self, key: str) -> bool:
         """Tell whether there is a live session with this key."""
@@ -306,10 +314,13 @@ class Store:
         return self._at(key).message_pages(after=after, before=before, page_size=page_size)
 
     def salvage(
-        self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None
+        self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None, expired: bool = False
     ) -> list[Message | DamagedMessage]:
-        """Read the log as `all_messages` does, a message that cannot be read as the error that names it."""
-        return self._at(key).salvage(last=last, after=after, limit=limit)
+        """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
+
+        `expired` as in `get`.
+        """
+        return self._at(key).salvage(last=last, after=after, limit=limit, expired=expired)
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Look up a message by its `id`; None if the session has none with it."""

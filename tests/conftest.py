@@ -248,6 +248,9 @@ class Awaiting:
     def iter_sessions(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         return self.each(self.awaited.iter_sessions(*arguments, **options))
 
+    def conversation(self, key: str) -> Any:
+        return AwaitingConversation(self, self.awaited.conversation(key))
+
     def using(self, connection: Any) -> Store:
         return self.awaited.store.using(connection)
 

@@ -212,3 +212,23 @@ def test_what_was_read_can_be_changed_without_changing_what_is_stored(store: Sto
     assert again.settings == {"a": [1]}
     assert again.messages[0].content == {"deep": [1]}
     assert len(again.messages[0].tool_calls) == 1
+
+
+def test_a_handle_makes_nothing_and_brings_nothing_back(store: Store) -> None:
+    handle = store.conversation("k")
+    assert not store.exists("k")
+    with pytest.raises(SessionNotFound):
+        handle.append_message(message())
+    store.create("k")
+    assert handle.append_message(message()).seq == 1
+    assert handle.key == "k"
+    store.delete("k")
+    with pytest.raises(SessionNotFound):
+        store.conversation("k").get()
+    with pytest.raises(InvalidKey):
+        store.conversation("")
+
+
+def test_a_handle_asks_no_database() -> None:
+    with Store("postgresql://nobody@127.0.0.1:1/none") as store:
+        assert store.conversation("k").key == "k"

@@ -129,3 +129,22 @@ def test_a_clock_that_goes_back_loses_nothing(store: Store, clock: Clock) -> Non
 def test_a_clock_without_a_time_zone_is_refused(url: str) -> None:
     with Store(url, clock=lambda: datetime(2026, 1, 1)) as store, pytest.raises(ValueError, match="time zone"):
         store.create("k")
+
+
+def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR, messages=messages(3))
+    before = store.get("k")
+    assert store.get("k", expired=True) == before
+    clock.move(hours=1)
+    handle = store.conversation("k")
+    assert store.get("k", expired=True) == handle.get(expired=True) == before
+    assert store.info("k", expired=True) == handle.info(expired=True)
+    assert store.info("k", expired=True).expires_at == before.expires_at
+    assert store.salvage("k", last=2, expired=True) == handle.salvage(after=1, expired=True) == before.messages[1:]
+    with pytest.raises(SessionExpired):
+        store.get("k")
+    store.delete("k")
+    for call in (store.get, store.info, store.salvage):
+        with pytest.raises(SessionNotFound) as raised:
+            call("k", expired=True)
+        assert raised.type is SessionNotFound

@@ -114,6 +114,24 @@ def test_a_turn_of_messages_that_were_appended_before_it_is_paid_for_once(store:
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
+def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
+    bare = conversation.save_turn([], {"tokens": 2}, id="bare")
+    conversation.append_message(message("after"))
+    summed_up = conversation.compact(lambda window: [message("summary")])
+    found = conversation.find_turn("t")
+    assert found == saved.model_copy(update={"messages": []})
+    assert found is not None
+    assert conversation.messages_of(found) == saved.messages
+    assert conversation.messages_of(bare) == []
+    assert summed_up is not None
+    assert conversation.messages_of(conversation.turns()[-1]) == summed_up.summary
+    conversation.truncate(after=2)
+    assert [m.content for m in conversation.messages_of(found)] == ["a"]
+    assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
+
+
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
@@ -141,8 +159,15 @@ def test_a_bad_message_keeps_the_whole_turn_out(store: Store) -> None:
 
 def test_a_turn_needs_its_session(store: Store) -> None:
     conversation = store.open("k")
+    turn = conversation.save_turn([message()])
     store.delete("k")
-    for call in (lambda: conversation.save_turn([message()]), conversation.total_usage, conversation.turns):
+    for call in (
+        lambda: conversation.save_turn([message()]),
+        conversation.total_usage,
+        conversation.turns,
+        lambda: conversation.find_turn("t"),
+        lambda: conversation.messages_of(turn),
+    ):
         with pytest.raises(SessionNotFound):
             call()
 

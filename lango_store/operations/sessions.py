@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -52,6 +52,8 @@ KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
 NOW: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
 _TTL: Final = SESSION.c.ttl_seconds
 LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
+BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
+"""The time to read at for who looks at an expired session too."""
 """Whether a session lives. Nothing else decides that: Python compares no expiry with the time."""
 
 TRIES: Final = 3

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from lango_store.columns import as_kept, checked_key, decode_json, decode_time, encode_id, encode_json
 from lango_store.dialect import Lent
 from lango_store.errors import DamagedMessage, InvalidMessage
-from lango_store.model import Turn
+from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
 from lango_store.operations.appends import IdIsThere, Known, NewTurn, told_apart, write
 from lango_store.operations.batches import Batch
 from lango_store.operations.messages import Range, check_seq
-from lango_store.operations.sessions import KEY, TURN
+from lango_store.operations.sessions import KEY, MESSAGE, TURN
 from lango_store.statement import Statement
 
 _READ: Final = tuple(name for name in Turn.model_fields if name not in ("messages", "replayed"))
@@ -116,6 +116,18 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
     columns = [as_kept(TURN.c[name]) for name in _READ]
     query = sa.select(*columns).where(TURN.c.session_key == key, *conditions).order_by(TURN.c.turn_no)
     return [_decoded(key, dict(zip(_READ, row, strict=True))) for row in connection.execute(query)]
+
+
+def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
+    """Look up a turn of a session by its id."""
+    found = read(connection, key, TURN.c.id == encode_id(id))
+    return found[0] if found else None
+
+
+def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message]:
+    """Read the messages of a turn that are still there."""
+    its = (MESSAGE.c.seq >= turn.first_seq, MESSAGE.c.seq <= turn.last_seq, MESSAGE.c.turn_no == turn.turn_no)
+    return messages.where(connection, key, sa.and_(*its))
 
 
 def _decoded(key: str, row: dict[str, Any]) -> Turn:
