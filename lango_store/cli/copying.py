@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lango_store.cli.progress import progress
 from lango_store.cli.terminal import (
     JsonOption,
     opened,
@@ -74,7 +73,5 @@ def _watched(source: Store, *, quiet: bool) -> Iterator[Callable[[CopyReport], N
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("copying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("copying", total=source.count(expired=None))
+    with progress("copying", source.count(expired=None)) as (bar, task):
         yield lambda report: bar.update(task, completed=report.sessions)

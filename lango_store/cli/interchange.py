@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lango_store import interchange
+from lango_store.cli.progress import progress
 from lango_store.cli.terminal import (
     JsonOption,
     UrlOption,
@@ -20,30 +20,35 @@ from lango_store.cli.terminal import (
     opened,
     say_error,
 )
-from lango_store.cli.text import printable, say
+from lango_store.cli.text import on_one_line, say
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import Exported, FileReport
 
 _NAMES = ", ".join(interchange.FORMATS)
 
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every session or file.")]
+
 
 def import_(
-    source: Annotated[Path, typer.Argument(exists=True, help="A file, or a folder of files.")],
+    source: Annotated[Path, typer.Argument(help="A file, or a folder of files.")],
     url: UrlOption = None,
     format: Annotated[
         str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would come in, and write nothing.")] = False,
+    verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Import sessions, each file in one transaction; exit code 1 if a file could not be imported.
 
     Sessions that are there already stay as they are, and so do the files: it may be run again.
     """
+    if format is not None and format not in interchange.FORMATS:
+        raise typer.BadParameter(f"{format!r} is none of {_NAMES}", param_hint="--format")
     with opened(url) as store:
         total = len(interchange.files_of(source, format=format))
         announce(store, "looking at" if dry_run else "importing into")
-        with _told("importing", total, _json if json_ else _print, quiet=json_) as on_file:
+        with _told("importing", total, _tell(json_, verbose), quiet=json_) as on_file:
             reports = interchange.import_path(store, source, format=format, dry_run=dry_run, on_file=on_file)
     if not json_:
         print(_summed_up(reports, dry_run=dry_run))
@@ -55,22 +60,28 @@ def _json(report: FileReport | Exported) -> None:
     print(report.model_dump_json())
 
 
-def _print(report: FileReport | Exported) -> None:
+def _print(report: FileReport | Exported, *, verbose: bool) -> None:
+    """Tell what an operator has to know; of what went as it should only if they want to."""
     if report.error is not None:
         say_error(LangoStoreError(report.error))
         return
     if isinstance(report, Exported):
-        print(printable(f"{report.key}: {report.path}"))
+        if verbose and report.path is None:
+            say(report.key)
+        elif verbose:
+            print(on_one_line(f"{report.key}: {report.path}"))
         return
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
         return
-    told = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys else []
-    told += [f"{key} is there already" for key in report.already_there[:1]]
-    if (more := len(report.already_there) - 1) > 0:
-        told[-1] = f"{report.already_there[0]} and {more:,} more are there already"
+    told = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys and verbose else []
+    if verbose:
+        told += [f"{key} is there already" for key in report.already_there[:1]]
+        if (more := len(report.already_there) - 1) > 0:
+            told[-1] = f"{report.already_there[0]} and {more:,} more are there already"
     told += [f"{key} collides with another session, which stays as it is" for key in report.collided]
-    print(printable(f"{report.path}: {'; '.join(told) or 'no session'}"))
+    if told or verbose:
+        print(on_one_line(f"{report.path}: {'; '.join(told) or 'no session'}"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 
@@ -88,26 +99,55 @@ def _summed_up(reports: list[FileReport], *, dry_run: bool) -> str:
 
 
 def export(
-    to: Annotated[Path, typer.Option("--to", file_okay=False, help="The folder, made if it is not there.")],
-    format: Annotated[str, typer.Option(help=f"One of {', '.join(interchange.writable())}.")],
+    to: Annotated[
+        str, typer.Option("--to", help="A folder; or, as jsonl, a file such as today.jsonl.gz, or - for the output.")
+    ],
+    format: Annotated[str, typer.Option(help=f"One of {', '.join(interchange.writable())}.")] = "jsonl",
     keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
     url: UrlOption = None,
     user: Annotated[
         str | None, typer.Option("--user", help="All sessions of this user id.", show_default=False)
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there with other content.")] = False,
+    verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Write sessions to files; a file that is there with other content stays, and makes exit code 1.
 
-    Expired sessions are left out, except with `--format jsonl`: that is for backups, one file of all of them.
+    Expired sessions are left out, except as jsonl: that is for backups, one file of all of them.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
-    with opened(url) as store, _told("exporting", None, _json if json_ else _print, quiet=json_) as on_file:
-        done = interchange.export(store, to, format, keys=keys or (), user_id=user, everything=all_, on_file=on_file)
-    if any(each.error for each in done):
+    if format not in interchange.writable():
+        known = ", ".join(interchange.writable())
+        raise typer.BadParameter(f"{format!r} cannot be written: give one of {known}", param_hint="--format")
+    output = to == "-"
+    if output and (format != "jsonl" or json_):
+        raise typer.BadParameter("only --format jsonl without --json goes to the output", param_hint="--to")
+    with opened(url) as store, _told("exporting", None, _tell(json_, verbose), quiet=json_) as on_file:
+        done = interchange.export(
+            store,
+            sys.stdout.buffer if output else Path(to),
+            format,
+            keys=keys or (),
+            user_id=user,
+            everything=all_,
+            replace=force,
+            on_file=on_file,
+        )
+    failed = sum(each.error is not None for each in done)
+    summary = f"exported {len(done) - failed:,} sessions to {'standard output' if output else to}, {failed:,} failed"
+    if output:
+        say(summary)
+    elif not json_:
+        print(on_one_line(summary))
+    if failed:
         raise typer.Exit(1)
+
+
+def _tell(json_: bool, verbose: bool) -> Callable[[FileReport | Exported], None]:
+    return _json if json_ else partial(_print, verbose=verbose)
 
 
 @contextmanager
@@ -119,10 +159,8 @@ def _told(
         yield tell
         return
     done: list[FileReport | Exported] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(doing, total=total)
+        with progress(doing, total, transient=True) as (bar, task):
 
             def advance(report: FileReport | Exported) -> None:
                 done.append(report)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from lango_store.errors import InvalidFile
 from lango_store.interchange import takeoff
-from lango_store.interchange.files import unfinished
+from lango_store.interchange.files import PACKED, unfinished
 from lango_store.interchange.formats import FORMATS, Format
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.operations.lists import Filter
@@ -69,12 +70,16 @@ def import_path(
         if name is not None:
             report = FORMATS[name].bring_in(store, path, rehearsed=rehearsed)
         else:
-            error = _unknown(path) if path == Path(source) else None
+            error = _unknown(path) if path == Path(source) or path.suffix in _SESSIONS else None
             report = FileReport(path=str(path), error=error, dry_run=dry_run)
         reports.append(report)
         if on_file is not None:
             on_file(report)
     return reports
+
+
+_SESSIONS: Final = (".jsonl", PACKED)
+"""How names end that say that a file holds sessions: in a folder too it is an error if no format recognises it."""
 
 
 def _unknown(path: Path) -> str:
@@ -85,27 +90,30 @@ def _unknown(path: Path) -> str:
 
 def export(
     store: Store,
-    to: str | Path,
+    to: str | Path | BinaryIO,
     format: str,
     *,
     keys: Sequence[str] = (),
     user_id: str | None = None,
     everything: bool = False,
+    replace: bool = False,
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
     """Write live sessions to a folder, as `jsonl` expired ones too: of these keys, of a user, or all.
 
-    A session that cannot be written is told of with its error, and the next one is written. A file that is there with
-    the same bytes stays; with other bytes it is an error and stays too. ValueError unless exactly one of `keys`,
-    `user_id` and `everything` says which sessions.
+    As `jsonl` it is one file: `to` may be its name, ending with `.jsonl` or `.jsonl.gz`, or an open binary file. A
+    session that cannot be written is told of with its error, and the next one is written. A file that is there with the
+    same bytes stays; with other bytes it is an error and stays too, unless `replace` says otherwise. ValueError unless
+    exactly one of `keys`, `user_id` and `everything` says which sessions.
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
         raise ValueError("export which sessions? Give keys, or a user_id, or everything=True")
     chosen = _known(format)
     if not chosen.writes:
         raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
+    target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    for each in chosen.take_out(store, keys or _keys(store, user_id, expired=chosen.expired), Path(to)):
+    for each in chosen.take_out(store, keys or _keys(store, user_id, expired=chosen.expired), target, replace=replace):
         done.append(each)
         if on_file is not None:
             on_file(each)

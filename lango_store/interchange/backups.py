@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, Final
+from tempfile import SpooledTemporaryFile
+from typing import IO, BinaryIO, Final
 
 import sqlalchemy as sa
 
@@ -15,7 +18,10 @@ from lango_store.store import Store
 
 NAME: Final = "jsonl"
 FILE_NAME: Final = "lango_store.jsonl"
-"""The name of every export: it is of a moment, not of a session."""
+"""The name of an export to a folder: it is of a moment, not of a session."""
+
+_SUFFIXES: Final = (Path(FILE_NAME).suffix, files.PACKED)
+_IN_MEMORY: Final = 8 << 20
 
 _BEGINNING: Final = b'{"lango_store":'
 
@@ -54,15 +60,26 @@ class Backups:
             return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
         return report
 
-    def take_out(self, store: Store, keys: Iterable[str], folder: Path) -> Iterator[Exported]:
+    def take_out(
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+    ) -> Iterator[Exported]:
         """Write these sessions to one file; what is not there or cannot be read is left out of it and told of."""
         chosen = list(dict.fromkeys(keys))
-        path = folder / FILE_NAME
-        with files.writing(path) as file, store._access.read() as connection:
+        path = _file(to) if isinstance(to, Path) else None
+        with _opened(to if path is None else path, replace=replace) as file, store._access.read() as connection:
             faults = _write(connection, chosen, file)
         for key in chosen:
             fault = faults.get(key)
-            yield Exported(key=key, error=str(fault)) if fault else Exported(key=key, path=str(path))
+            yield Exported(key=key, error=str(fault)) if fault else Exported(key=key, path=path and str(path))
+
+
+def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:
+    return files.writing(to, replace=replace) if isinstance(to, Path) else nullcontext(to)
+
+
+def _file(to: Path) -> Path:
+    """Give the file that is meant: `to` itself if it is named like one, else one in that folder."""
+    return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
 def _texts(file: BinaryIO) -> Iterator[str]:
@@ -79,21 +96,22 @@ def _count(report: FileReport, outcome: jsonl.Outcome) -> None:
         report.collided.append(outcome.key)
 
 
-def _write(connection: sa.Connection, keys: list[str], file: BinaryIO) -> dict[str, Exception]:
+def _write(connection: sa.Connection, keys: list[str], file: IO[bytes]) -> dict[str, Exception]:
     faults: dict[str, Exception] = {}
     _put(file, jsonl.first_line())
     for key in keys:
-        start = file.tell()
-        try:
-            for line in jsonl.session_lines(connection, key):
-                _put(file, line)
-        except (SessionNotFound, DamagedMessage) as error:
-            faults[key] = error
-            file.seek(start)
-            file.truncate()
+        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back
+            try:
+                for line in jsonl.session_lines(connection, key):
+                    _put(lines, line)
+            except (SessionNotFound, DamagedMessage) as error:
+                faults[key] = error
+                continue
+            lines.seek(0)
+            shutil.copyfileobj(lines, file)
     _put(file, jsonl.last_line(len(keys) - len(faults)))
     return faults
 
 
-def _put(file: BinaryIO, line: str) -> None:
+def _put(file: IO[bytes], line: str) -> None:
     file.write(line.encode() + b"\n")

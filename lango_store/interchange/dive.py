@@ -60,7 +60,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     ]
 
 
-def write(draft: Draft, folder: Path) -> Path:
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     """Write a session to the file that Dive opens under its id; `InvalidKey` if that is too long for a file's name.
 
     Dive shows a model the last compaction and what follows. Messages that came in while the summary was written belong
@@ -72,7 +72,7 @@ def write(draft: Draft, folder: Path) -> Path:
         raise InvalidKey(
             f"session key {draft.key!r} is too long for a file's name, which Dive's ids are: fork it to another key"
         )
-    with writing(path) as file:
+    with writing(path, replace=replace) as file:
         for line in _lines(draft, header):
             text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.

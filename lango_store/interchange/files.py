@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import filecmp
+import gzip
 import os
 import secrets
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile
 
 _BEGINNING, _END = ".lango-", ".tmp"
+
+PACKED: Final = ".gz"
+"""How the name of a file ends that is packed with gzip."""
 
 
 def unfinished(path: Path) -> bool:
@@ -22,10 +27,12 @@ def unfinished(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read; `InvalidFile` if it cannot be."""
+    """Open a file to read, one whose name ends with `.gz` unpacked; `InvalidFile` if it cannot be."""
     try:
-        with path.open("rb") as file:
-            yield file
+        with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
+            yield cast(BinaryIO, file)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidFile(path, f"cannot be unpacked ({error}): it is damaged or cut off, take another copy") from error
     except OSError as error:
         raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there and may be read") from error
 
@@ -40,25 +47,33 @@ def state(path: Path) -> object:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file under another name, and give it its name when it is on disk.
+def writing(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
+    """Write a file under another name, and give it its name when it is on disk; packed if that ends with `.gz`.
 
-    A file that is there with the same bytes stays; with other bytes it is `InvalidFile`, and stays too.
+    Only its owner may read it. A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and
+    stays too, unless it is to be replaced.
     """
     temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}{_END}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("xb") as file:
-                yield file
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                if path.suffix == PACKED:  # without name and time, so that the same content is the same bytes
+                    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                        yield cast(BinaryIO, packed)
+                else:
+                    yield file
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                _name(temporary, path)
+                if replace:
+                    temporary.replace(path)
+                else:
+                    _name(temporary, path)
             except FileExistsError:
                 if not filecmp.cmp(temporary, path, shallow=False):
                     raise InvalidFile(
-                        path, "is there with other content: move it away, or give another folder"
+                        path, "is there with other content: replace it, move it away, or give another name"
                     ) from None
         finally:
             temporary.unlink(missing_ok=True)

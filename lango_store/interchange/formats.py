@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 import sqlalchemy as sa
 
@@ -54,8 +54,10 @@ class Format(Protocol):
         nothing is written.
         """
 
-    def take_out(self, store: Store, keys: Iterable[str], folder: Path) -> Iterator[Exported]:
-        """Write sessions to files in a folder, and tell of each."""
+    def take_out(
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+    ) -> Iterator[Exported]:
+        """Write sessions to files in a folder, and tell of each; a format of one file writes to a stream too."""
 
 
 class DraftFormat(Protocol):
@@ -105,13 +107,17 @@ class Drafts:
         report.skipped = sorted(set(skipped), key=lambda each: (each.line, each.reason))  # a file may be read twice
         return report
 
-    def take_out(self, store: Store, keys: Iterable[str], folder: Path) -> Iterator[Exported]:
+    def take_out(
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+    ) -> Iterator[Exported]:
         """Write each session to a file of its own, as it is at one moment."""
+        if not isinstance(to, Path):
+            raise ValueError(f"{self.name} writes a file a session: give a folder, or export as jsonl")
         write: Any = self._module.write  # type: ignore[attr-defined] # `writes` said so
         for key in keys:
             try:
                 with store._access.read() as connection:
-                    path = write(takeoff.draft(connection, store._access.now(), key), folder)
+                    path = write(takeoff.draft(connection, store._access.now(), key), to, replace=replace)
                 yield Exported(key=key, path=str(path))
             except THE_SESSIONS_FAULT as error:
                 yield Exported(key=key, error=str(error))

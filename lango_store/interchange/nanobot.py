@@ -40,12 +40,30 @@ from lango_store.model import Message
 __all__ = ["NAME", "file_name", "metadata_out", "rank", "read", "recognises", "title_of", "write"]
 
 _PAGE: Final = 200
+_LOOKED_AT: Final = 1 << 20  # a longer line says nothing about whose file it is
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
 def recognises(path: Path) -> bool:
-    """Take any file of JSON lines, damaged ones too; formats that are told by their first line are asked first."""
-    return path.suffix == SUFFIX
+    """Tell by its lines whether a file of JSON lines is one of nanobot's, damaged ones too.
+
+    One object that is a message or a head makes it one, and so does a file without any object, of which reading says
+    what is wrong with it. A log has objects, and none of them is nanobot's.
+    """
+    if path.suffix != SUFFIX:
+        return False
+    others = False
+    try:
+        with files.reading(path) as file:
+            while line := file.readline(_LOOKED_AT):
+                value = read_object(line.decode("utf-8", "replace"))
+                if isinstance(value, dict):
+                    if value.get("_type") in HEADS or known_role(value):
+                        return True
+                    others = True
+    except InvalidFile:  # who reads it will say so
+        return True
+    return not others
 
 
 def rank(path: Path) -> int:

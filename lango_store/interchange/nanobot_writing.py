@@ -18,7 +18,7 @@ from lango_store.model import Message
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 
 
-def write(draft: Draft, folder: Path) -> Path:
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     """Write a session as the generation it came from, today's otherwise, and give the file's path.
 
     A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and stays too.
@@ -30,7 +30,7 @@ def write(draft: Draft, folder: Path) -> Path:
         generation = "g2"
     style = STYLES[generation]
     path = folder / file_name(draft.key, generation)
-    with files.writing(path) as file:
+    with files.writing(path, replace=replace) as file:
         separator = b""
         for text in _texts(draft, kept, style):
             file.write(separator + text.encode())

@@ -69,7 +69,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     ]
 
 
-def write(draft: Draft, folder: Path) -> Path:
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     """Write a session's log to the file that Shepherd reads for its provider.
 
     A session that did not come from Shepherd has its key for a provider.
@@ -81,7 +81,7 @@ def write(draft: Draft, folder: Path) -> Path:
     )
     if len(path.name) > MAX_NAME:
         raise InvalidKey(f"session key {draft.key!r} is too long for a file's name: fork it to a shorter key")
-    with writing(path) as file:
+    with writing(path, replace=replace) as file:
         for text in _texts(members, draft):
             # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
             file.write(text.encode("utf-8", "backslashreplace"))

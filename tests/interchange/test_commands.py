@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
+from commands import invoke, run
 from conftest import MakeDatabase
+from factories import message
+
+from lango_store import Store
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 
 @pytest.fixture
-def home(tmp_path: Path, make_sqlite: MakeDatabase) -> Any:
+def home(tmp_path: Path, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command on a database, in a folder of its own."""
     folder, url = tmp_path / "home", make_sqlite()
     folder.mkdir()
-    return lambda *words: run(*words, folder=folder, environment={"LANGO_STORE_URL": url})
+    monkeypatch.chdir(folder)
+    return lambda *words: invoke(*words, environment={"LANGO_STORE_URL": url})
 
 
 def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> None:
-    done = home("import", str(DATA / "nanobot_g1"))
+    done = home("import", str(DATA / "nanobot_g1"), "--verbose")
     assert done.returncode == 0, done.stderr
     assert "telegram_12345678.jsonl: 1 sessions, 6 messages" in done.stdout
     assert "imported 8 sessions, 14 messages from 8 files" in done.stdout
@@ -39,7 +44,7 @@ def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> 
 def test_a_backup_whose_sessions_are_there_is_told_of_in_a_line(home: Any) -> None:
     home("import", str(DATA / "nanobot_g1"))
     home("export", "--all", "--to", "out", "--format", "jsonl")
-    again = home("import", "out")
+    again = home("import", "out", "--verbose")
     assert "lead:trail  and 7 more are there already\n" in again.stdout
 
 
@@ -71,7 +76,7 @@ def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
     assert (collided.returncode, "collides" in collided.stdout) == (0, True)
     bad = home("import", str(DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl"))
     assert (bad.returncode, "holds no line that can be read" in bad.stderr) == (1, True)
-    assert home("import", "missing").returncode == 2
+    assert home("import", "missing").returncode == 1
     assert home("import", str(CONVERSATION), "--format", "foo").returncode == 2
     assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 3
 
@@ -82,6 +87,8 @@ def test_exit_codes_of_export(home: Any) -> None:
     assert home("export", "telegram:12345678", *nanobot).returncode == 0
     assert home("export", "missing", *nanobot).returncode == 1
     assert home("export", *nanobot).returncode == 2
+    assert home("export", "--all", "--to", "out", "--format", "lango").returncode == 2
+    assert home("export", "--all", "--to", "-", "--format", "nanobot").returncode == 2
     assert home("export", "--all", "--format", "nanobot").returncode == 2
     told = home("export", "--all", *nanobot, "--json")
     assert json.loads(told.stdout) == {
@@ -89,3 +96,77 @@ def test_exit_codes_of_export(home: Any) -> None:
         "path": str(Path("out") / "telegram_12345678.jsonl"),
         "error": None,
     }
+
+
+def test_what_went_well_is_summed_up_and_told_in_full_only_when_asked(home: Any) -> None:
+    assert home("import", str(CONVERSATION)).stdout.splitlines() == [
+        "imported 1 sessions, 6 messages from 1 files; 0 already there, 0 collided, 0 lines skipped or mended, "
+        "0 files failed"
+    ]
+    done = home("export", "--all", "--to", "out", "--format", "nanobot")
+    assert (done.stdout, done.stderr) == ("exported 1 sessions to out, 0 failed\n", "")
+    told = home("export", "--all", "--to", "out", "--format", "nanobot", "--verbose").stdout
+    assert f"telegram:12345678: {Path('out') / 'telegram_12345678.jsonl'}\n" in told
+
+
+@pytest.mark.parametrize("format", ["jsonl", "nanobot", "dive", "shepherd"])
+def test_a_nightly_export_replaces_last_nights_files_if_it_is_told_to(home: Any, format: str) -> None:
+    home("import", str(CONVERSATION))
+    nightly = ("export", "--all", "--to", "backup", "--format", format)
+    assert home(*nightly).returncode == 0
+    home("import", str(DATA / "nanobot_g1" / "cli_direct.jsonl"))
+    with Store(_url()) as store:
+        store.append_message("telegram:12345678", message("tomorrow"))
+    refused = home(*nightly)
+    assert refused.returncode == 1
+    assert "is there with other content" in refused.stderr
+    assert home(*nightly, "--force").returncode == 0
+    assert "tomorrow" in "".join(path.read_text() for path in Path("backup").iterdir())
+
+
+def _url() -> str:
+    return f"sqlite:///{next(Path('..').glob('*.db')).resolve()}"
+
+
+def test_a_backup_may_be_a_file_packed_or_not_and_comes_in_again(home: Any, make_sqlite: MakeDatabase) -> None:
+    home("import", str(DATA / "nanobot_g1"))
+    for name in ("today.jsonl", "today.jsonl.gz"):
+        done = home("export", "--all", "--to", f"nights/{name}")
+        assert (done.returncode, done.stdout) == (0, f"exported 8 sessions to nights/{name}, 0 failed\n")
+        assert home("export", "--all", "--to", f"nights/{name}").returncode == 0  # the same bytes
+        back = home("import", f"nights/{name}", "--url", make_sqlite())
+        assert "imported 8 sessions, 14 messages from 1 files" in back.stdout
+    packed, plain = Path("nights/today.jsonl.gz"), Path("nights/today.jsonl")
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    for damaged in (packed.read_bytes()[:-20], packed.read_bytes()[:40] + b"xx" + packed.read_bytes()[42:], b"no"):
+        Path("damaged.jsonl.gz").write_bytes(damaged)
+        done = home("import", "damaged.jsonl.gz", "--format", "jsonl", "--url", make_sqlite())
+        assert done.returncode == 1
+        assert "damaged.jsonl.gz" in done.stderr
+
+
+def test_a_backup_goes_to_the_output_and_nothing_else_does(home: Any, make_sqlite: MakeDatabase) -> None:
+    home("import", str(CONVERSATION))
+    done = run("export", "--all", "nobody", "--to", "-", "--url", _url())
+    assert done.returncode == 2
+    done = run("export", "telegram:12345678", "nobody", "--to", "-", "--url", _url())
+    assert done.returncode == 1
+    assert "exported 1 sessions to standard output, 1 failed" in done.stderr
+    Path("out.jsonl").write_text(done.stdout)
+    assert home("import", "out.jsonl", "--url", make_sqlite()).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "lines", ['{"level": "info", "msg": "up"}\n{"level": "warn"}\n', "started\nstopped\n", "{}\n", "1\n"]
+)
+def test_a_log_is_no_session(home: Any, lines: str) -> None:
+    Path("logs").mkdir()
+    Path("logs/app.jsonl").write_text(lines)
+    Path("logs/README").touch()
+    for source in ("logs", "logs/app.jsonl"):
+        done = home("import", source)
+        assert done.returncode == 1
+        assert "app.jsonl" in done.stderr
+        assert "imported 0 sessions" in done.stdout
+    with Store(_url()) as store:
+        assert store.count(expired=None) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -102,11 +103,18 @@ def test_of_several_exports_to_one_file_at_once_one_says_done(
     assert len(list(tmp_path.iterdir())) == 60
 
 
-def test_what_is_written_has_the_rights_of_any_new_file(opened: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o277, 0o400)])
+@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+def test_what_is_written_only_its_owner_may_read(
+    opened: Store, tmp_path: Path, format: str, umask: int, mode: int
+) -> None:
     opened.create("k")
-    (tmp_path / "usual").touch()
-    (done,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert Path(str(done.path)).stat().st_mode == (tmp_path / "usual").stat().st_mode
+    before = os.umask(umask)
+    try:
+        (done,) = interchange.export(opened, tmp_path, format, keys=["k"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(str(done.path)).stat().st_mode) == mode
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
