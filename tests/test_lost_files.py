@@ -1,0 +1,114 @@
+"""A SQLite file that goes away, or is another one, while a store has it open."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from conftest import MakeDatabase
+from factories import message, messages
+
+from lango_store import DatabaseUnavailable, SchemaOutOfDate, Store, create_engine
+
+
+@pytest.fixture
+def file(make_sqlite: MakeDatabase) -> Path:
+    return Path(make_sqlite().removeprefix("sqlite:///"))
+
+
+def moved(file: Path, target: Path) -> None:
+    for each in file.parent.glob(f"{file.name}*"):
+        each.rename(target / each.name)
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_file_that_is_gone_takes_no_append_until_it_is_back(file: Path, tmp_path: Path, stock: bool) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    if stock:
+        engine = sa.create_engine(f"sqlite:///{file}")
+        sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        moved(file, elsewhere)
+        for call in (
+            lambda: store.append_message("k", message()),
+            lambda: store.get("k"),
+            lambda: store.stats(),
+            lambda: store.truncate("k", after=0),
+        ):
+            with pytest.raises(DatabaseUnavailable, match="put it back"):
+                call()
+        with engine.connect() as connection, pytest.raises(DatabaseUnavailable, match="is gone"):
+            store.using(connection).append_message("k", message())
+        assert not file.exists()  # no call made an empty one
+        moved(elsewhere / file.name, file.parent)
+        assert store.append_message("k", message()).seq == 3
+    engine.dispose()
+
+
+def test_a_file_that_was_replaced_is_opened_after_it_was_said(file: Path, tmp_path: Path, migrated_file: Path) -> None:
+    with Store(f"sqlite:///{file}") as store:
+        store.create("k", messages=messages(2))
+        other = tmp_path / "other.db"
+        shutil.copy(migrated_file, other)
+        with Store(f"sqlite:///{other}") as filling:
+            filling.create("k")
+        old = tmp_path / "old"
+        old.mkdir()
+        moved(file, old)
+        other.rename(file)
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            store.append_message("k", message())
+        assert store.append_message("k", message()).seq == 1
+        assert store.info("k").message_count == 1
+    with Store(f"sqlite:///{old / file.name}") as store:
+        assert store.info("k").message_count == 2
+
+
+def test_a_file_that_was_replaced_has_its_schema_looked_at(file: Path, tmp_path: Path) -> None:
+    with Store(f"sqlite:///{file}") as store:
+        store.create("k")
+        for each in file.parent.glob(f"{file.name}*"):
+            each.unlink()
+        file.touch()
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            store.count()
+        with pytest.raises(SchemaOutOfDate):
+            store.count()
+
+
+def test_a_deleted_log_is_said_before_anything_is_lost_in_it(file: Path) -> None:
+    with Store(f"sqlite:///{file}") as store:
+        store.create("k", messages=messages(2))
+        Path(f"{file}-wal").unlink()
+        with pytest.raises(DatabaseUnavailable, match="-wal was deleted"):
+            store.append_message("k", message())
+        seq = store.append_message("k", message()).seq  # of what the file holds
+        with Store(f"sqlite:///{file}") as other:
+            assert other.info("k").last_seq == seq
+
+
+def test_a_file_that_every_connection_has_closed_may_lose_its_log(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
+    with Store(engine) as store:
+        store.create("k")
+        for seq in (1, 2, 3):
+            assert store.append_message("k", message()).seq == seq
+            assert not Path(f"{file}-wal").exists()
+
+
+def test_a_ping_looks_at_the_schema_again(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        store.ping()
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM lango_store_version")
+        with pytest.raises(SchemaOutOfDate):
+            store.ping()
+        with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
+            store.using(connection).ping()
+    engine.dispose()
