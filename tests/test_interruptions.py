@@ -1,0 +1,120 @@
+"""Interrupted anywhere between taking a connection and giving it back, a store has all its connections."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase
+from factories import message
+
+from lango_store import DatabaseBusy, Store, connections, create_engine, dialect, pool, statement
+
+OURS = {module.__file__ for module in (connections, dialect, pool, statement)}
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises, between any two lines."""
+
+
+def interrupt_at(line: int, call: Any) -> bool:
+    """Call, raising at the n-th line that runs in our modules; False if there were fewer."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename not in OURS:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return seen >= line
+
+
+@pytest.mark.parametrize("verb", ["append", "load", "several"])
+def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: str) -> None:
+    engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        call = {
+            "append": lambda: store.append_message("k", message()),
+            "load": lambda: store.get("k"),
+            "several": lambda: store.append_messages("k", [message()], replace_after=1),
+        }[verb]
+        line = 1
+        while interrupt_at(line, call):
+            line += 1
+            assert engine.pool.checkedout() == 0, line
+            call()
+        assert line > 10
+        with engine.connect() as connection:  # and its transactions can be rolled back
+            connection.exec_driver_sql("DELETE FROM lango_message")
+            connection.rollback()
+        found = store.get("k")
+        assert found.message_count == len(found.messages)
+    engine.dispose()
+
+
+def test_a_thread_that_is_interrupted_again_and_again_gives_its_connections_back(url: str) -> None:
+    engine: Any = create_engine(url, pool_size=2, pool_timeout=20)
+    with Store(engine) as store:
+        store.create("k")
+        done, ready = threading.Event(), threading.Event()
+
+        def work() -> None:
+            while not done.is_set():
+                try:
+                    ready.set()
+                    store.append_message("k", message())
+                except Interrupted:
+                    pass
+
+        def guarded() -> None:
+            while not done.is_set():
+                try:
+                    work()
+                except Interrupted:
+                    pass
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        for _ in range(150):
+            ready.clear()
+            ready.wait(30)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
+        done.set()
+        thread.join(60)
+        gc.collect()
+        assert engine.pool.checkedout() == 0
+        found = store.get("k")
+        assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
+    engine.dispose()
+
+
+def test_a_pool_that_is_empty_says_how_to_make_it_larger(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite(), pool_size=1, pool_timeout=0.1)
+    with Store(engine) as store:
+        store.create("k")
+        with engine.connect():
+            for call in (store.ping, lambda: store.append_message("k", message()), store.stats, store.examine):
+                with pytest.raises(DatabaseBusy, match="pool_size"):
+                    call()
+    engine.dispose()
