@@ -21,6 +21,7 @@ from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, Unset
 from lango_store.operations import revision
 from lango_store.pool import DatabaseFile
+from lango_store.statement import Observer
 from lango_store.tables import SCHEMA_REVISION
 
 logger = logging.getLogger("lango_store")
@@ -109,6 +110,7 @@ class Access:
         default_ttl: DefaultTTL = None,
         clock: Clock = utc_now,
         token_counter: TokenCounter | None = None,
+        on_statement: Observer | None = None,
     ) -> None:
         self.engine = engine
         self._owned = owned
@@ -116,7 +118,8 @@ class Access:
         self._clock = clock
         self.token_counter = token_counter
         self._gate = SchemaGate(migrate=migrate)
-        self._connections: Connections = Pooled(engine, self._gate)
+        self._connections: Connections = Pooled(engine, self._gate, on_statement)
+        self._on_statement = on_statement
         self._closed = False
 
     # Policy
@@ -186,7 +189,7 @@ class Access:
                 "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
             )
         access = copy.copy(self)
-        access._connections = Callers(lend, self._gate)
+        access._connections = Callers(lend, self._gate, self._on_statement)
         access._owned = False
         return access
 

@@ -24,6 +24,7 @@ from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
 from lango_store.model import Compaction, Message, SessionInfo
 from lango_store.operations.lists import Filter
+from lango_store.statement import Observer
 from lango_store.store import Store
 
 P = ParamSpec("P")
@@ -86,6 +87,7 @@ class AsyncStore:
         clock: Clock = utc_now,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
+        on_statement: Observer | None = None,
     ) -> None:
         self._owned = not isinstance(database, Store)
         self.store = (
@@ -98,6 +100,7 @@ class AsyncStore:
                 clock=clock,
                 durability=durability,
                 token_counter=token_counter,
+                on_statement=on_statement,
             )
         )
         self._closed = False

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store import dialect, pool
 from lango_store.dialect import Lent, Started
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.pool import DatabaseFile
+from lango_store.statement import OBSERVER, Observer
 
 
 class Gate(Protocol):
@@ -49,10 +53,11 @@ class Pooled:
 
     in_callers_transaction = False
 
-    def __init__(self, engine: sa.Engine, gate: Gate) -> None:
+    def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
         self.engine = engine
         self.dialect = dialect.of(engine)
         self._gate = gate
+        self._on_statement = on_statement
 
     def single(self, *, writes: bool) -> AbstractContextManager[Lent]:
         """Lend a driver's connection, unless a host wants to be told of transactions."""
@@ -73,12 +78,16 @@ class Pooled:
             try:
                 if file is not None:
                     self.refuse_lost_wal(file, connection.connection)
-                with around(connection):
+                with around(connection), _observed(connection, self._on_statement):
                     yield connection
             except BaseException:
                 if getattr(connection.connection.dbapi_connection, "closed", False):
                     connection.invalidate()
                 raise
+
+    def observer(self) -> Observer | None:
+        """Return who wants to know of statements: the store's observer, the engine's log, or both."""
+        return _observer(self.engine, self._on_statement)
 
     def checked(self) -> DatabaseFile | None:
         """Look whether the database is what it was; give its file, if it is one."""
@@ -107,9 +116,10 @@ class Callers:
 
     in_callers_transaction = True
 
-    def __init__(self, lend: Callable[[], sa.Connection], gate: Gate) -> None:
+    def __init__(self, lend: Callable[[], sa.Connection], gate: Gate, on_statement: Observer | None = None) -> None:
         self._connection = lend
         self._gate = gate
+        self._on_statement = on_statement
 
     def single(self, *, writes: bool) -> AbstractContextManager[sa.Connection]:
         """Lend the connection as it is."""
@@ -138,7 +148,7 @@ class Callers:
                 raise DatabaseUnavailable(
                     f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
                 )
-            with connection.begin_nested() if savepoint else nullcontext():
+            with _observed(connection, self._on_statement), connection.begin_nested() if savepoint else nullcontext():
                 yield connection
 
 
@@ -153,6 +163,11 @@ class _Single:
         self._pooled = pooled
         self._writes = writes
         self.dialect = pooled.engine.dialect
+
+    def get_execution_options(self) -> Mapping[str, Any]:
+        """Return the observer, if there is one."""
+        observer = self._pooled.observer()
+        return {} if observer is None else {OBSERVER: observer}
 
     def __enter__(self) -> Lent:
         pooled = self._pooled
@@ -194,6 +209,46 @@ class _Single:
         if interrupted or getattr(self._driver, "closed", False):
             self._proxy.invalidate()
         self._proxy.close()
+
+
+def _observer(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:
+    if not engine.logger.isEnabledFor(logging.INFO):
+        return on_statement
+
+    def log(text: str, seconds: float) -> None:
+        engine.logger.info("%s [%.6f s]", text, seconds)
+        if on_statement is not None:
+            on_statement(text, seconds)
+
+    return log
+
+
+@contextmanager
+def _observed(connection: sa.Connection, on_statement: Observer | None) -> Iterator[None]:
+    """Let an observer know of each statement on a connection: those of our cursors, and those that SQLAlchemy runs."""
+    observer = _observer(connection.engine, on_statement)
+    if observer is None:
+        yield
+        return
+    started: list[float] = []
+
+    def before(*_: Any) -> None:
+        started.append(perf_counter())
+
+    def after(_: Any, __: Any, text: str, *___: Any) -> None:
+        assert on_statement is not None
+        on_statement(text, perf_counter() - started.pop())
+
+    listeners = {} if on_statement is None else {"before_cursor_execute": before, "after_cursor_execute": after}
+    connection.execution_options(**{OBSERVER: observer})
+    for name, listener in listeners.items():
+        event.listen(connection, name, listener)
+    try:
+        yield
+    finally:
+        for name, listener in listeners.items():
+            event.remove(connection, name, listener)
+        connection.execution_options(**{OBSERVER: None})
 
 
 @contextmanager

@@ -63,6 +63,9 @@ class Lent(Protocol):
     def dialect(self) -> sa.Dialect:
         """The dialect of its engine."""
 
+    def get_execution_options(self) -> Mapping[str, Any]:
+        """Return what SQLAlchemy calls so; of these, statements know the observer."""
+
 
 class Dialect:
     """What the operations may ask of a database."""

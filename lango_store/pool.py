@@ -69,11 +69,12 @@ def begin_sqlite(connection: sa.Connection) -> None:
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
     """Look whether a connection to PostgreSQL works, and let its driver begin transactions or not."""
+    for_one_statement, _taking.for_one_statement = _taking.for_one_statement, False
     if not _is_alive(driver, entry):
         raise DisconnectionError("the server closed the connection")
     # To switch takes the driver longer than anything else here: autocommit stays on from one single statement to the
     # next, until somebody else takes the connection, whose transaction could not be rolled back.
-    if not _taking.for_one_statement:
+    if not for_one_statement:
         if entry.info.pop(_AUTOCOMMIT, False):
             driver.autocommit = False
     elif not driver.autocommit and not driver.pgconn.transaction_status:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.dialect import Dialect, Lent
+
+Observer = Callable[[str, float], None]
+"""What is told the text of each statement that was run, and how many seconds it took."""
+
+OBSERVER: Final = "lango_store_observer"
+"""The execution option that names the observer of a connection: SQLAlchemy's events know nothing of our cursors."""
 
 
 class Statement:
@@ -29,21 +36,29 @@ class Statement:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
+        observe: Observer | None = connection.get_execution_options().get(OBSERVER)
+        started = 0.0 if observe is None else perf_counter()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
             rows: list[Any] = cursor.fetchall()
             return rows
         finally:
             cursor.close()
+            if observe is not None:
+                observe(compiled.text, perf_counter() - started)
 
     def run_many(self, connection: Lent, values: Sequence[Mapping[str, Any]]) -> None:
         """Execute once for each of these values."""
         compiled = self._for(connection)
         cursor = connection.connection.cursor()
+        observe: Observer | None = connection.get_execution_options().get(OBSERVER)
+        started = 0.0 if observe is None else perf_counter()
         try:
             cursor.executemany(compiled.text, list(map(compiled.parameters, values)))
         finally:
             cursor.close()
+            if observe is not None:
+                observe(compiled.text, perf_counter() - started)
 
     def _for(self, connection: Lent) -> _Compiled:
         way = connection.dialect.name, connection.dialect.paramstyle

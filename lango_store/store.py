@@ -24,6 +24,7 @@ from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Order, aware
 from lango_store.operations.sessions import New
+from lango_store.statement import Observer
 
 
 class Store:
@@ -33,7 +34,8 @@ class Store:
     connects to nothing: the first call looks at the schema, and brings it up to date if `migrate` says so.
     `default_ttl` is for new sessions: a timedelta, None for never, or a function of the key. `clock` gives aware
     times. `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed
-    process none. `token_counter` counts the tokens of messages that carry no count. One store serves all threads.
+    process none. `token_counter` counts the tokens of messages that carry no count. `on_statement` is called after each
+    statement with its text and how many seconds it took, in the thread that ran it. One store serves all threads.
 
     Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
     Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
@@ -48,6 +50,7 @@ class Store:
         clock: Clock = utc_now,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
+        on_statement: Observer | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
         self._access = Access(
@@ -57,6 +60,7 @@ class Store:
             default_ttl=default_ttl,
             clock=clock,
             token_counter=token_counter,
+            on_statement=on_statement,
         )
 
     # Life

@@ -6,6 +6,8 @@ import ctypes
 import gc
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -22,7 +24,7 @@ class Interrupted(BaseException):
     """What a signal's handler raises, between any two lines."""
 
 
-def interrupt_at(line: int, call: Any) -> bool:
+def interrupt_at(line: int, call: Callable[[], object]) -> bool:
     """Call, raising at the n-th line that runs in our modules; False if there were fewer."""
     seen = 0
 
@@ -54,11 +56,12 @@ def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: st
     with Store(engine) as store:
         store.create("k")
         store.append_message("k", message())
-        call = {
+        verbs: dict[str, Callable[[], object]] = {
             "append": lambda: store.append_message("k", message()),
             "load": lambda: store.get("k"),
             "several": lambda: store.append_messages("k", [message()], replace_after=1),
-        }[verb]
+        }
+        call = verbs[verb]
         line = 1
         while interrupt_at(line, call):
             line += 1
@@ -81,18 +84,14 @@ def test_a_thread_that_is_interrupted_again_and_again_gives_its_connections_back
 
         def work() -> None:
             while not done.is_set():
-                try:
+                with suppress(Interrupted):
                     ready.set()
                     store.append_message("k", message())
-                except Interrupted:
-                    pass
 
         def guarded() -> None:
             while not done.is_set():
-                try:
+                with suppress(Interrupted):
                     work()
-                except Interrupted:
-                    pass
 
         thread = threading.Thread(target=guarded)
         thread.start()
