@@ -136,18 +136,25 @@ class Archive:
         with _our_errors(self._path):
             return list(self._db.query(query, [words, limit]))
 
+    def count(
+        self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None
+    ) -> tuple[int, int]:
+        """Tell how many sessions and messages `forget` would delete."""
+        where, values = _filtered(user_id, agent_id, key_prefix)
+        query = f"SELECT count(*), coalesce(sum(message_count), 0) FROM sessions WHERE {where}"
+        with _our_errors(self._path):
+            sessions, messages = self._connection.execute(query, values).fetchone()
+        return sessions, messages
+
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
         """Delete sessions so that the file keeps no trace of them, and tell how many.
 
         At least one filter is needed, ValueError otherwise; several narrow it down.
         """
-        if user_id is None and agent_id is None and not key_prefix:
-            raise ValueError("forget whom? Give user_id, agent_id or key_prefix")
-        filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "instr(key, ?) = 1": key_prefix}
-        given = {condition: value for condition, value in filters.items() if value is not None}
+        where, values = _filtered(user_id, agent_id, key_prefix)
         with _our_errors(self._path):
             with self._db.atomic():
-                gone = self._drop(" AND ".join(given), list(given.values()))
+                gone = self._drop(where, values)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         return gone
@@ -188,6 +195,14 @@ class Archive:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _filtered(user_id: str | None, agent_id: str | None, key_prefix: str | None) -> tuple[str, list[str]]:
+    if user_id is None and agent_id is None and not key_prefix:
+        raise ValueError("forget whom? Give user_id, agent_id or key_prefix")
+    filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "instr(key, ?) = 1": key_prefix}
+    given = {condition: value for condition, value in filters.items() if value is not None}
+    return " AND ".join(given), list(given.values())
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 
 from lango_store import dialect
@@ -70,6 +71,28 @@ def current(database: Database) -> str | None:
     """Tell the revision a database is at, None if it has none of our tables."""
     with _connected(database) as connection:
         return revisions.found(connection)
+
+
+def undone(database: Database, revision: str) -> list[str]:
+    """List the revisions that a downgrade would undo, each with what it brought."""
+    with _connected(database) as connection:
+        found = revisions.found(connection)
+        if found is None:
+            return []
+        scripts = ScriptDirectory.from_config(_config())
+        try:
+            going = list(scripts.iterate_revisions(found, revision, select_for_downgrade=True))
+        except RevisionError as error:
+            raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
+        return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
+
+
+def rows(database: Database) -> dict[str, int]:
+    """Count the rows of each of our tables that is there."""
+    with _connected(database) as connection:
+        there = [table for table in Base.metadata.sorted_tables if sa.inspect(connection).has_table(table.name)]
+        count = sa.func.count()
+        return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
 
 
 def check(database: Database) -> list[str]:

@@ -31,7 +31,7 @@ def test_a_schema_through_its_life(empty_url: str) -> None:
     assert (upgraded.stdout, upgraded.stderr, upgraded.returncode) == (f"at revision {SCHEMA_REVISION}\n", "", 0)
     assert run("db", "check", *at).returncode == 0
     assert json.loads(run("db", "check", "--json", *at).stdout) == {"ok": True, "differences": []}
-    assert run("db", "downgrade", "0001", *at).stdout == "at revision 0001\n"
+    assert run("db", "downgrade", "0001", "--yes", *at).stdout == "at revision 0001\n"
     assert json.loads(run("db", "current", "--json", *at).stdout) == {"revision": "0001", "needed": SCHEMA_REVISION}
     assert run("db", "check", *at).returncode == 1
     assert run("db", "stamp", SCHEMA_REVISION, *at).returncode == 0

@@ -112,14 +112,11 @@ def test_show_of_a_damaged_message(filled: str) -> None:
 
 
 def test_delete(filled: str) -> None:
-    done = run("sessions", "delete", "chat:0", "nobody", "--url", filled)
+    done = run("sessions", "delete", "chat:0", "nobody", "--yes", "--url", filled)
     assert (done.stdout, done.returncode) == ("deleted 1 sessions\n", 1)
     assert "nobody" in done.stderr
     assert run("sessions", "delete", "--url", filled).returncode == 2
     assert run("sessions", "delete", "chat:1", "--user", "u1", "--url", filled).returncode == 2
-    asked = run("sessions", "delete", "--user", "u2", "--url", filled, answer="n\n")
-    assert asked.returncode == 1
-    assert "delete 1 sessions for good?" in asked.stderr
     assert run("sessions", "delete", "--user", "u2", "--yes", "--url", filled).stdout == "deleted 1 sessions\n"
     with Store(filled) as store:
         assert {info.key for info in store.list_sessions(expired=None).items} == {"chat:1", "chat:3"}
@@ -163,7 +160,7 @@ def test_expire(filled: str, tmp_path: Path) -> None:
     assert restored.stdout == "restored 4 messages\n"
     assert run("archive", "restore", "chat:3", str(cold), *at).returncode == 1
     assert run("archive", "restore", "nobody", str(cold), *at).returncode == 1
-    assert run("archive", "forget", str(cold), "--user", "u2").stdout == "forgot 1 sessions\n"
+    assert run("archive", "forget", str(cold), "--user", "u2", "--yes").stdout == "forgot 1 sessions\n"
     assert run("archive", "forget", str(cold)).returncode == 2
     assert run("archive", "search", "x", str(tmp_path / "none.db")).returncode == 3
     for wrong in (("--older-than", "soon"), ("--created-before", "once"), ("--batch-size", "0"), ("--limit", "-1")):
@@ -227,7 +224,7 @@ def test_on_a_terminal_there_is_a_bar(filled: str) -> None:
 
 
 READING = [("sessions", "list"), ("sessions", "show", "chat:0"), ("stats",), ("expire", "--dry-run"), ("doctor",)]
-WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", "chat:0")]
+WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", "chat:0", "--yes")]
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
@@ -281,7 +278,7 @@ def test_a_locked_database_is_exit_code_3(make_sqlite: MakeDatabase) -> None:
     with Store(url) as store:
         store.create("chat:0")
         with store.engine.begin():
-            done = run("sessions", "delete", "chat:0", "--url", f"{url}?timeout=0.2")
+            done = run("sessions", "delete", "chat:0", "--yes", "--url", f"{url}?timeout=0.2")
     assert done.returncode == 3, done
     assert "locked" in done.stderr
 

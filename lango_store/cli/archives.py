@@ -16,11 +16,12 @@ from lango_store.cli.terminal import (
     Prefix,
     UrlOption,
     User,
+    YesOption,
+    agreed,
     announce,
     duration,
     opened,
 )
-from lango_store.cli.text import say
 
 app = typer.Typer(help="Search, restore and forget what expire --archive kept.", no_args_is_help=True)
 
@@ -78,9 +79,13 @@ def forget(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
+    yes: YesOption = False,
 ) -> None:
     """Delete archived sessions of a user, an agent or a key prefix, so that the file keeps no trace."""
+    if not (user or agent or prefix):
+        raise typer.BadParameter("give --user, --agent or --prefix")
     with Archive(file) as archive:
-        say(f"forgetting in {file}")
+        sessions, messages = archive.count(user_id=user, agent_id=agent, key_prefix=prefix)
+        agreed(f"forgetting {sessions:,} sessions, {messages:,} messages in {file}", yes=yes)
         gone = archive.forget(user_id=user, agent_id=agent, key_prefix=prefix)
     print(f"forgot {gone} sessions")

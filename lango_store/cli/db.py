@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
-from lango_store.cli.terminal import JsonOption, UrlOption, announce, database, opened
+from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened, shown
 
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 
@@ -32,10 +32,17 @@ def downgrade(
     revision: Annotated[str, typer.Argument(help='The revision to go back to; "base" drops the tables.')],
     url: UrlOption = None,
     lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
+    yes: YesOption = False,
 ) -> None:
-    """Take the schema back to a revision."""
+    """Take the schema back to a revision, and drop what later ones brought."""
     with opened(url) as store:
-        announce(store, f"downgrading to {revision} on")
+        undone, rows = schema.undone(store.engine, revision), schema.rows(store.engine)
+        there = ", ".join(f"{table} with {number:,} rows" for table, number in rows.items()) or "no table of ours"
+        agreed(
+            f"downgrading {shown(store.engine.url)} undoes {', '.join(undone) or 'nothing'} "
+            f"and drops what they brought; there is {there}",
+            yes=yes,
+        )
         print(_at(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain
 from typing import Annotated, Any, Final
@@ -22,16 +23,18 @@ from lango_store.cli.terminal import (
     Prefix,
     UrlOption,
     User,
-    announce,
+    YesOption,
+    agreed,
     as_json,
     console,
     duration,
     moment,
     opened,
     say_error,
+    shown,
 )
 from lango_store.cli.text import on_one_line, printable, say
-from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
+from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
 from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
 from lango_store.store import Store
 
@@ -128,6 +131,7 @@ def show(
         int | None, typer.Option(min=1, help=f"Only the last messages; on a terminal {LAST}.", show_default=False)
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All messages, on a terminal too.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="Also a session past its TTL, which stays so.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -141,7 +145,8 @@ def show(
         nonlocal damaged
         after = 0
         while True:
-            page = store.salvage(key, last=last) if last else store.salvage(key, after=after, limit=500)
+            part = {"last": last} if last else {"after": after, "limit": 500}
+            page = store.salvage(key, **part, expired=expired)
             for each in page:
                 damaged = damaged or isinstance(each, DamagedMessage)
                 yield each
@@ -158,7 +163,7 @@ def show(
             yield captured.get()
 
     with opened(url) as store:
-        info = store.info(key)
+        info = store.info(key, expired=expired)
         if json_:
             print(info.model_dump_json())
             for each in messages(store):
@@ -254,27 +259,40 @@ def delete(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete sessions by key, or all of a user, an agent or a key prefix, expired ones too."""
-    wide = bool(user or agent or prefix)
-    if bool(keys) == wide:
+    chosen: dict[str, Any] = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
+    if bool(keys) == any(chosen.values()):
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with opened(url) as store:
-        announce(store, "deleting on")
-        if wide:
-            if not yes:
-                number = store.count(user_id=user, agent_id=agent, key_prefix=prefix, expired=None)
-                typer.confirm(f"delete {number} sessions for good?", abort=True, err=True)
-            gone = store.delete_where(user_id=user, agent_id=agent, key_prefix=prefix)
-            print(f"deleted {gone} sessions")
+        going = _summed(_found(store, keys) if keys else store.iter_sessions(**chosen, expired=None))
+        agreed(f"deleting {going} on {shown(store.engine.url)}", yes=yes)
+        if not keys:
+            print(f"deleted {store.delete_where(**chosen)} sessions")
             return
-        missing = [key for key in keys or [] if not store.delete(key)]
-    print(f"deleted {len(keys or []) - len(missing)} sessions")
+        missing = [key for key in keys if not store.delete(key)]
+    print(f"deleted {len(keys) - len(missing)} sessions")
     for key in missing:
         say_error(LangoStoreError(f"no session {key!r}"))
     if missing:
         raise typer.Exit(1)
+
+
+def _found(store: Store, keys: Sequence[str]) -> Iterator[SessionInfo]:
+    for key in dict.fromkeys(keys):
+        with suppress(SessionNotFound):  # is told of when it cannot be deleted
+            yield store.info(key, expired=True)
+
+
+def _summed(infos: Iterable[SessionInfo]) -> str:
+    sessions = messages = 0
+    try:
+        for info in infos:
+            sessions, messages = sessions + 1, messages + info.message_count
+    except DamagedMessage:  # what is damaged can be deleted all the same
+        return f"{sessions:,} sessions, {messages:,} messages and more that cannot be read"
+    return f"{sessions:,} sessions, {messages:,} messages"
 
 
 @app.command()

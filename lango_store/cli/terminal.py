@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,8 @@ Agent = Annotated[str | None, typer.Option("--agent", help="Sessions of this age
 User = Annotated[str | None, typer.Option("--user", help="Sessions of this user id.", show_default=False)]
 Prefix = Annotated[str | None, typer.Option("--prefix", help="Sessions whose key begins so.", show_default=False)]
 
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -45,6 +48,17 @@ def opened(url: str | None) -> Iterator[Store]:
     """Open the store a command works on."""
     with Store(database(url)) as store:
         yield store
+
+
+def agreed(destroys: str, *, yes: bool) -> None:
+    """Say what is about to go, and ask; without a terminal nobody can be asked, and only --yes agrees."""
+    if yes:
+        say(destroys)
+    elif sys.stdin.isatty():
+        say(f"{destroys} for good")
+        typer.confirm("go on?", abort=True, err=True)
+    else:
+        raise typer.BadParameter(f"{destroys} for good: add --yes if that is meant", param_hint="--yes")
 
 
 def announce(store: Store, doing: str) -> None:
