@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    WrapSerializer,
-    model_serializer,
-)
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
+
+from lango_store.value import Json, JsonList, JsonObject, Value, absent
 
 
 class Unset(Enum):
@@ -53,55 +45,6 @@ class MessageRole(StrEnum):
 
 _CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
 
-_keep_surrogates: ContextVar[bool] = ContextVar("_keep_surrogates", default=False)
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    if isinstance(value, dict):
-        return {_escaped(name): _escaped(item) for name, item in value.items()}
-    return value
-
-
-def _json_mode(value: Any, handler: SerializerFunctionWrapHandler) -> Any:
-    # pydantic writes no lone surrogate, and a web framework that serializes by itself would answer 500.
-    if not _keep_surrogates.get():
-        try:
-            to_json(value)
-        except PydanticSerializationError:
-            value = _escaped(value)
-    return handler(value)
-
-
-Json = Annotated[Any, WrapSerializer(_json_mode, when_used="json")]
-JsonObject = Annotated[dict[str, Any], WrapSerializer(_json_mode, when_used="json")]
-JsonList = Annotated[list[Any], WrapSerializer(_json_mode, when_used="json")]
-
-
-def _absent(value: object) -> bool:
-    return value is None or value == 0 or value == [] or value == {}
-
-
-class Value(BaseModel):
-    """What all values share: unknown fields are refused, assignments are validated."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
-
-    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
-        """Give the value as JSON text, whatever its texts hold: lone surrogates come out as `\\udXXX`."""
-        token = _keep_surrogates.set(True)
-        try:
-            return super().model_dump_json(indent=indent, **options)
-        except PydanticSerializationError:
-            plain = self.model_dump(**options)
-            separators = None if indent else (",", ":")
-            return json.dumps(plain, indent=indent, separators=separators, allow_nan=False, default=to_jsonable_python)
-        finally:
-            _keep_surrogates.reset(token)
-
 
 class ToolCall(Value):
     """A tool that a model asked for, and, once it ran, what it answered.
@@ -114,7 +57,7 @@ class ToolCall(Value):
     name: str
     arguments: Json = None
     output: Json = None
-    extra: JsonObject = Field(default_factory=dict, exclude_if=_absent)
+    extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
 
     @model_serializer(mode="wrap")
     def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
@@ -131,12 +74,29 @@ class ToolCall(Value):
         return "output" in self.model_fields_set
 
     def to_openai(self) -> dict[str, Any]:
-        """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it."""
+        """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it.
+
+        A call of type `custom` has them as its `input`.
+        """
         extra = dict(self.extra)
-        given = {} if self.arguments is None else self.arguments
-        arguments = given if isinstance(given, str) else json.dumps(given)
-        function = {"name": self.name, "arguments": arguments} | extra.pop("function", {})
-        return {"id": self.id, "type": "function", "function": function} | extra
+        kind = "custom" if extra.get("type") == "custom" else "function"
+        given = {} if self.arguments is None and kind == "function" else self.arguments
+        arguments = given if isinstance(given, str) else "" if given is None else json.dumps(given)
+        body = {"name": self.name, _ARGUMENTS[kind]: arguments} | extra.pop(kind, {})
+        return {"id": self.id, "type": kind, kind: body} | extra
+
+
+class MessageFields(TypedDict, total=False):
+    """What the constructors of `Message` take besides role and content."""
+
+    author: str | None
+    name: str | None
+    tool_call_id: str | None
+    tool_calls: list[ToolCall]
+    tokens: int | None
+    id: str | None
+    extra: dict[str, Any]
+    created_at: datetime | None
 
 
 class Message(Value):
@@ -145,21 +105,42 @@ class Message(Value):
     `author` is the agent that speaks, `name` the tool that answers. `content` is any JSON. `id` is the caller's own
     (a request id): the database keeps one message of an id. `seq` and `created_at` are given when it is stored
     (`created_at` is kept when set). `replayed` says that an append found the id there already and wrote nothing.
+    `Message.user("…")`, `.assistant`, `.tool` and `.system` make one of that role.
     """
 
     role: MessageRole
     content: Json = None
-    author: str | None = Field(default=None, exclude_if=_absent)
-    name: str | None = Field(default=None, exclude_if=_absent)
-    tool_call_id: str | None = Field(default=None, exclude_if=_absent)
-    tool_calls: list[ToolCall] = Field(default_factory=list, exclude_if=_absent)
+    author: str | None = Field(default=None, exclude_if=absent)
+    name: str | None = Field(default=None, exclude_if=absent)
+    tool_call_id: str | None = Field(default=None, exclude_if=absent)
+    tool_calls: list[ToolCall] = Field(default_factory=list, exclude_if=absent)
     tokens: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(default=None, exclude_if=lambda value: value is None)
-    id: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude_if=_absent)
-    extra: JsonObject = Field(default_factory=dict, exclude_if=_absent)
-    created_at: AwareDatetime | None = Field(default=None, exclude_if=_absent)
-    seq: int = Field(default=0, ge=0, exclude_if=_absent)
-    turn_no: int | None = Field(default=None, exclude_if=_absent)
+    id: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude_if=absent)
+    extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
+    created_at: AwareDatetime | None = Field(default=None, exclude_if=absent)
+    seq: int = Field(default=0, ge=0, exclude_if=absent)
+    turn_no: int | None = Field(default=None, exclude_if=absent)
     replayed: bool = Field(default=False, exclude=True, repr=False)
+
+    @classmethod
+    def user(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Make a message of a user."""
+        return cls(role=MessageRole.USER, content=content, **fields)
+
+    @classmethod
+    def assistant(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Make a message of a model, with the `tool_calls` it asks for if there are any."""
+        return cls(role=MessageRole.ASSISTANT, content=content, **fields)
+
+    @classmethod
+    def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Make a tool's answer to the call `tool_call_id`, or to `tool_calls` that carry their `output`."""
+        return cls(role=MessageRole.TOOL, content=content, **fields)
+
+    @classmethod
+    def system(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Make a message that instructs a model."""
+        return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
     @classmethod
     def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
@@ -177,30 +158,57 @@ class Message(Value):
         return cls(**known, extra=extra, **fields)
 
     def to_openai(self) -> dict[str, Any]:
-        """Write the message in OpenAI's nested form, with whatever `extra` kept of it."""
-        message: dict[str, Any] = {"role": self.role.value, "content": self.content}
-        if self.name is not None:
-            message["name"] = self.name
-        if self.tool_call_id is not None:
-            message["tool_call_id"] = self.tool_call_id
-        if self.tool_calls:
-            message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
-        return message | self.extra
+        """Write the message in OpenAI's nested form, with whatever `extra` kept of it.
+
+        The `output` of a tool's one call is the content, as text. ValueError where OpenAI has several messages for this
+        one, calls with their outputs or several outputs: `window.as_prompt([message])` writes them all.
+        """
+        answered = [call for call in self.tool_calls if call.answered]
+        if not answered:
+            return as_asked(self)
+        call = answered[0]
+        is_answer = self.role.canonical is MessageRole.TOOL and (self.tool_call_id or call.id) == call.id
+        if len(self.tool_calls) > 1 or not is_answer:
+            raise ValueError(
+                f"a message of role {self.role.value} with outputs in its tool calls is several messages for OpenAI: "
+                "window.as_prompt([message]) writes them"
+            )
+        answer = {"role": self.role.value, "content": as_text(call.output), "tool_call_id": call.id, "name": call.name}
+        return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
 
 
+def as_asked(message: Message) -> dict[str, Any]:
+    """Write a message in OpenAI's form with its calls as they were asked for, without their outputs."""
+    asked: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.name is not None:
+        asked["name"] = message.name
+    if message.tool_call_id is not None:
+        asked["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        asked["tool_calls"] = [call.to_openai() for call in message.tool_calls]
+    return asked | message.extra
+
+
+def as_text(output: Any) -> str:
+    """Write what a tool answered as the text that a model takes."""
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+_ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
 _OPENAI_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 
 
 def _call_from_openai(call: dict[str, Any]) -> ToolCall:
-    function = dict(call.get("function") or {})
-    known = {"name": function.pop("name", "")}
-    if "arguments" in function:
-        known["arguments"] = function.pop("arguments")
-    extra = {name: value for name, value in call.items() if name not in ("id", "type", "function")}
+    kind = "custom" if call.get("type") == "custom" else "function"
+    body = dict(call.get(kind) or {})
+    known = {"name": body.pop("name", "")}
+    if _ARGUMENTS[kind] in body:
+        known["arguments"] = body.pop(_ARGUMENTS[kind])
+    extra = {name: value for name, value in call.items() if name not in ("id", "type", kind)}
     if call.get("type", "function") != "function":
         extra["type"] = call["type"]
-    if function:
-        extra["function"] = function
+    if body:
+        extra[kind] = body
     return ToolCall(id=call.get("id") or "", **known, extra=extra)
 
 
@@ -254,11 +262,11 @@ class Turn(Value):
     id: str | None = None
     first_seq: int
     last_seq: int
-    replaced_upto: int | None = Field(default=None, exclude_if=_absent)
+    replaced_upto: int | None = Field(default=None, exclude_if=absent)
     usage: JsonObject = Field(default_factory=dict)
     metadata: JsonObject = Field(default_factory=dict)
     created_at: AwareDatetime
-    messages: list[Message] = Field(default_factory=list, exclude_if=_absent)
+    messages: list[Message] = Field(default_factory=list, exclude_if=absent)
     replayed: bool = Field(default=False, exclude=True, repr=False)
 
 
@@ -334,7 +342,7 @@ class ExpiryReport(Value):
     batches: int = 0
     seconds: float = 0.0
     dry_run: bool = False
-    oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=_absent)
+    oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
 
 
 def new_key(now: datetime) -> str:

@@ -7,13 +7,12 @@ since providers refuse a result without its call.
 from __future__ import annotations
 
 import copy
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store.model import Message, MessageRole, ToolCall, as_text
 
 Count = Callable[[Message], int]
 
@@ -167,7 +166,7 @@ def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
             name=message.name,
         )
     for call in outputs:
-        output = _text(call.output) if nested else call.output
+        output = as_text(call.output) if nested else call.output
         yield _entry(MessageRole.TOOL, output, tool_call_id=call.id, name=call.name)
 
 
@@ -178,10 +177,6 @@ def _entry(role: MessageRole, content: Any, **others: Any) -> dict[str, Any]:
 def _flat(call: ToolCall) -> dict[str, Any]:
     flat = {"id": call.id, "name": call.name}
     return flat | {"arguments": call.arguments} if "arguments" in call.model_fields_set else flat
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import shutil
@@ -38,6 +39,22 @@ def test_programs_run(number: int, tmp_path: Path, make_postgres: MakeDatabase) 
         [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
+    for number, program in enumerate(PROGRAMS):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
+    strictly = ["--strict", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", "--config-file=mypy.ini"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *strictly, "."],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))

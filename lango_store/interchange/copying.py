@@ -14,9 +14,9 @@ from pydantic import Field
 from lango_store import dialect
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.interchange import jsonl
-from lango_store.model import Value
 from lango_store.operations import transfer
 from lango_store.store import Store
+from lango_store.value import Value
 
 BATCH: Final = 100
 

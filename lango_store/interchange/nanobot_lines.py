@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lango_store.columns import encode_text
 from lango_store.errors import InvalidMessage
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store.model import Message, MessageRole, ToolCall, as_asked
 from lango_store.operations.batches import batch
 
 KEPT: Final = "_nanobot"
@@ -166,7 +166,7 @@ def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str
     if isinstance(kept.get("line"), str):
         found = json.loads(kept["line"])
         return found if isinstance(found, dict) else {}
-    line = message.to_openai()
+    line = as_asked(message)
     line["role"] = message.role.canonical.value
     line.pop(KEPT, None)
     if "timestamp" not in line and message.created_at is not None:
