@@ -247,6 +247,9 @@ def test_sessions_round_trip_through_fastapi(store: Store) -> None:
     assert "output" in schema["ToolCall"]["properties"]
 
 
+JSON = {"content-type": "application/json"}
+
+
 def deep(levels: int) -> Any:
     value: Any = "☀"
     for _ in range(levels):
@@ -269,7 +272,7 @@ def test_two_hundred_levels_round_trip_through_fastapi(store: Store) -> None:
     store.create("k", metadata={"x": deep(199)}, messages=[message(deep(200), tool_calls=[call])])
     new = message(deep(200), extra={"x": deep(199)})
     with TestClient(app) as client:
-        posted = client.post("/sessions/k/messages", content=new.model_dump_json(exclude={"seq", "created_at"}))
+        posted = client.post("/sessions/k/messages", content=new.model_dump_json(), headers=JSON)
         assert Message.model_validate_json(posted.text) == store.messages("k")[1]
         found = client.get("/sessions/k")
         assert Session.model_validate_json(found.text) == Session.model_validate(found.json()) == store.get("k")
