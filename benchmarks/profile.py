@@ -67,7 +67,7 @@ class Steps:
         for message in self._messages:
             new = batch([message])
             with self._access.once() as lent:
-                appends.append(lent, self._access.now(), "ours", new)
+                appends.append(lent, self._access.moment(lent), "ours", new)
 
     def verb(self) -> None:
         """Append as anybody would."""
@@ -77,7 +77,7 @@ class Steps:
     def _append(self, new: Batch) -> None:
         spoken, driver = dialect.of(self._store.engine), self._proxy.dbapi_connection
         started = spoken.start(driver, writes=True)
-        appends.append(self, self._access.now(), "ours", new)
+        appends.append(self, self._access.moment(self), "ours", new)
         spoken.finish(driver, started, failed=False)
 
 

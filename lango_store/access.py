@@ -16,10 +16,10 @@ from sqlalchemy import orm
 
 from lango_store import dialect
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
-from lango_store.dialect import Lent
+from lango_store.dialect import Lent, Moment
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, Unset
-from lango_store.operations import revision
+from lango_store.operations import revision, sessions
 from lango_store.pool import DatabaseFile
 from lango_store.statement import Observer
 from lango_store.tables import SCHEMA_REVISION
@@ -108,7 +108,7 @@ class Access:
         owned: bool,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
     ) -> None:
@@ -124,9 +124,18 @@ class Access:
 
     # Policy
 
-    def now(self) -> datetime:
-        """Tell the time by the store's clock."""
-        moment = self._clock()
+    def moment(self, connection: Lent) -> Moment:
+        """Tell the time for one statement: None where the database tells it, by one clock for all that connect."""
+        return None if self._clock is None and dialect.of(connection).tells_time else self.clock_time()
+
+    def now(self, connection: Lent) -> datetime:
+        """Tell the time for several statements, asking the database if it tells it."""
+        moment = self.moment(connection)
+        return sessions.server_time(connection) if moment is None else moment
+
+    def clock_time(self) -> datetime:
+        """Tell the time by the store's clock, or by this machine's if it was given none."""
+        moment = utc_now() if self._clock is None else self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock gave a time without a time zone: use datetime.now(UTC)")
         return moment.astimezone(UTC)

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store.access import Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.access import Clock, DefaultTTL, TokenCounter
 from lango_store.conversation import Conversation, Summarizer
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
@@ -84,7 +84,7 @@ class AsyncStore:
         *,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import takewhile
 from typing import Any, Final
 
 from lango_store import window
 from lango_store.access import Access
-from lango_store.dialect import Lent
+from lango_store.dialect import Lent, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
 from lango_store.operations import appends, compactions, forks, removals, sessions, turns
@@ -48,12 +48,12 @@ class Conversation:
     def get(self, *, expired: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
         with self._access.look() as connection:
-            return log.load(connection, self._moment(expired), self.key)
+            return log.load(connection, self._moment(connection, expired), self.key)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
         with self._access.look() as connection:
-            return sessions.info(connection, self._moment(expired), self.key)
+            return sessions.info(connection, self._moment(connection, expired), self.key)
 
     def update(
         self,
@@ -84,7 +84,7 @@ class Conversation:
             "last_consolidated": last_consolidated,
         }
         with self._access.write() as connection:
-            return sessions.update(connection, self._access.now(), self.key, fields, activity=activity)
+            return sessions.update(connection, self._access.now(connection), self.key, fields, activity=activity)
 
     # Messages
 
@@ -102,16 +102,16 @@ class Conversation:
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
         new = self._batch(messages)
-        now = self._access.now()
         if replace_after is not None:
             with self._access.write() as connection:
+                now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
         try:
             with self._access.once() as lent:
-                return appends.append(lent, now, self.key, new, after)
+                return appends.append(lent, self._access.moment(lent), self.key, new, after)
         except appends.IdIsThere:
             with self._access.write() as connection:
-                return appends.append_new_ids(connection, now, self.key, new, after)
+                return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -119,7 +119,7 @@ class Conversation:
             return self.get().messages
         chosen = Range(last=last).last or 0
         with self._access.look() as connection:
-            return log.tail(connection, self._access.now(), self.key, chosen).messages
+            return log.tail(connection, self._access.moment(connection), self.key, chosen).messages
 
     def all_messages(
         self, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
@@ -147,12 +147,14 @@ class Conversation:
         """
         chosen = Range(after, log.MAX_SEQ, limit, last)
         with self._access.look() as connection:
-            return log.salvaged(self.key, log.read_rows(connection, self._moment(expired), self.key, chosen))
+            return log.salvaged(
+                self.key, log.read_rows(connection, self._moment(connection, expired), self.key, chosen)
+            )
 
     def find_message(self, id: str) -> Message | None:
         """Look up a message by its `id`; None if there is none with it."""
         with self._access.look() as connection:
-            return log.find(connection, self._access.now(), self.key, id)
+            return log.find(connection, self._access.moment(connection), self.key, id)
 
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Look up the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
@@ -161,12 +163,12 @@ class Conversation:
         """
         wanted = None if role is None else MessageRole(role)
         with self._access.read() as connection:
-            return log.last_of(connection, self._access.now(), self.key, wanted)
+            return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     def pop_message(self) -> Message | None:
         """Take the last message of the window away and give it back; None if there is none."""
         with self._access.write() as connection:
-            return removals.pop(connection, self._access.now(), self.key)
+            return removals.pop(connection, self._access.now(connection), self.key)
 
     def truncate(self, *, after: int) -> int:
         """Drop the messages with a `seq` above `after` and the turns that began there, and tell how many messages.
@@ -176,7 +178,7 @@ class Conversation:
         `Conflict`, and nothing is changed. 0 drops everything.
         """
         with self._access.write() as connection:
-            return removals.truncate(connection, self._access.now(), self.key, after)
+            return removals.truncate(connection, self._access.now(connection), self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
         """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
@@ -184,7 +186,7 @@ class Conversation:
         Turns and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
         with self._access.write() as connection:
-            return removals.clear(connection, self._access.now(), self.key, keep_system=keep_system)
+            return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
 
     # Turns
 
@@ -205,30 +207,29 @@ class Conversation:
         cost and an id made of theirs. `after` as in `append_message`.
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
-        now = self._access.now()
         try:
             with self._access.once() as lent:
-                return turns.save(lent, now, self.key, new, turn, after)
+                return turns.save(lent, self._access.moment(lent), self.key, new, turn, after)
         except appends.IdIsThere:
             with self._access.write() as connection:
-                return turns.save_new(connection, now, self.key, new, turn, after)
+                return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
 
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
         with self._access.read() as connection:
-            sessions.row_of(connection, self._access.now(), self.key)
+            sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.read(connection, self.key)
 
     def find_turn(self, id: str) -> Turn | None:
         """Look up a turn by its `id`, without its messages; None if there is none with it."""
         with self._access.read() as connection:
-            sessions.row_of(connection, self._access.now(), self.key)
+            sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.find(connection, self.key, id)
 
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
         with self._access.read() as connection:
-            sessions.row_of(connection, self._access.now(), self.key)
+            sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.messages_of(connection, self.key, turn)
 
     def event_count(self) -> int:
@@ -238,7 +239,7 @@ class Conversation:
     def total_usage(self) -> dict[str, Any]:
         """Sum up what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
         with self._access.read() as connection:
-            sessions.row_of(connection, self._access.now(), self.key)
+            sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.total(turns.usages(connection, self.key))
 
     # Branches and summaries
@@ -259,9 +260,9 @@ class Conversation:
         """
         if upto is not None and before_user_message is not None:
             raise ValueError("fork up to where? Give upto or before_user_message")
-        now = self._access.now()
-        new = new_key(now) if key is None else key
+        new = new_key(self._access.clock_time()) if key is None else key
         with self._access.write() as connection:
+            now = self._access.now(connection)
             forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
         return Conversation(self._access, new)
 
@@ -284,19 +285,19 @@ class Conversation:
     def begin_compaction(self) -> Begun | None:
         """Read the window, the first half of `compact`; None if it is empty."""
         with self._access.look() as connection:
-            begun = compactions.begin(connection, self._access.now(), self.key)
+            begun = compactions.begin(connection, self._access.moment(connection), self.key)
         return begun if begun.session.messages else None
 
     def land_compaction(self, begun: Begun, summary: Summary, *, discard: bool = False) -> Compaction:
         """Put a summary in the place of the window that was begun with, the second half of `compact`."""
         new = self._batch([summary] if isinstance(summary, Message) else summary)
         with self._access.write() as connection:
-            return compactions.land(connection, self._access.now(), begun, new, discard=discard)
+            return compactions.land(connection, self._access.now(connection), begun, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
         with self._access.read() as connection:
-            return compactions.listed(connection, self._access.now(), self.key)
+            return compactions.listed(connection, self._access.moment(connection), self.key)
 
     # What a model sees
 
@@ -320,7 +321,7 @@ class Conversation:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
         with self._access.read() if several else self._access.look() as connection:
-            now, most = self._access.now(), log.MAX_SEQ
+            now, most = self._access.moment(connection), log.MAX_SEQ
             if from_consolidated:
                 info = sessions.info(connection, now, self.key)
                 most = info.message_count - info.last_consolidated
@@ -329,17 +330,17 @@ class Conversation:
 
     # Steps of more than one verb
 
-    def _moment(self, expired: bool) -> datetime:
-        return sessions.BEFORE_ANY_EXPIRY if expired else self._access.now()
+    def _moment(self, connection: Lent, expired: bool) -> Moment:
+        return sessions.BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         return batch([self._access.counted(message) for message in messages])
 
     def _read(self, chosen: Range) -> list[Message]:
         with self._access.look() as connection:
-            return log.read(connection, self._access.now(), self.key, chosen)
+            return log.read(connection, self._access.moment(connection), self.key, chosen)
 
-    def _tail(self, connection: Lent, now: datetime, last: int, most: int, max_tokens: int | None) -> Tail:
+    def _tail(self, connection: Lent, now: Moment, last: int, most: int, max_tokens: int | None) -> Tail:
         if max_tokens is None:
             return log.tail(connection, now, self.key, last, most=most)
         look = min(_FIRST_LOOK, last)

@@ -6,12 +6,13 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn, encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
@@ -20,6 +21,7 @@ from lango_store.tables import Base
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
+_CLOCKS_MAY_DIFFER: Final = 5.0
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 
 
@@ -67,6 +69,23 @@ class Lent(Protocol):
         """Return what SQLAlchemy calls so; of these, statements know the observer."""
 
 
+Moment = datetime | None
+"""A time that the caller or the store's clock gave; None is the database's own, at each statement."""
+
+
+class Now(sa.sql.functions.FunctionElement[datetime]):
+    """The time of a statement: the one that is bound, or the database's where that is NULL."""
+
+    name = "now"
+    type = TimeColumn()
+    inherit_cache = True
+
+
+@compiles(Now)
+def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
+    return _DIALECTS[compiler.dialect.name].current(compiler.process(element.clauses, **options))
+
+
 class Dialect:
     """What the operations may ask of a database."""
 
@@ -79,8 +98,15 @@ class Dialect:
     modifying_cte: bool
     """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
 
-    def time(self, moment: datetime) -> Any:
+    tells_time: bool
+    """Whether the database has a clock of its own, which decides unless the store was given one."""
+
+    def time(self, moment: Moment) -> Any:
         """Make an aware time what the driver takes."""
+        raise NotImplementedError
+
+    def current(self, given: str) -> str:
+        """Write the time of a statement in SQL: the one given, or the database's where that is NULL."""
         raise NotImplementedError
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -168,9 +194,13 @@ class SQLite(Dialect):
     drivers = ("pysqlite", "aiosqlite")
     purge_pause = 0.03  # who waits for the file asks again from time to time, and would hardly find it free otherwise
     modifying_cte = False
+    tells_time = False  # whoever opens the file is on its machine
 
-    def time(self, moment: datetime) -> str:
-        return encode_time_text(moment)
+    def time(self, moment: Moment) -> str | None:
+        return None if moment is None else encode_time_text(moment)
+
+    def current(self, given: str) -> str:
+        return given
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         digits = "[0-9][0-9]"
@@ -325,9 +355,14 @@ class PostgreSQL(Dialect):
     drivers = ("psycopg",)
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
+    tells_time = True  # clients are on many machines, whose clocks differ
 
-    def time(self, moment: datetime) -> datetime:
+    def time(self, moment: Moment) -> Moment:
         return moment
+
+    def current(self, given: str) -> str:
+        # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
+        return f"coalesce({given}, statement_timestamp())"
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         return sa.false()  # a timestamptz has no form
@@ -471,6 +506,13 @@ class PostgreSQL(Dialect):
             "synchronous_commit": "a crash can take the last appends",
             "autovacuum": "tables grow without end",
         }
+        server: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        ahead = (datetime.now(UTC) - server).total_seconds()
+        if abs(ahead) > _CLOCKS_MAY_DIFFER:
+            yield (
+                f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's",
+                "set both by NTP; the server's decides what has expired, unless a store was given a clock",
+            )
         for name, risk in wanted.items():
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
                 yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"

@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import upkeep
-from lango_store.access import Access, Clock, DefaultTTL, TokenCounter, utc_now
+from lango_store.access import Access, Clock, DefaultTTL, TokenCounter
 from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
+from lango_store.dialect import Moment
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
@@ -33,8 +34,9 @@ class Store:
     `Store(url)` owns its engine and closes it; `Store(engine)` borrows yours and leaves it open. Making a store
     connects to nothing: the first call looks at the schema, and brings it up to date if `migrate` says so.
     `default_ttl` is for new sessions: a timedelta, None for never, or a function of the key. `clock` gives aware
-    times. `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed
-    process none. `token_counter` counts the tokens of messages that carry no count. `on_statement` is called after each
+    times; without one PostgreSQL's clock decides, the same for all clients, and on SQLite this machine's.
+    `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed process
+    none. `token_counter` counts the tokens of messages that carry no count. `on_statement` is called after each
     statement with its text and how many seconds it took, in the thread that ran it. One store serves all threads.
 
     Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
@@ -47,7 +49,7 @@ class Store:
         *,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
@@ -116,14 +118,15 @@ class Store:
         """
         new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
         first = self._batch(messages)
-        now = self._access.now()
         if first.rows:
             with self._access.write() as connection:
-                made = self._insert(connection, now, new, first)
+                begun = self._access.now(connection)
+                made = self._insert(connection, begun, new, first)
                 if made is None:
-                    raise sessions.exists_error(connection, now, new.key)
+                    raise sessions.exists_error(connection, begun, new.key)
                 return made
         with self._access.once() as lent:
+            now = self._access.moment(lent)
             bare = sessions.insert(lent, now, new)
             if bare is None:
                 raise sessions.exists_error(lent, now, new.key)
@@ -157,7 +160,6 @@ class Store:
         """
         new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
         first = self._batch(messages)
-        now = self._access.now()
         try:
             return self.get(key)
         except SessionExpired:
@@ -166,6 +168,7 @@ class Store:
         except SessionNotFound:
             pass
         with self._access.write() as connection:
+            now = self._access.now(connection)
             if renew:
                 sessions.delete_expired(connection, now, key)
             return self._insert(connection, now, new, first) or log.load(connection, now, key)
@@ -191,7 +194,6 @@ class Store:
         """
         new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
         first = self._batch(messages)
-        now = self._access.now()
         handle = self._at(new.key)
         try:
             if key is not None:
@@ -203,6 +205,7 @@ class Store:
         except SessionNotFound:
             pass
         with self._access.write() as connection:
+            now = self._access.now(connection)
             if renew:
                 sessions.delete_expired(connection, now, new.key)
             if self._insert(connection, now, new, first) is None:
@@ -220,7 +223,7 @@ class Store:
     def exists(self, key: str) -> bool:
         """Tell whether there is a live session with this key."""
         with self._access.look() as connection:
-            return sessions.exists(connection, self._access.now(), key)
+            return sessions.exists(connection, self._access.moment(connection), key)
 
     def update(
         self,
@@ -260,7 +263,7 @@ class Store:
         lists and its idle time, unless this counts as `activity`.
         """
         with self._access.write() as connection:
-            return sessions.touch(connection, self._access.now(), key, ttl, activity=activity)
+            return sessions.touch(connection, self._access.now(connection), key, ttl, activity=activity)
 
     def delete(self, key: str) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none."""
@@ -368,7 +371,7 @@ class Store:
         """
         chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
         with self._access.look() as connection:
-            return lists.page(connection, self._access.now(), chosen, limit, cursor, order)
+            return lists.page(connection, self._access.moment(connection), chosen, limit, cursor, order)
 
     def iter_sessions(
         self,
@@ -406,12 +409,12 @@ class Store:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
         with self._access.look() as connection:
-            return lists.count(connection, self._access.now(), chosen)
+            return lists.count(connection, self._access.moment(connection), chosen)
 
     def stats(self) -> Stats:
         """Sum up the store: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
         with self._access.read() as connection:
-            return stats.summed_up(connection, self._access.now())
+            return stats.summed_up(connection, self._access.now(connection))
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
         """Look for what is wrong: schema, indexes, counters, summaries, orphans, unreadable values, settings.
@@ -444,7 +447,7 @@ class Store:
         purged; a batch is deleted only when it is on disk there. `on_batch` is called after each with the report so
         far. With `dry_run` nothing is purged; the report says what would be.
         """
-        moment = self._access.now() if now is None else aware(now)
+        moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
         return upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
 
@@ -463,7 +466,7 @@ class Store:
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError("delete which sessions? Give user_id, agent_id or key_prefix")
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        return upkeep.purge(self._access, policy, self._access.now(), batch_size).sessions
+        return upkeep.purge(self._access, policy, None, batch_size).sessions
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Bring a session back from an archive, without a TTL unless one is given; the archive keeps it too.
@@ -476,7 +479,7 @@ class Store:
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, *values: Any) -> New:
         names = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
-        key = new_key(self._access.now()) if key is None else key
+        key = new_key(self._access.clock_time()) if key is None else key
         return New(key, self._access.ttl(key, ttl), dict(zip(names, values, strict=True)))
 
     def _at(self, key: str) -> Conversation:
@@ -488,12 +491,12 @@ class Store:
     def _session_pages(self, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
         def read_page(after: str) -> list[SessionInfo]:
             with self._access.look() as connection:
-                return lists.walk(connection, self._access.now(), chosen, after, page_size)
+                return lists.walk(connection, self._access.moment(connection), chosen, after, page_size)
 
         return lists.pages(read_page, page_size)
 
     @staticmethod
-    def _insert(connection: sa.Connection, now: datetime, new: New, first: Batch) -> Session | None:
+    def _insert(connection: sa.Connection, now: Moment, new: New, first: Batch) -> Session | None:
         made = sessions.insert(connection, now, new)
         if made is None:
             return None

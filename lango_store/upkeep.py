@@ -21,7 +21,7 @@ from lango_store.operations.expiry import Policy
 def purge(
     access: Access,
     policy: Policy,
-    now: datetime,
+    now: datetime | None,
     batch_size: int,
     limit: int | None = None,
     archive: str | Path | None = None,
@@ -35,6 +35,9 @@ def purge(
         raise ValueError(f"limit={limit} is negative: give the most sessions to purge")
     started = perf_counter()
     report = ExpiryReport(dry_run=dry_run)
+    if now is None:
+        with access.look() as lent:
+            now = access.now(lent)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     if dry_run:
         with access.read() as connection:
@@ -72,8 +75,8 @@ def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None
     """Bring a session back from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-    now = access.now()
     with Archive(archive) as opened, access.write() as connection:
+        now = access.now(connection)
         opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
         return messages.load(connection, now, key)
 

@@ -24,6 +24,7 @@ from nanobot.session.manager import (
 )
 
 from lango_store import model
+from lango_store.dialect import Moment
 from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
 from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
 from lango_store.interchange import nanobot, takeoff
@@ -63,7 +64,7 @@ class LangoSessionStore:
         """Load a live session, None if there is none."""
         try:
             with self._access.read() as connection:
-                session, known = _loaded(connection, self._access.now(), key)
+                session, known = _loaded(connection, self._access.moment(connection), key)
         except SessionNotFound:
             return None
         self._memory.remember(session, known)
@@ -92,7 +93,7 @@ class LangoSessionStore:
         """Read a session as plain values, without the provider's private state."""
         try:
             with self._access.read() as connection:
-                session, _ = _loaded(connection, self._access.now(), key)
+                session, _ = _loaded(connection, self._access.moment(connection), key)
         except SessionNotFound:
             return None
         return {**_public(session), "messages": session.messages}
@@ -101,15 +102,15 @@ class LangoSessionStore:
         """Read what there is of a session besides its messages and the provider's private state."""
         try:
             with self._access.read() as connection:
-                return _public(_session(takeoff.draft(connection, self._access.now(), key)))
+                return _public(_session(takeoff.draft(connection, self._access.moment(connection), key)))
         except SessionNotFound:
             return None
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
         """Replace these keys of a session's metadata and nothing else; False if there is no session."""
-        now = self._access.now()
         try:
             with self._access.write() as connection:
+                now = self._access.now(connection)
                 sessions.lock(connection, now, key)
                 draft = takeoff.draft(connection, now, key)
                 session = _session(draft)
@@ -149,12 +150,12 @@ class LangoSessionStore:
 
     def _deep_preview(self, connection: sa.Connection, key: str) -> str:
         """Look further where the first user message has no words, or there is none."""
-        rows = messages.read_rows(connection, self._access.now(), key, Range(limit=_PREVIEWED))
+        rows = messages.read_rows(connection, self._access.moment(connection), key, Range(limit=_PREVIEWED))
         found = messages.salvaged(key, rows)
         return _preview(found, "user") or _preview(found, "assistant")
 
     def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
-        now, key = self._access.now(), session.key
+        now, key = self._access.now(connection), session.key
         try:
             found = sessions.lock(connection, now, key)
         except SessionNotFound:
@@ -208,7 +209,7 @@ def _adopted(connection: sa.Connection, now: datetime, session: Session, state: 
 # nanobot's session and ours
 
 
-def _loaded(connection: sa.Connection, now: datetime, key: str) -> tuple[Session, Known]:
+def _loaded(connection: sa.Connection, now: Moment, key: str) -> tuple[Session, Known]:
     incarnation, row = sessions.life_of(connection, now, key)
     info = sessions.valued(StoredInfo, row)
     found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]

@@ -117,7 +117,7 @@ class Drafts:
         for key in keys:
             try:
                 with store._access.read() as connection:
-                    path = write(takeoff.draft(connection, store._access.now(), key), to, replace=replace)
+                    path = write(takeoff.draft(connection, store._access.moment(connection), key), to, replace=replace)
                 yield Exported(key=key, path=str(path))
             except THE_SESSIONS_FAULT as error:
                 yield Exported(key=key, error=str(error))
@@ -127,7 +127,7 @@ def _bring_in(
     store: Store, connection: sa.Connection, draft: Draft, report: FileReport, rehearsed: set[str] | None
 ) -> None:
     access = store._access
-    now = access.now()
+    now = access.now(connection)
     if rehearsed is None:
         ttl = access.ttl(draft.key, UNSET)
         number = landing.land(connection, now, draft, ttl=ttl, counted=access.counted)

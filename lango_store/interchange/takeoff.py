@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store.columns import as_kept, decode_json, decode_time
+from lango_store.dialect import Moment
 from lango_store.errors import DamagedMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
@@ -22,7 +22,7 @@ PAGE: Final = 500
 _FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
 
 
-def draft(connection: sa.Connection, now: datetime, key: str) -> Draft:
+def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
     """Read a live session; its parts can be read as long as the connection shows the same moment."""
     info = sessions.info(connection, now, key)
     given = {name: getattr(info, name) for name in _FIELDS}
@@ -39,13 +39,13 @@ def draft(connection: sa.Connection, now: datetime, key: str) -> Draft:
     )
 
 
-def log(connection: sa.Connection, now: datetime, key: str) -> Iterator[Message]:
+def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
     """Read the messages of a session, a page of them in memory."""
     for page in messages.pages(lambda chosen: messages.read(connection, now, key, chosen), Range(), PAGE):
         yield from page
 
 
-def keys(connection: sa.Connection, now: datetime, chosen: Filter) -> Iterator[str]:
+def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:
     """Read the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
     page = lists.keys(connection, now, chosen, "", PAGE)
     while page:
@@ -66,7 +66,7 @@ def _json(key: str, field: str, text: str | None) -> Any:
         raise DamagedMessage(key, 0, field, str(error)) from None
 
 
-def _parts(connection: sa.Connection, now: datetime, key: str) -> Iterator[Part]:
+def _parts(connection: sa.Connection, now: Moment, key: str) -> Iterator[Part]:
     """Put turns and messages together again: a turn has what lies in its range, the rest belongs to none."""
     waiting = _Log(log(connection, now, key))
     for part, last_seq in _turns(connection, key):

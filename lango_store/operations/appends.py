@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store import dialect
-from lango_store.columns import TimeColumn, checked_key
-from lango_store.dialect import Dialect, Lent
+from lango_store.columns import TimeColumn, checked_key, decode_time
+from lango_store.dialect import Dialect, Lent, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions
@@ -44,10 +44,11 @@ class NewTurn:
 
 
 class Place(NamedTuple):
-    """Where messages were written: up to which seq, and in which turn if in one."""
+    """Where messages were written: up to which seq, when, as the database keeps it, and in which turn if in one."""
 
     last_seq: int
-    turn_no: int | None = None
+    updated_at: Any
+    last_turn_no: int | None = None
 
 
 def _number(name: str) -> sa.BindParameter[int]:
@@ -57,15 +58,15 @@ def _number(name: str) -> sa.BindParameter[int]:
 def _bump(spoken: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    added = _number("added")
+    added, slid = _number("added"), spoken.slid(NOW, SESSION.c.ttl_seconds)
     values: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + added,
         "token_count": SESSION.c.token_count + _number("tokens_added"),
         "updated_at": NOW,
-        "expires_at": spoken.slid(NOW, SESSION.c.ttl_seconds),
+        "expires_at": sa.case((slid > SESSION.c.expires_at, slid), else_=SESSION.c.expires_at),  # never back
     }
-    given = [SESSION.c.last_seq]
+    given: list[sa.Column[Any]] = [SESSION.c.last_seq, SESSION.c.updated_at]
     if turn:
         values["last_seq"] += _number("turn_skipped")
         values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
@@ -85,8 +86,9 @@ def _append_one(spoken: Dialect, *, compare: bool) -> sa.Executable:
     """Count and insert one message in one statement."""
     bumped = _bump(spoken, compare=compare, turn=False).cte("bumped")
     values = _insert_one(bumped.c.last_seq)
+    values["created_at"] = sa.func.coalesce(values["created_at"], bumped.c.updated_at)
     added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
-    return sa.select(bumped.c.last_seq).add_cte(added.cte("added"))
+    return sa.select(*bumped.c).add_cte(added.cte("added"))
 
 
 def _append_many(spoken: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
@@ -100,6 +102,7 @@ def _append_many(spoken: Dialect, *, compare: bool, turn: bool) -> sa.Executable
     given = sa.func.unnest(*arrays).table_valued(*GIVEN, with_ordinality="place").render_derived(name="given")
     columns = {"session_key": KEY, "seq": bumped.c.last_seq - _number("added") + given.c.place}
     columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in GIVEN}
+    columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
     if turn:
         columns["turn_no"] = bumped.c.last_turn_no
     chosen = sa.select(*columns.values()).select_from(bumped, given)
@@ -137,7 +140,7 @@ _insert_turn_statement = Statement(
 )
 
 
-def append(connection: Lent, now: datetime, key: str, new: Batch, after: int | None = None) -> list[Message]:
+def append(connection: Lent, now: Moment, key: str, new: Batch, after: int | None = None) -> list[Message]:
     """Add messages at the end of a live session, and give them back as stored.
 
     Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
@@ -166,7 +169,7 @@ def told_apart(connection: Lent) -> Iterator[None]:
 
 
 def append_new_ids(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, after: int | None = None
+    connection: sa.Connection, now: Moment, key: str, new: Batch, after: int | None = None
 ) -> list[Message]:
     """Add those messages whose ids are not there yet; the others are given back as stored. Needs a transaction."""
     sessions.lock(connection, now, key)
@@ -217,12 +220,12 @@ def _replayed(message: Message) -> Message:
 
 
 def write(
-    connection: Lent, now: datetime, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
+    connection: Lent, now: Moment, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
 ) -> tuple[list[Message], Place]:
     """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
     if not new.rows and turn is None:
         sessions.refuse(connection, now, key, after)
-        return [], Place(0)
+        return [], Place(0, now)
     spoken = dialect.of(connection)
     moment = spoken.time(now)
     rows = list(new.rows)
@@ -236,18 +239,19 @@ def write(
         tries -= 1
         sessions.refuse(connection, now, key, after, tries_left=tries)
     first = place.last_seq - len(rows) + 1
+    written_at = now or decode_time(place.updated_at)
     stored = [
         message.model_copy(
             update={
                 "seq": first + number,
-                "created_at": message.created_at or now,
-                "turn_no": place.turn_no,
+                "created_at": message.created_at or written_at,
+                "turn_no": place.last_turn_no,
                 "replayed": False,
             }
         )
         for number, message in enumerate(new.messages)
     ]
-    return stored, place
+    return stored, place._replace(updated_at=written_at)
 
 
 def _write(
@@ -275,10 +279,13 @@ def _write(
     for seq, row in enumerate(rows, place.last_seq - len(rows) + 1):
         row["key"] = key
         row["seq"] = seq
-        row["turn_no"] = place.turn_no
+        row["turn_no"] = place.last_turn_no
     _insert_statement.run_many(connection, rows)
     if turn:
-        _insert_turn_statement.run_many(connection, [{**values, **place._asdict()}])
+        _insert_turn_statement.run_many(
+            connection,
+            [values | {"last_seq": place.last_seq, "turn_no": place.last_turn_no}],  # type: ignore[operator]
+        )
     return place
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lango_store.dialect import Lent
+from lango_store.dialect import Lent, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Session, Turn
 from lango_store.operations import messages, removals, sessions, turns
@@ -34,7 +34,7 @@ class Begun:
         return self.incarnation, self.session.last_seq - self.session.message_count
 
 
-def begin(connection: Lent, now: datetime, key: str) -> Begun:
+def begin(connection: Lent, now: Moment, key: str) -> Begun:
     """Read the window of a live session."""
     incarnation, session = messages.load_life(connection, now, key)
     return Begun(session, incarnation)
@@ -100,7 +100,7 @@ def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
     return batch(anew)
 
 
-def listed(connection: sa.Connection, now: datetime, key: str) -> list[Compaction]:
+def listed(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:
     """Read the compactions of a live session, the first one first."""
     sessions.row_of(connection, now, key)
     summaries: dict[int | None, list[Message]] = {}

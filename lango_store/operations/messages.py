@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -19,7 +18,7 @@ from lango_store.columns import (
     decode_time,
     encode_id,
 )
-from lango_store.dialect import Dialect, Lent
+from lango_store.dialect import Dialect, Lent, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
@@ -91,7 +90,7 @@ _window = Statement(
 )
 
 
-def load(connection: Lent, now: datetime, key: str) -> Session:
+def load(connection: Lent, now: Moment, key: str) -> Session:
     """Load a live session and its window as they were at one moment, without a transaction."""
     return load_life(connection, now, key)[1]
 
@@ -110,7 +109,7 @@ _session_and_window = Statement(
 )
 
 
-def load_life(connection: Lent, now: datetime, key: str) -> tuple[int, Session]:
+def load_life(connection: Lent, now: Moment, key: str) -> tuple[int, Session]:
     """Load a live session and its window as `load` does, and which life of its key it is.
 
     An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
@@ -173,7 +172,7 @@ class Tail:
         )
 
 
-def tail(connection: Lent, now: datetime, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
+def tail(connection: Lent, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
     """Read the last messages of a live session's window, of them at most the `most` newest of the log.
 
     One statement, which reads no more than that; two where the summary stands among the newest.
@@ -222,12 +221,12 @@ class Range:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
 
 
-def read(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Message]:
+def read(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
     return decoded(key, read_rows(connection, now, key, chosen))
 
 
-def read_rows(connection: Lent, now: datetime, key: str, chosen: Range) -> list[Any]:
+def read_rows(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Any]:
     """Read rows of messages, not decoded yet."""
     statement = _forwards if chosen.last is None else _backwards
     bound = chosen.limit if chosen.last is None else chosen.last
@@ -269,7 +268,7 @@ _find = Statement(
 )
 
 
-def find(connection: Lent, now: datetime, key: str, message_id: str) -> Message | None:
+def find(connection: Lent, now: Moment, key: str, message_id: str) -> Message | None:
     """Look up a message of a live session by its id."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)
@@ -317,7 +316,7 @@ IN_SUMMARY: Final = sa.exists().where(
 """Whether a message belongs to a summary, of which nobody said a word."""
 
 
-def last_of(connection: sa.Connection, now: datetime, key: str, role: MessageRole | None) -> Message | None:
+def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
     """Look up the last message of a live session that somebody with this role said, summaries left out."""
     sessions.row_of(connection, now, key)
     said = [MESSAGE.c.session_key == key, ~IN_SUMMARY]

@@ -21,7 +21,7 @@ from lango_store.columns import (
     encode_json,
     encode_text,
 )
-from lango_store.dialect import Lent
+from lango_store.dialect import Lent, Moment
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -49,7 +49,7 @@ FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
 COLUMNS: Final = [SESSION.c[name] for name in FIELDS]
 
 KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
-NOW: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
+NOW: Final = dialect.Now(sa.bindparam("now", type_=TimeColumn(), required=True))
 _TTL: Final = SESSION.c.ttl_seconds
 LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
 BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
@@ -124,6 +124,14 @@ def decoded_typed(row: Sequence[Any]) -> SessionInfo:
 
 # One session
 
+_time = Statement(lambda _: sa.select(NOW))
+
+
+def server_time(connection: Lent) -> datetime:
+    """Ask a database that tells the time for it."""
+    return decode_time(_time.run(connection, {"now": None})[0][0])
+
+
 _one = Statement(lambda _: sa.select(sa.literal_column("1")))
 
 
@@ -143,12 +151,12 @@ LIFE: Final = [LIVE, SESSION.c.incarnation, *COLUMNS]
 _select = Statement(lambda _: sa.select(*LIFE).where(SESSION.c.key == KEY))
 
 
-def row_of(connection: Lent, now: datetime, key: str) -> dict[str, Any]:
+def row_of(connection: Lent, now: Moment, key: str) -> dict[str, Any]:
     """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
     return life_of(connection, now, key)[1]
 
 
-def life_of(connection: Lent, now: datetime, key: str) -> tuple[int, dict[str, Any]]:
+def life_of(connection: Lent, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
     """Look up a live session, and which life of its key it is."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
     return decoded_life(key, _select.run(connection, values))
@@ -165,12 +173,12 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
     return incarnation, value
 
 
-def info(connection: Lent, now: datetime, key: str) -> SessionInfo:
+def info(connection: Lent, now: Moment, key: str) -> SessionInfo:
     """Look up a live session without its messages."""
     return valued(SessionInfo, row_of(connection, now, key))
 
 
-def refuse(connection: Lent, now: datetime, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
+def refuse(connection: Lent, now: Moment, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
     """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
 
     `DatabaseUnavailable` after the last try: the database does not let the row be written.
@@ -194,7 +202,7 @@ def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
 _alive = Statement(lambda _: sa.select(LIVE).where(SESSION.c.key == KEY))
 
 
-def exists(connection: Lent, now: datetime, key: str) -> bool:
+def exists(connection: Lent, now: Moment, key: str) -> bool:
     """Tell whether a live session has this key."""
     rows = _alive.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
     return bool(rows) and bool(rows[0][0])
@@ -215,7 +223,7 @@ _lock = Statement(
 )
 
 
-def lock(connection: Lent, now: datetime, key: str) -> Locked:
+def lock(connection: Lent, now: Moment, key: str) -> Locked:
     """Keep other writers out of a live session until the transaction ends."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
     tries = TRIES
@@ -235,16 +243,22 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
 
 def _write_insert(spoken: dialect.Dialect) -> Any:
     names = (*FIELDS, "incarnation")
-    given = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
+    given: dict[str, Any] = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
+    expires_at = sa.func.coalesce(given["expires_at"], spoken.slid(NOW, given["ttl_seconds"]))
+    computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     return (
         spoken.insert(SESSION)
-        .values(given | {"last_turn_no": sa.literal_column("0")})
+        .values(given | computed)
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
-        .returning(SESSION.c.key)
+        .returning(SESSION.c.created_at, SESSION.c.expires_at)
     )
 
 
 _insert = Statement(_write_insert)
+
+
+_BLANK: Final[dict[str, Any]] = {name: None if SESSION.c[name].nullable else 0 for name in FIELDS}
+"""What a new session's row holds beside its key, its times and what its creator gives."""
 
 
 @dataclass(frozen=True)
@@ -256,28 +270,25 @@ class New:
     fields: Mapping[str, Any]
 
 
-def insert(connection: Lent, now: datetime, new: New) -> SessionInfo | None:
+def insert(connection: Lent, now: Moment, new: New) -> SessionInfo | None:
     """Make a session, or give None if its key is there already, live or expired."""
-    ttl_seconds = seconds(new.ttl)
     given = {name: value for name, value in new.fields.items() if value is not None}
-    value = SessionInfo(
-        key=checked_key(new.key),
-        created_at=now,
-        updated_at=now,
-        expires_at=None if new.ttl is None else now + new.ttl,
-        ttl_seconds=ttl_seconds,
-    )
-    row = dict(value) | dict.fromkeys((*_TEXTS, *_OBJECTS, "tools")) | encoded(given)
-    row["incarnation"] = new_incarnation()
-    time = dialect.of(connection).time
-    for name in _TIMES:
-        row[name] = None if row[name] is None else time(row[name])
-    if not _insert.run(connection, row):
+    ttl_seconds = seconds(new.ttl)
+    spoken = dialect.of(connection)
+    row = _BLANK | encoded(given)
+    row |= {"key": checked_key(new.key), "ttl_seconds": ttl_seconds, "incarnation": new_incarnation()}
+    row |= {"now": spoken.time(now), "expires_at": spoken.time(now + new.ttl) if now and new.ttl else None}
+    rows = _insert.run(connection, row)
+    if not rows:
         return None
+    created_at, expires_at = (None if time is None else decode_time(time) for time in rows[0])
+    value = SessionInfo(
+        key=new.key, created_at=created_at, updated_at=created_at, expires_at=expires_at, ttl_seconds=ttl_seconds
+    )
     return value.model_copy(update=given)
 
 
-def exists_error(connection: Lent, now: datetime, key: str) -> SessionExists:
+def exists_error(connection: Lent, now: Moment, key: str) -> SessionExists:
     """Make the error for a key that is taken, saying whether its session has expired."""
     return SessionExists(key, expired=not exists(connection, now, key))
 

@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 
 from lango_store.columns import as_kept, checked_key, decode_json, decode_time, encode_id, encode_json
-from lango_store.dialect import Lent
+from lango_store.dialect import Lent, Moment
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
@@ -41,7 +40,7 @@ def _encoded_object(value: Mapping[str, Any] | None, field: str) -> str | None:
 # Save
 
 
-def save(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+def save(connection: Lent, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
     """Add a turn at the end of a live session, in one statement where the database can.
 
     Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
@@ -59,7 +58,7 @@ def save(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, a
 
 
 def save_new(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None
+    connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
 ) -> Turn:
     """Add a turn unless it is there, by its own id or by those of all its messages. Needs a transaction."""
     sessions.lock(connection, now, key)
@@ -86,11 +85,11 @@ def _id_of(new: Batch) -> str:
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
 
-def write_turn(connection: Lent, now: datetime, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+def write_turn(connection: Lent, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
     """Write a turn at the end of a live session, whatever its ids."""
     stored, place = write(connection, now, key, new, after, turn)
     return Turn(
-        turn_no=place.turn_no,
+        turn_no=place.last_turn_no,
         kind=turn.kind,
         id=turn.id,
         first_seq=place.last_seq - len(stored) + 1,
@@ -98,12 +97,12 @@ def write_turn(connection: Lent, now: datetime, key: str, new: Batch, turn: NewT
         replaced_upto=turn.replaced_upto,
         usage={} if turn.usage is None else decode_json(turn.usage),
         metadata={} if turn.metadata is None else decode_json(turn.metadata),
-        created_at=now,
+        created_at=place.updated_at,
         messages=stored,
     )
 
 
-def _replayed(connection: sa.Connection, now: datetime, key: str, turn: Turn) -> Turn:
+def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
     stored = messages.read(connection, now, key, Range(after=turn.first_seq - 1, before=turn.last_seq + 1))
     return turn.model_copy(update={"messages": stored, "replayed": True})
 
