@@ -19,8 +19,16 @@ from sqlite_utils.db import NotFoundError
 
 from lango_store import dialect
 from lango_store.columns import decode_json, encode_time_text
-from lango_store.errors import DatabaseUnavailable, LangoStoreError, SessionExists, SessionNotFound
+from lango_store.errors import (
+    DatabaseUnavailable,
+    InvalidFile,
+    InvalidMessage,
+    LangoStoreError,
+    SessionExists,
+    SessionNotFound,
+)
 from lango_store.operations import transfer
+from lango_store.operations.incoming import Incoming
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 
 _TYPES: Final[dict[type, type]] = {int: int, float: float}
@@ -172,19 +180,21 @@ class Archive:
                 None if ttl is None else encode_time_text(datetime.fromtimestamp(now.timestamp() + ttl, now.tzinfo))
             )
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
-            transfer.write(connection, SESSION, [_row(SESSION, row | anew | self._last_turn_no(row))])
+            incoming = Incoming()
+            self._write(connection, incoming, SESSION, row | anew)
             for name, table in (("turns", TURN), ("messages", MESSAGE)):
-                rows = self._db[name].rows_where("session_id = ?", [row["id"]])
-                for each in rows:
-                    transfer.write(connection, table, [_row(table, {"session_key": key, **each})])
+                for each in self._db[name].rows_where("session_id = ?", [row["id"]]):
+                    self._write(connection, incoming, table, {"session_key": key, **each})
+            transfer.amend(connection, key, incoming.disagreeing())
 
-    def _last_turn_no(self, session: dict[str, Any]) -> dict[str, int]:
-        """Give what a session's row lacks that was kept before there was this column."""
-        if session.get("last_turn_no") is not None:
-            return {}
-        query = "SELECT coalesce(max(turn_no), 0) FROM turns WHERE session_id = ?"
-        (highest,) = self._connection.execute(query, [session["id"]]).fetchone()
-        return {"last_turn_no": highest}
+    def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, kept: dict[str, Any]) -> None:
+        try:
+            row = incoming.admit(table, _row(table, kept))
+        except InvalidMessage as error:
+            what = "the session" if table is SESSION else f"turn {kept['turn_no']}"
+            what = f"message {kept['seq']}" if table is MESSAGE else what
+            raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None
+        transfer.write(connection, table, [row])
 
     def close(self) -> None:
         """Close the file."""

@@ -108,7 +108,7 @@ def encode_json(value: Any, field: str) -> str:
 
 def _encode_surrogates(value: Any, field: str) -> str:
     try:
-        if _levels_within(value, MAX_LEVELS):
+        if levels_within(value, MAX_LEVELS):
             text = json.dumps(value, allow_nan=False, separators=(",", ":"))
             if json.loads(text) == value:
                 return text
@@ -118,7 +118,8 @@ def _encode_surrogates(value: Any, field: str) -> str:
     raise InvalidMessage(field, f"{type(value).__name__} {reason}; {_JSON_REMEDY}")
 
 
-def _levels_within(value: Any, limit: int) -> bool:
+def levels_within(value: Any, limit: int) -> bool:
+    """Tell whether lists and dicts lie in one another at most so many levels deep."""
     level = [value]
     for _ in range(limit):
         level = [

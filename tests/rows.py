@@ -81,7 +81,7 @@ def fill(store: Store) -> None:
             ttl_seconds=0.1 + 0.2,
             last_seq=2**53,
             message_count=len(ODD_TEXTS) + 1,
-            token_count=2**60,
+            token_count=sum(range(len(ODD_TEXTS))) + 2**52,
             turn_count=2,
             last_turn_no=7,
             summary_turn=7,
@@ -91,11 +91,30 @@ def fill(store: Store) -> None:
         turn_row("full" + texts, 1, id=texts, usage=' {"input_tokens" : 1}', metadata='{"a":"\\ud800"}', extra="[]"),
         turn_row("full" + texts, 7, kind="compaction", first_seq=4, last_seq=4, replaced_upto=3),
         *(
-            message_row("full" + texts, 2 * place + 1, content=text, tool_calls=f"[{text}]", extra=text, tokens=place)
+            message_row(
+                "full" + texts,
+                2 * place + 1,
+                content=text,
+                tool_calls=f'[{{"id":"c","name":"n", "arguments":{text}}}]',
+                extra=f'{{"odd" :{text}}}',
+                tokens=place,
+            )
             for place, text in enumerate(ODD_TEXTS)
         ),
-        message_row("full" + texts, 2**53, id=texts, turn_no=7, role="tool", author=texts, name="", tool_call_id="c"),
+        message_row(
+            "full" + texts,
+            2**53,
+            id=texts,
+            turn_no=7,
+            role="tool",
+            author=texts,
+            name="",
+            tool_call_id="c",
+            tokens=2**52,
+        ),
         session_row("empty"),
-        session_row("expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3),
+        session_row(
+            "expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1
+        ),
         message_row("expired", 3, content='"gone?"'),
     )

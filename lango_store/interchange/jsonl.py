@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -25,9 +26,11 @@ from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,
     InvalidKey,
+    InvalidMessage,
     SessionNotFound,
 )
 from lango_store.operations import transfer
+from lango_store.operations.incoming import FIRST, Incoming, columns
 from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
@@ -58,11 +61,28 @@ def first_line() -> str:
 
 def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
     """Write the lines of a session; the connection should see one moment. `SessionNotFound` if there is none."""
-    counted = Counted()
-    yield from row_lines(connection, key, counted)
+    counted, incoming = Counted(), Incoming()
+    for table, rows in pages(connection, key):
+        for row in rows:
+            with _told(row):  # what an import would refuse, is told of now
+                incoming.admit(table, row)
+            line = row_line(table, row)
+            counted.add(table, line)
+            yield line
     if not counted.sessions:
         raise SessionNotFound(key)
+    with _told({"key": key}):
+        incoming.check_counters()
     yield counted.closing()
+
+
+@contextmanager
+def _told(row: Row) -> Iterator[None]:
+    try:
+        yield
+    except InvalidMessage as error:
+        reason = str(error).removeprefix(f"{error.field}: ")
+        raise DamagedMessage(*transfer.identity(row), error.field, f"{reason}: see what `doctor` says") from None
 
 
 def last_line(sessions: int) -> str:
@@ -80,20 +100,12 @@ def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[
             yield MESSAGE, rows
 
 
-def row_lines(connection: sa.Connection, key: str, counted: Counted) -> Iterator[str]:
-    """Write the rows of a session as lines, and count them."""
+def digest(connection: sa.Connection, key: str, schema: str = SCHEMA_REVISION) -> str:
+    """Sum up a session: two are equal in every column that a schema of this revision has if their digests are."""
+    counted = Counted()
     for table, rows in pages(connection, key):
         for row in rows:
-            line = row_line(table, row)
-            counted.add(table, line)
-            yield line
-
-
-def digest(connection: sa.Connection, key: str) -> str:
-    """Sum up a session: two are equal in every column if their digests are."""
-    counted = Counted()
-    for _ in row_lines(connection, key, counted):
-        pass
+            counted.add(table, row_line(table, row, schema))
     return counted.digest
 
 
@@ -135,11 +147,11 @@ def _json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def row_line(table: sa.Table, row: Row) -> str:
-    """Write a row as one line, without its end."""
+def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
+    """Write a row as one line, without its end, as a schema of this revision has it."""
     members: list[str] = []
     quoted: list[str] = []
-    for column in transfer.COLUMNS[table.name]:
+    for column in columns(table, schema):
         name, value = column.name, row[column.name]
         if value is None or name == "session_key":
             continue
@@ -198,7 +210,9 @@ def load(
 
 def _load_session(connection: sa.Connection, session: Row, file: _File, rehearsed: set[str] | None) -> Outcome:
     key = _key(session, file)
-    free = _write(connection, SESSION, [session], file) if rehearsed is None else _would_be(connection, key, rehearsed)
+    incoming = Incoming()
+    row = file.admitted(incoming, SESSION, session)
+    free = _write(connection, SESSION, [row], file) if rehearsed is None else _would_be(connection, key, rehearsed)
     writing = free and rehearsed is None
     counted = Counted()
     counted.add(SESSION, file.line)
@@ -211,13 +225,17 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, rehearse
         if kind == "end":
             if _json_line({"end": value}) != counted.closing():
                 raise file.fault(f"session {key!r} is damaged: its counts or its digest are others")
-            return Outcome(key, _state(connection, key, free, counted), counted.messages)
+            lacking = file.checked(incoming)
+            if writing:
+                transfer.amend(connection, key, lacking)
+            return Outcome(key, _state(connection, key, free, counted, file.schema), counted.messages)
         if kind not in ("turn", "message"):
             break
         table = _TABLES[kind]
         counted.add(table, file.line)
+        row = file.admitted(incoming, table, value | {"session_key": key})
         if writing:
-            batch.append(value | {"session_key": key})
+            batch.append(row)
     raise file.fault(f"session {key!r} is cut off")
 
 
@@ -250,11 +268,11 @@ def _key(session: Row, file: _File) -> str:
 
 
 def _state(
-    connection: sa.Connection, key: str, free: bool, counted: Counted
+    connection: sa.Connection, key: str, free: bool, counted: Counted, schema: str
 ) -> Literal["imported", "already there", "collided"]:
     if free:
         return "imported"
-    return "already there" if digest(connection, key) == counted.digest else "collided"
+    return "already there" if digest(connection, key, schema) == counted.digest else "collided"
 
 
 class _File:
@@ -265,6 +283,7 @@ class _File:
         self._lines = iter(lines)
         self._number = 0
         self.line = ""
+        self.schema = SCHEMA_REVISION
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return self
@@ -275,7 +294,7 @@ class _File:
             self.line = next(self._lines).rstrip("\r\n")
             kind = self.line.partition(":")[0][2:-1]
             if kind in _TABLES:
-                return kind, read_row(_TABLES[kind], self.line)
+                return kind, read_row(_TABLES[kind], self.line, self.schema)
             ((kind, value),) = json.loads(self.line).items()
             return kind, value
         except (ValueError, AttributeError, RecursionError) as error:
@@ -295,6 +314,24 @@ class _File:
                 f"{SCHEMA_REVISION}: upgrade the package"
             )
 
+        if schema < FIRST:
+            raise self.fault(f"{schema!r} is no revision of a schema")
+        self.schema = schema
+
+    def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:
+        """Give a row of the line we are at, up to date; `InvalidFile` if no verb could read it."""
+        try:
+            return incoming.admit(table, row)
+        except InvalidMessage as error:
+            raise self.fault(str(error)) from None
+
+    def checked(self, incoming: Incoming) -> dict[str, Any]:
+        """Give what a session of an earlier schema lacks; `InvalidFile` if its counters contradict its rows."""
+        try:
+            return incoming.check_counters()
+        except InvalidMessage as error:
+            raise self.fault(str(error)) from None
+
     def finished(self) -> None:
         """Refuse lines after the last one."""
         try:
@@ -309,20 +346,20 @@ class _File:
         return InvalidFile(self._path, f"line {self._number}: {reason}; nothing of this file was imported")
 
 
-def read_row(table: sa.Table, line: str) -> Row:
-    """Read what `row_line` wrote; ValueError if the line is damaged."""
+def read_row(table: sa.Table, line: str, schema: str = SCHEMA_REVISION) -> Row:
+    """Read what `row_line` wrote, of a schema of this revision; ValueError if the line is damaged."""
     members, end = _members(line, line.index(":") + 1)
     quoted = json.loads("{" + line[end:].lstrip(","))  # `}`, or `,"quoted":[…]}`
-    columns = transfer.COLUMNS[table.name]
-    row: Row = dict.fromkeys(column.name for column in columns)
+    there = {column.name for column in columns(table, schema)}
+    row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name])
     for name, (value, text) in members.items():
-        if name not in row:
-            raise ValueError(f"{name!r} is no column that this release knows: upgrade the package")
+        if name not in there:
+            raise ValueError(f"{name!r} is no column that a {_KINDS[table.name]} of schema {schema} has")
         plain = not isinstance(table.c[name].type, JsonColumn) or name in quoted.get("quoted", ())
         row[name] = value if plain else text
-    missing = [c.name for c in columns if not c.nullable and row[c.name] is None and c.name != "session_key"]
-    if missing:
-        raise ValueError(f"{missing[0]!r} is missing")
+    missing = [c.name for c in columns(table, schema) if not c.nullable and row[c.name] is None]
+    if set(missing) - {"session_key"}:
+        raise ValueError(f"{missing[-1]!r} is missing")
     return row
 
 

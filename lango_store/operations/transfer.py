@@ -135,6 +135,12 @@ def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
     return bool(_claim.run(connection, _kept(connection, SESSION, row)))
 
 
+def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
+    """Set columns of a session that was just written."""
+    if values:
+        connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(dict(values)))
+
+
 def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
     kept = {column.name: row[column.name] for column in COLUMNS[table.name]}
     if table is SESSION:

@@ -81,7 +81,7 @@ def test_a_line_is_json_that_other_programs_read(source: Store) -> None:
 
 
 def test_json_that_cannot_stand_inside_a_line_is_quoted_and_said_to_be(source: Store) -> None:
-    put(source, session_row("k"), message_row("k", 1, content="[1,\n2]", extra='{"a":1}'))
+    put(source, session_row("k", last_seq=1, message_count=1), message_row("k", 1, content="[1,\n2]", extra='{"a":1}'))
     line = json.loads(exported(source)[2])
     assert line["message"]["content"] == "[1,\n2]"
     assert line["message"]["extra"] == {"a": 1}

@@ -1,0 +1,246 @@
+"""A digest says that a file is as it was written, not that a store wrote it: rows are checked before they land."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeDatabase
+from factories import message, messages
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lango_store import InvalidFile, SessionExpired, Store
+from lango_store.interchange import export, import_path, jsonl
+from lango_store.tables import SCHEMA_REVISION
+
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+BACKUP = (Path(__file__).parent.parent / "data" / "backups" / "0004.jsonl").read_text().splitlines()
+ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(('{"session"', '{"turn"', '{"message"'))]
+
+
+@pytest.fixture
+def target(make_database: MakeDatabase) -> Iterator[Store]:
+    with Store(make_database(), clock=lambda: NOW) as opened:
+        yield opened
+
+
+def sealed(lines: list[str]) -> list[str]:
+    """Give a file's lines with the counts and digests that they should have."""
+    done: list[str] = []
+    own: list[str] = []
+    for line in lines:
+        if line.startswith('{"end"'):
+            counts = {"turns": '{"turn"', "messages": '{"message"'}
+            end: dict[str, Any] = {name: sum(each.startswith(kind) for each in own) for name, kind in counts.items()}
+            end["sha256"] = hashlib.sha256("".join(each + "\n" for each in own).encode()).hexdigest()
+            done.append(json.dumps({"end": end}, separators=(",", ":")))
+            own = []
+        else:
+            own = [] if line.startswith('{"lango_store"') else [*own, line]
+            done.append(line)
+    return done
+
+
+def crafted(number: int, **fields: Any) -> list[str]:
+    """Give the backup with fields of one row changed, and right digests."""
+    ((kind, row),) = json.loads(BACKUP[number]).items()
+    changed = {name: value for name, value in (row | fields).items() if value is not Ellipsis}
+    line = json.dumps({kind: changed}, separators=(",", ":"))
+    return sealed([*BACKUP[:number], line, *BACKUP[number + 1 :]])
+
+
+def landed(store: Store, lines: list[str], path: Path) -> bool:
+    """Import a file; whether it landed. What is refused leaves nothing behind, and says on which line."""
+    path.write_text("\n".join(lines))
+    (report,) = import_path(store, path)
+    if report.error is not None:
+        assert "line " in report.error
+        assert store.count(expired=None) == 0
+        return False
+    return True
+
+
+def every_verb_works(store: Store) -> None:
+    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    store.stats()
+    store.list_sessions(expired=None)
+    for info in store.iter_sessions(expired=None):
+        try:
+            conversation = store.open(info.key)
+        except SessionExpired:
+            store.touch(info.key, ttl=None)
+            conversation = store.open(info.key)
+        assert len(conversation.all_messages()) == info.message_count == len(list(conversation.iter_messages()))
+        assert conversation.get().messages == conversation.messages()
+        conversation.history(last=2)
+        conversation.history(from_consolidated=True)
+        conversation.last_message()
+        assert len(conversation.turns()) == conversation.event_count()
+        conversation.total_usage()
+        conversation.compactions()
+        assert len(conversation.salvage()) == info.message_count
+        conversation.update(title="new")
+        assert conversation.append_message(message("next")).seq > info.last_seq
+        conversation.save_turn(messages(2), {"tokens": 1})
+        conversation.compact(lambda window: [message("summary")])
+        store.touch(info.key)
+    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+odd_values: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        ..., None, True, False, 0, 1, 2, 3, -1, 1.5, 1e300, math.inf, math.nan, 2**53, 2**62, 2**63 - 1, 2**63, 2**70,
+        "", "x", "5", "\0", "\ud800", "user", "compaction", "turn", "plain", "yesterday", "2026-11-21",
+        "2026-11-21T12:00:00", "2026-11-21T12:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
+        "y" * 600, [], {}, [1], {"a": 1}, {"a": {"b": [None]}}, [{}], [{"id": "c", "name": "n"}], [[[[]]]],
+        [{"id": 1, "name": None}], {"original_message_count": "x"}, {"discarded": 7},
+    ]
+)  # fmt: skip
+names_by_row = {number: sorted(next(iter(json.loads(BACKUP[number]).values()))) for number in ROWS}
+absent = ["turn_no", "summary_turn", "replaced_upto", "usage", "metadata", "tool_calls", "extra", "settings", "id"]
+places = st.sampled_from(ROWS).flatmap(
+    lambda number: st.tuples(st.just(number), st.sampled_from([*names_by_row[number], *absent]))
+)
+
+
+@given(place=places, value=odd_values)
+@example(place=(ROWS[0], "last_seq"), value="many")
+@example(place=(ROWS[0], "last_seq"), value=2**70)
+@example(place=(ROWS[0], "settings"), value=[1])
+@example(place=(ROWS[0], "created_at"), value="0001-01-01T00:00:00+14:00")
+def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
+    target: Store, tmp_path: Path, place: tuple[int, str], value: Any
+) -> None:
+    number, name = place
+    if landed(target, crafted(number, **{name: value}), tmp_path / "crafted.jsonl"):
+        every_verb_works(target)
+    for info in list(target.iter_sessions(expired=None)):
+        target.delete(info.key)
+
+
+@given(st.sampled_from(ROWS), st.sampled_from(["left out", "doubled"]))
+def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
+    target: Store, tmp_path: Path, number: int, what: str
+) -> None:
+    lines = [*BACKUP[:number], *([] if what == "left out" else [BACKUP[number]] * 2), *BACKUP[number + 1 :]]
+    if landed(target, sealed(lines), tmp_path / "crafted.jsonl"):
+        every_verb_works(target)
+    for info in list(target.iter_sessions(expired=None)):
+        target.delete(info.key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("session", {"last_seq": "x"}, "last_seq"),
+        ("session", {"settings": [1]}, "settings"),
+        ("session", {"expires_at": "yesterday"}, "expires_at"),
+        ("session", {"message_count": 7}, "message_count"),
+        ("message", {"role": "nobody"}, "role"),
+        ("message", {"tool_calls": [{"id": 1}]}, "tool_calls"),
+        ("turn", {"kind": "song"}, "kind"),
+        ("turn", {"usage": [1]}, "usage"),
+    ],
+)
+def test_a_refused_row_is_named_by_line_and_field(
+    target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
+) -> None:
+    number = next(number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"'))
+    path = tmp_path / "crafted.jsonl"
+    path.write_text("\n".join(crafted(number, **fields)))
+    for dry_run in (True, False):
+        (report,) = import_path(target, path, dry_run=dry_run)
+        assert f"{said}" in str(report.error)
+        assert "nothing of this file was imported" in str(report.error)
+    assert target.count(expired=None) == 0
+
+
+def test_an_unchanged_backup_lands(target: Store, tmp_path: Path) -> None:
+    assert sealed(BACKUP) == BACKUP
+    assert landed(target, BACKUP, tmp_path / "backup.jsonl")
+    every_verb_works(target)
+
+
+@pytest.mark.parametrize("schema", ["", "0000", "zero"])
+def test_a_file_of_a_schema_that_never_was_is_refused(target: Store, tmp_path: Path, schema: str) -> None:
+    lines = [json.dumps({"lango_store": 1, "schema": schema}, separators=(",", ":")), *BACKUP[1:]]
+    path = tmp_path / "backup.jsonl"
+    path.write_text("\n".join(lines))
+    (report,) = import_path(target, path)
+    assert report.error is not None
+    assert target.count(expired=None) == 0
+
+
+def test_a_session_that_no_import_would_take_is_told_of_and_left_out_of_a_backup(
+    make_database: MakeDatabase, target: Store, tmp_path: Path
+) -> None:
+    with Store(make_database()) as source:
+        for key in ("sound", "tools", "counted"):
+            source.create(key, messages=messages(2))
+        with source.engine.begin() as connection:
+            damage = "UPDATE lango_message SET tool_calls = '[1]' WHERE session_key = 'tools' AND seq = 2"
+            connection.exec_driver_sql(damage)
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = 9 WHERE key = 'counted'")
+        done = {each.key: each.error for each in export(source, tmp_path / "out", "jsonl", everything=True)}
+    assert done["sound"] is None
+    assert "message 2 of session 'tools'" in str(done["tools"])
+    assert "message_count: is 9, and the rows of the session say 2" in str(done["counted"])
+    (report,) = import_path(target, tmp_path / "out")
+    assert report.keys == ["sound"]
+
+
+CHANGES = [
+    ("sessions", "settings", "[1]"),
+    ("sessions", "created_at", "yesterday"),
+    ("sessions", "title", b"\xff"),
+    ("turns", "usage", "[]"),
+    ("messages", "role", "nobody"),
+    ("messages", "seq", "x"),
+    ("messages", "content", "{"),
+    ("messages", "tool_calls", "[1]"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value"), CHANGES)
+def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
+    target: Store, tmp_path: Path, table: str, column: str, value: Any
+) -> None:
+    cold = tmp_path / "cold.db"
+    cold.write_bytes((Path(__file__).parent.parent / "data" / "backups" / "0004.db").read_bytes())
+    with sqlite3.connect(cold) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = (SELECT max(rowid) FROM {table})", [value])
+    connection.close()
+    with pytest.raises(InvalidFile, match=f"{column}.*nothing was restored"):
+        target.restore(cold, "turns")
+    assert target.count(expired=None) == 0
+
+
+def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    cold.write_bytes((Path(__file__).parent.parent / "data" / "backups" / "0004.db").read_bytes())
+    with sqlite3.connect(cold) as connection:
+        connection.execute("UPDATE sessions SET message_count = 99, last_seq = 0, summary_turn = NULL, turn_count = 0")
+    connection.close()
+    target.restore(cold, "turns")
+    every_verb_works(target)
+
+
+def test_what_a_store_holds_of_the_widest_values_is_no_fault(target: Store) -> None:
+    deep: Any = "end"
+    for _ in range(199):
+        deep = [deep]
+    target.create("k", metadata={"deep": deep[0]}, messages=[message(deep, extra={"deep": deep[0]})])
+    with target._access.read() as connection:
+        lines = [jsonl.first_line(), *jsonl.session_lines(connection, "k"), jsonl.last_line(1)]
+    target.delete("k")
+    with target._access.write() as writing:
+        assert [each.state for each in jsonl.load(writing, "backup", lines)] == ["imported"]
+    assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

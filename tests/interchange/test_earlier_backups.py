@@ -1,0 +1,116 @@
+"""Backups and archives outlive releases: what any of them wrote comes back, into the schema of today."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from conftest import MakeDatabase
+from factories import message
+
+from lango_store import Session, Store
+from lango_store.columns import JsonColumn
+from lango_store.interchange import export, import_path
+from lango_store.operations import incoming, transfer
+from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+
+BACKUPS = Path(__file__).parent.parent / "data" / "backups"
+REVISIONS = sorted(
+    path.name[:4] for path in (Path(__file__).parent.parent.parent / "migrations/versions").glob("0*.py")
+)
+FILES = sorted(path.stem for path in BACKUPS.glob("*.jsonl"))
+ARCHIVES = sorted(path.stem for path in BACKUPS.glob("*.db"))
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def target(make_database: MakeDatabase) -> Iterator[Store]:
+    with Store(make_database(), clock=lambda: NOW) as opened:
+        yield opened
+
+
+def sound(store: Store) -> bool:
+    return [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+def test_there_is_a_backup_of_every_earlier_revision() -> None:
+    assert set(REVISIONS[:-1]) <= set(FILES) <= set(REVISIONS)
+    assert "0002" in ARCHIVES  # the first that could archive
+
+
+@pytest.mark.parametrize("revision", FILES)
+def test_a_backup_of_any_revision_comes_back(target: Store, revision: str) -> None:
+    (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
+    assert report.error is None
+    assert set(report.keys) == {"plain", "expiring"} | ({"turns"} if revision > "0001" else set())
+    plain = target.get("plain")
+    assert (plain.user_id, plain.title, plain.settings, plain.metadata) == (
+        "ann",
+        "Oslo",
+        {"thinking": "high"},
+        {"é": [1, 2.5]},
+    )
+    assert [m.content for m in plain.messages] == ["Weather in Oslo?", None]
+    assert plain.messages[1].tool_calls[0].output == {"celsius": -3}
+    assert target.info("expiring").ttl_seconds == 3600
+    if revision > "0001":
+        _turns_are_back(target, revision)
+    assert sound(target)
+
+
+def _turns_are_back(target: Store, revision: str) -> None:
+    conversation = target.open("turns")
+    assert [m.content for m in conversation.messages()] == ["We said 2 things."]
+    assert conversation.total_usage() == {"input_tokens": 10}
+    given_out = 2 if revision == "0002" else 3  # a third turn was made and taken away
+    assert conversation.save_turn([message("next")]).turn_no == given_out + 1
+
+
+@pytest.mark.parametrize("revision", FILES)
+def test_a_second_import_of_an_earlier_backup_finds_everything_there(target: Store, revision: str) -> None:
+    (first,) = import_path(target, BACKUPS / f"{revision}.jsonl")
+    (again,) = import_path(target, BACKUPS / f"{revision}.jsonl")
+    assert (again.keys, again.collided, sorted(again.already_there)) == ([], [], sorted(first.keys))
+    target.append_message("plain", message())
+    (later,) = import_path(target, BACKUPS / f"{revision}.jsonl")
+    assert later.collided == ["plain"]
+
+
+@pytest.mark.parametrize("revision", FILES)
+def test_an_earlier_backup_goes_out_as_one_of_today(target: Store, revision: str, tmp_path: Path) -> None:
+    import_path(target, BACKUPS / f"{revision}.jsonl")
+    export(target, tmp_path, "jsonl", everything=True)
+    today = (tmp_path / "lango_store.jsonl").read_text().splitlines()
+    rows = [line for line in today if not line.startswith(('{"end"', '{"lango_store"'))]
+    for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
+        if not line.startswith('{"end"'):
+            assert line in rows or line in [re.sub(r'"last_turn_no":\d+,', "", row) for row in rows]
+
+
+@pytest.mark.parametrize("revision", ARCHIVES)
+def test_a_session_of_an_archive_of_any_revision_comes_back(target: Store, revision: str, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    shutil.copy(BACKUPS / f"{revision}.db", cold)
+    restored: Session = target.restore(cold, "expiring")
+    assert [m.content for m in restored.messages] == ["message 0", "message 1", "message 2"]
+    target.restore(cold, "turns")
+    _turns_are_back(target, revision)
+    assert sound(target)
+
+
+@pytest.mark.parametrize("revision", FILES)
+def test_the_columns_of_a_revision_are_those_that_its_backup_has(revision: str) -> None:
+    tables = {"session": SESSION, "turn": TURN, "message": MESSAGE}
+    for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
+        ((kind, row),) = json.loads(line).items()
+        if kind in tables:
+            names = {column.name for column in incoming.columns(tables[kind], revision)}
+            needed = {c.name for c in incoming.columns(tables[kind], revision) if not c.nullable} - {"session_key"}
+            assert needed <= row.keys() <= names
+    assert incoming.columns(SESSION, REVISIONS[-1]) == transfer.COLUMNS[SESSION.name]
+    assert any(isinstance(column.type, JsonColumn) for column in incoming.columns(MESSAGE, revision))
