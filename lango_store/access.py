@@ -82,7 +82,7 @@ class SchemaGate:
         self._refuse_unfit(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
-            raise SchemaOutOfDate(found, SCHEMA_REVISION)
+            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect.of(connection).schema(connection))
         if found > SCHEMA_REVISION:
             logger.warning(
                 "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
@@ -23,6 +25,7 @@ _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
+_CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
 
 _READ_COMMITTED: Final = 2  # as psycopg numbers them
@@ -157,6 +160,16 @@ class Dialect:
         """Return the path of the file that the database is; None where it is in memory or a server's."""
         raise NotImplementedError
 
+    def schema(self, connection: sa.Connection) -> str | None:
+        """Tell in which schema tables are made, and ours are looked for; None where there are no schemas."""
+        raise NotImplementedError
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        """See that schema only, within a transaction: no table of ours that stands further down the search path."""
+        raise NotImplementedError
+        yield
+
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Tell how many bytes tables and their indexes take."""
         raise NotImplementedError
@@ -176,6 +189,12 @@ class Dialect:
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Run a migration in the caller's transaction, alone until that ends; what fails leaves nothing behind."""
         raise NotImplementedError
         yield
 
@@ -269,6 +288,13 @@ class SQLite(Dialect):
                 return path or None
         return None
 
+    def schema(self, connection: sa.Connection) -> None:
+        return None
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        yield
+
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # What each table takes is told only by reading the whole file: this is the file, less its free pages.
         pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -313,15 +339,44 @@ class SQLite(Dialect):
         try:
             with self.transaction(connection):
                 yield
-                for table in _OURS:  # a host's tables are the host's affair
-                    if sa.inspect(connection).has_table(table):
-                        orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
-                        if orphans:
-                            raise LangoStoreError(
-                                f"the migration would leave rows without their session: {orphans[:3]}"
-                            )
+                self._refuse_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
+
+    @contextmanager
+    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # Inside a transaction foreign keys cannot be switched off: a revision that makes a table anew is refused then.
+        def guard(_: object, __: object, statement: str, *___: object) -> None:
+            if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and self._children_have_rows(connection):
+                raise LangoStoreError(
+                    "this revision makes lango_session anew, which with foreign keys on would delete its messages: "
+                    "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
+                )
+
+        self.begun(connection)
+        guarded = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
+        if guarded:
+            event.listen(connection, "before_cursor_execute", guard)
+        try:
+            with connection.begin_nested():
+                yield
+                self._refuse_orphans(connection)
+        finally:
+            if guarded:
+                event.remove(connection, "before_cursor_execute", guard)
+
+    @staticmethod
+    def _children_have_rows(connection: sa.Connection) -> bool:
+        there = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
+        return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
+
+    @staticmethod
+    def _refuse_orphans(connection: sa.Connection) -> None:
+        for table in _OURS:  # a host's tables are the host's affair
+            if sa.inspect(connection).has_table(table):
+                orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
+                if orphans:
+                    raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
 
     def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
@@ -454,6 +509,25 @@ class PostgreSQL(Dialect):
     def file(self, connection: sa.Connection) -> None:
         return None
 
+    def schema(self, connection: sa.Connection) -> str | None:
+        # A name without a schema is looked for along the whole search path: in a schema that has no tables of ours
+        # yet, those of another tenant further down would be found.
+        found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
+        return found
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        before = connection.exec_driver_sql("SHOW search_path").scalar()
+        if self.schema(connection) is None:
+            raise LangoStoreError(f"search_path is {before}, no such schema is there: CREATE SCHEMA, or correct it")
+        connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
+        yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
+        self._set_local(connection, "search_path", before)
+
+    @staticmethod
+    def _set_local(connection: sa.Connection, name: str, value: object) -> None:
+        connection.execute(sa.select(sa.func.set_config(name, str(value), True)))
+
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
@@ -486,11 +560,7 @@ class PostgreSQL(Dialect):
         # again, on a connection of its own that the migration's failure does not touch.
         engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as keeper:
-            deadline = time.monotonic() + _MIGRATION_PATIENCE
-            while not keeper.exec_driver_sql(f"SELECT pg_try_advisory_lock({_MIGRATION_LOCK})").scalar():
-                if time.monotonic() > deadline:
-                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
-                time.sleep(0.05)
+            self._wait_for_lock(keeper, "pg_try_advisory_lock")
             try:
                 with self.transaction(connection):
                     # A migration that waits for a table makes every append wait behind it.
@@ -498,6 +568,24 @@ class PostgreSQL(Dialect):
                     yield
             finally:
                 keeper.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK})")
+
+    @contextmanager
+    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # The lock has to last until the caller commits: before that, nobody else sees the tables.
+        self._wait_for_lock(connection, "pg_try_advisory_xact_lock")
+        before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
+        with connection.begin_nested():
+            self._set_local(connection, "lock_timeout", int(lock_timeout * 1000))
+            yield
+            self._set_local(connection, "lock_timeout", before)
+
+    @staticmethod
+    def _wait_for_lock(connection: sa.Connection, ask: str) -> None:
+        deadline = time.monotonic() + _MIGRATION_PATIENCE
+        while not connection.exec_driver_sql(f"SELECT {ask}({_MIGRATION_LOCK})").scalar():
+            if time.monotonic() > deadline:
+                raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+            time.sleep(0.05)
 
     def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

@@ -108,16 +108,21 @@ class DamagedMessage(LangoStoreError):
 
 
 class SchemaOutOfDate(LangoStoreError):
-    """The database lacks the tables of this release; `found` and `needed` are revisions."""
+    """The database lacks the tables of this release; `found` and `needed` are revisions.
 
-    def __init__(self, found: str | None, needed: str) -> None:
+    `schema` is where they were looked for: on PostgreSQL the first schema of the search path, on SQLite None.
+    """
+
+    def __init__(self, found: str | None, needed: str, schema: str | None = None) -> None:
         state = "has no lango_store tables" if found is None else f"is at revision {found}"
+        where = "the database" if schema is None else f"schema {schema!r} of the database"
         super().__init__(
-            f"the database {state}, this release needs revision {needed}: run `lango-store db upgrade`, "
+            f"{where} {state}, this release needs revision {needed}: run `lango-store db upgrade`, "
             "or open the store with Store(..., migrate=True)"
         )
         self.found = found
         self.needed = needed
+        self.schema = schema
 
 
 class DatabaseUnavailable(LangoStoreError):

@@ -1,7 +1,8 @@
 """Migrations as functions: what `alembic upgrade` and `lango-store db upgrade` do, for programs to call.
 
 The revisions stand in the package when it is installed, else beside the checkout. They have a version table of their
-own, touch our tables only, and run one upgrade at a time.
+own, touch our tables only, and run one upgrade at a time. Every function takes a URL, an engine or a connection; on a
+connection it works in the caller's transaction, inside the caller's own Alembic run too, and the caller commits.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.autogenerate.api import AutogenContext
 from alembic.config import Config
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
@@ -31,7 +32,10 @@ from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
-Database = str | sa.URL | sa.Engine
+Database = str | sa.URL | sa.Engine | sa.Connection
+
+Steps = Callable[[ScriptDirectory, Any], Iterable[Any]]
+"""What a run does: from the revisions there are, and those the database is at, to Alembic's steps."""
 
 LOCK_TIMEOUT: Final = 5.0
 """Seconds that a migration waits for a table on PostgreSQL."""
@@ -49,22 +53,23 @@ def upgrade(database: Database, revision: str = "head", *, lock_timeout: float =
 
     Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
     A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
+    On a connection of yours you commit; the next upgrade waits until then.
     """
     if revision == "head":
         found = current(database)
         if found is not None and found > SCHEMA_REVISION:
             return found
-    return _migrate(command.upgrade, database, revision, lock_timeout)
+    return _migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
 
 
 def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Take the schema back to a revision ("base" drops the tables), and tell the revision it is at then."""
-    return _migrate(command.downgrade, database, revision, lock_timeout)
+    return _migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
 
 
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Write down that the schema is at a revision, without running anything."""
-    return _migrate(command.stamp, database, revision, lock_timeout)
+    return _migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
 def current(database: Database) -> str | None:
@@ -89,10 +94,16 @@ def undone(database: Database, revision: str) -> list[str]:
 
 def rows(database: Database) -> dict[str, int]:
     """Count the rows of each of our tables that is there."""
-    with _connected(database) as connection:
+    with _connected(database) as connection, dialect.of(connection).confined(connection):
         there = [table for table in Base.metadata.sorted_tables if sa.inspect(connection).has_table(table.name)]
         count = sa.func.count()
         return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
+
+
+def namespace(database: Database) -> str | None:
+    """Tell which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
+    with _connected(database) as connection:
+        return dialect.of(connection).schema(connection)
 
 
 def check(database: Database) -> list[str]:
@@ -100,12 +111,15 @@ def check(database: Database) -> list[str]:
     with _connected(database) as connection:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:
+            schema = dialect.of(connection).schema(connection)
+            where = "the database" if schema is None else f"schema {schema!r} of the database"
             state = "has none of our tables" if found is None else f"is at revision {found}"
             remedy = (
                 "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
             )
-            return [f"the database {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
-        return [*_differences(connection), *_predicates(connection)]
+            return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
+        with dialect.of(connection).confined(connection):
+            return [*_differences(connection), *_predicates(connection)]
 
 
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
@@ -113,13 +127,16 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 
     With `start` (such as "base") the database is not asked.
     """
-    with _engine(database) as engine:
+    with _opened(database) as opened, _our_errors(opened):
         if start is None:
-            start = current(engine) or "base"
+            start = current(opened) or "base"
         output = io.StringIO()
-        config = _config(output=output, dialect=engine.dialect.name)
-        with _our_errors(engine):
-            command.upgrade(config, f"{start}:{revision}", sql=True)
+        options = {"as_sql": True, "literal_binds": True, "output_buffer": output, "starting_rev": start}
+        context = MigrationContext.configure(
+            dialect=opened.dialect,
+            opts=_runnable(lambda scripts, at: scripts._upgrade_revs(revision, at), options),
+        )
+        _run(context)
         return output.getvalue()
 
 
@@ -145,22 +162,16 @@ def head() -> str:
 
 
 def run(context: Any) -> None:
-    """Run what Alembic was asked for: on the connection given, else on the URL of `-x url=`, else of a variable."""
-    config: Config = context.config
+    """Run what Alembic's command line was asked for, on the URL of `-x url=`, else of a variable."""
     if context.is_offline_mode():
-        name = config.attributes.get("dialect") or create_engine(_url(context)).dialect.name
-        context.configure(dialect_name=name, literal_binds=True, **_OPTIONS)
+        context.configure(dialect_name=create_engine(_url(context)).dialect.name, literal_binds=True, **_OPTIONS)
         with context.begin_transaction():
             context.run_migrations()
         return
-    connection = config.attributes.get("connection")
-    if connection is not None:
-        _run_on(context, connection)
-        return
     with create_engine(_url(context), poolclass=sa.NullPool).connect() as connection:
-        if _command(config) in ("upgrade", "downgrade", "stamp"):
+        if _command(context.config) in ("upgrade", "downgrade", "stamp"):
             timeout = float(context.get_x_argument(as_dictionary=True).get("lock_timeout", LOCK_TIMEOUT))
-            with dialect.of(connection).migration(connection, timeout):
+            with _alone(connection, timeout):
                 _run_on(context, connection)
         else:
             _run_on(context, connection)
@@ -217,15 +228,44 @@ _OPTIONS: Final[dict[str, Any]] = {
 # How
 
 
-def _migrate(what: Callable[..., None], database: Database, revision: str, lock_timeout: float) -> str | None:
-    with _engine(database) as engine, _our_errors(engine):
-        with engine.connect() as connection, dialect.of(connection).migration(connection, lock_timeout):
-            what(_config(connection=connection), revision)
-        return current(engine)
+def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
+    with _opened(database) as opened, _our_errors(opened):
+        callers = isinstance(opened, sa.Connection)
+        lent = nullcontext(opened) if isinstance(opened, sa.Connection) else opened.connect()
+        with lent as connection, _alone(connection, lock_timeout, callers=callers):
+            _run(MigrationContext.configure(connection, opts=_runnable(steps)))
+        return current(opened)
 
 
-def _config(output: io.StringIO | None = None, **attributes: Any) -> Config:
-    config = Config(attributes=attributes, stdout=io.StringIO(), output_buffer=output)
+@contextmanager
+def _alone(connection: sa.Connection, lock_timeout: float, *, callers: bool = False) -> Iterator[None]:
+    database = dialect.of(connection)
+    if callers and not connection.in_transaction():
+        connection.begin()
+    alone = database.migration_within if callers else database.migration
+    with alone(connection, lock_timeout), database.confined(connection):
+        yield
+
+
+def _runnable(steps: Steps, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    scripts = ScriptDirectory.from_config(_config())
+    return {**_OPTIONS, **(options or {}), "script": scripts, "fn": lambda at, _: steps(scripts, at)}
+
+
+def _run(context: MigrationContext) -> None:
+    """Run revisions without `alembic.context` and `alembic.op`: there is one of each, and it may be a host's just now.
+
+    The modules of the revisions were loaded for this run only, so that its `op` can stand in them.
+    """
+    assert context.script is not None
+    for script in context.script.walk_revisions():
+        vars(script.module)["op"] = Operations(context)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def _config() -> Config:
+    config = Config(stdout=io.StringIO())
     config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
@@ -240,8 +280,8 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _engine(database: Database) -> Iterator[sa.Engine]:
-    if isinstance(database, sa.Engine):
+def _opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
+    if isinstance(database, sa.Engine | sa.Connection):
         yield database
         return
     engine = create_engine(database)
@@ -253,21 +293,20 @@ def _engine(database: Database) -> Iterator[sa.Engine]:
 
 @contextmanager
 def _connected(database: Database) -> Iterator[sa.Connection]:
-    with (
-        _engine(database) as engine,
-        _our_errors(engine),
-        engine.connect() as connection,
-        dialect.of(connection).snapshot(connection),
-    ):
-        yield connection
+    with _opened(database) as opened, _our_errors(opened):
+        if isinstance(opened, sa.Connection):
+            yield opened
+        else:
+            with opened.connect() as connection, dialect.of(connection).snapshot(connection):
+                yield connection
 
 
 @contextmanager
-def _our_errors(engine: sa.Engine) -> Iterator[None]:
+def _our_errors(opened: sa.Engine | sa.Connection) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise dialect.of(engine).ours(error.orig or error) from error
+        raise dialect.of(opened).ours(error.orig or error) from error
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 

@@ -1,4 +1,4 @@
-"""Alembic's environment: all of it is `lango_store.schema.run`, so that programs and both command lines do the same."""
+"""The environment of Alembic's own command line in a checkout; programs and `lango-store db` do without it."""
 
 from logging.config import fileConfig
 
@@ -6,7 +6,7 @@ from alembic import context
 
 from lango_store import schema
 
-if context.config.config_file_name is not None:  # Alembic's own command line, which says what it runs
+if context.config.config_file_name is not None:
     fileConfig(context.config.config_file_name, disable_existing_loggers=False)
 
 schema.run(context)

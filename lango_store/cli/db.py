@@ -58,11 +58,12 @@ def stamp(
 @app.command()
 def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Print the revision the database is at, and the one this release needs."""
-    found, needed = schema.current(database(url)), schema.head()
+    found, needed, namespace = schema.current(database(url)), schema.head(), schema.namespace(database(url))
     if as_json:
-        print(json.dumps({"revision": found, "needed": needed}))
+        print(json.dumps({"revision": found, "needed": needed, "schema": namespace}))
     else:
-        print(f"{_at(found)}, this release needs {needed}")
+        where = "" if namespace is None else f" in schema {namespace!r}"
+        print(f"{_at(found)}{where}, this release needs {needed}")
 
 
 @app.command()

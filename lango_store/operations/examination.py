@@ -29,7 +29,8 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
 
 def missing_tables(connection: sa.Connection) -> list[str]:
     """Name the tables that are not there."""
-    return [table.name for table in Base.metadata.sorted_tables if not sa.inspect(connection).has_table(table.name)]
+    schema, inspector = dialect.of(connection).schema(connection), sa.inspect(connection)
+    return [table.name for table in Base.metadata.sorted_tables if not inspector.has_table(table.name, schema=schema)]
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
@@ -151,8 +152,9 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
 def missing_indexes(connection: sa.Connection) -> list[str]:
     """Name the indexes that are not there."""
     missing: list[str] = []
+    schema = dialect.of(connection).schema(connection)
     for table in Base.metadata.sorted_tables:
-        there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
+        there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name, schema=schema)}
         missing += [str(index.name) for index in table.indexes if index.name not in there]
     return sorted(missing)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from lango_store import dialect
 from lango_store.tables import VERSION_TABLE
-
-_versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text))
 
 
 def found(connection: sa.Connection) -> str | None:
-    """Tell the database's revision, None if it has none."""
-    if not sa.inspect(connection).has_table(VERSION_TABLE):
+    """Tell the revision of the schema in which tables are made, None if it has none of ours."""
+    schema = dialect.of(connection).schema(connection)
+    if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
-    revision: str | None = connection.execute(sa.select(_versions.c.version_num)).scalar()
+    versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)
+    revision: str | None = connection.execute(sa.select(versions.c.version_num)).scalar()
     return revision
