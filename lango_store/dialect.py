@@ -353,7 +353,6 @@ class SQLite(Dialect):
                     "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
                 )
 
-        self.begun(connection)
         guarded = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
         if guarded:
             event.listen(connection, "before_cursor_execute", guard)

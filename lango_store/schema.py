@@ -240,8 +240,10 @@ def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | Non
 @contextmanager
 def _alone(connection: sa.Connection, lock_timeout: float, *, callers: bool = False) -> Iterator[None]:
     database = dialect.of(connection)
-    if callers and not connection.in_transaction():
-        connection.begin()
+    if callers:
+        if not connection.in_transaction():
+            connection.begin()
+        database.join(connection)
     alone = database.migration_within if callers else database.migration
     with alone(connection, lock_timeout), database.confined(connection):
         yield
