@@ -108,6 +108,26 @@ def test_a_list_goes_on_where_it_ended(url: str) -> None:
     assert "--cursor" in wrong.stderr
 
 
+def test_a_list_is_filtered_by_title_and_by_when_sessions_were_made(make_sqlite: MakeDatabase) -> None:
+    where = make_sqlite()
+    for n, title in enumerate(["Oslo in winter", "Bergen", "OSLO in summer"]):
+        made = NOW + timedelta(days=n)
+        with Store(where, clock=lambda made=made: made) as store:  # type: ignore[misc]
+            store.create(f"k{n}", title=title)
+    with Store(where, clock=lambda: NOW + timedelta(days=9)) as store:
+        store.append_message("k0", message())
+
+    def listed(*options: str) -> list[str]:
+        done = run("sessions", "list", "--json", *options, "--url", where)
+        return [json.loads(line)["key"] for line in done.stdout.splitlines()]
+
+    assert listed() == ["k0", "k2", "k1"]
+    assert listed("--order", "created") == ["k2", "k1", "k0"]
+    assert listed("--title", "oslo") == ["k0", "k2"]
+    assert listed("--created-since", "2026-11-22T12:00") == ["k2", "k1"]
+    assert listed("--created-before", "2026-11-23T12:00", "--order", "created") == ["k1", "k0"]
+
+
 @pytest.fixture
 def long(make_sqlite: MakeDatabase) -> str:
     url = make_sqlite()

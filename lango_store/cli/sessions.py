@@ -36,6 +36,7 @@ from lango_store.cli.terminal import (
 from lango_store.cli.text import on_one_line, printable, say
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
 from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
+from lango_store.operations.lists import Order
 from lango_store.store import Store
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
@@ -54,6 +55,16 @@ def list_(
     user: User = None,
     prefix: Prefix = None,
     since: Annotated[str | None, typer.Option(help="Updated since then: 2026-11-21, or 12h ago.")] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Sessions whose title holds this; A to Z count as a to z.", show_default=False)
+    ] = None,
+    created_since: Annotated[
+        str | None, typer.Option(help="Made since then: 2026-11-21, or 12h ago.", show_default=False)
+    ] = None,
+    created_before: Annotated[
+        str | None, typer.Option(help="Made before then: 2026-11-21, or 12h ago.", show_default=False)
+    ] = None,
+    order: Annotated[Order, typer.Option(help="Which come first: the last updated, or the last created.")] = "updated",
     expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     cursor: Annotated[
@@ -61,7 +72,7 @@ def list_(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """List sessions, the last updated first.
+    """List sessions, the last updated or created first.
 
     In a pipe: a line a session, no header; between tabs its key, title, agent, user, messages, tokens, when it was
     updated, and when it expires. Control characters are escaped with a backslash.
@@ -75,8 +86,12 @@ def list_(
                 agent_id=agent,
                 user_id=user,
                 key_prefix=prefix,
+                title=title,
                 updated_since=None if since is None else moment(since),
+                created_since=None if created_since is None else moment(created_since),
+                created_before=None if created_before is None else moment(created_before),
                 expired=expired,
+                order=order,
                 limit=min(500, left),
                 cursor=cursor,
             )
