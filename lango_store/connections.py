@@ -122,20 +122,20 @@ class Callers:
         self._on_statement = on_statement
 
     def single(self, *, writes: bool) -> AbstractContextManager[sa.Connection]:
-        """Lend the connection as it is."""
-        return self._lend(savepoint=False)
+        """Lend the connection, for one append with a savepoint where that takes several statements."""
+        return self._lend(_append_whole if writes else nullcontext)
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Lend the connection as it is: what it sees is the caller's choice."""
-        return self._lend(savepoint=False)
+        return self._lend(nullcontext)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, with a savepoint."""
         # A caller who catches our error and commits must not commit half of an operation.
-        return self._lend(savepoint=True)
+        return self._lend(sa.Connection.begin_nested)
 
     @contextmanager
-    def _lend(self, *, savepoint: bool) -> Iterator[sa.Connection]:
+    def _lend(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
         connection = self._connection()
         _refuse_translated(connection)
         with translated_errors(connection.engine):
@@ -148,8 +148,12 @@ class Callers:
                 raise DatabaseUnavailable(
                     f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
                 )
-            with _observed(connection, self._on_statement), connection.begin_nested() if savepoint else nullcontext():
+            with _observed(connection, self._on_statement), within(connection):
                 yield connection
+
+
+def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
+    return dialect.of(connection).append_whole(connection)
 
 
 class _Single:

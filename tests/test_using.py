@@ -14,7 +14,16 @@ from factories import message, messages
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from lango_store import Conflict, LangoStoreError, SchemaOutOfDate, SessionNotFound, Store, create_engine, schema
+from lango_store import (
+    Conflict,
+    Conversation,
+    LangoStoreError,
+    SchemaOutOfDate,
+    SessionNotFound,
+    Store,
+    create_engine,
+    schema,
+)
 
 HOST = sa.Table("host_order", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True))
 
@@ -208,3 +217,44 @@ def test_foreign_keys_are_asked_for_on_sqlite(tmp_path: Any, migrated_file: Any)
     with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
         Store(engine).count()
     engine.dispose()
+
+
+REFUSE_TOOLS = {
+    "sqlite": [
+        "CREATE TRIGGER refuse BEFORE INSERT ON lango_message WHEN NEW.role = 'tool' "
+        "BEGIN SELECT RAISE(ABORT, 'no tools here'); END"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no tools here''; END'",
+        "CREATE TRIGGER refuse BEFORE INSERT ON lango_message FOR EACH ROW WHEN (NEW.role = 'tool') "
+        "EXECUTE FUNCTION refuse()",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda c: c.append_message(message(role="tool")),
+        lambda c: c.append_messages([message(), message(role="tool")]),
+        lambda c: c.append_messages([message(id="a"), message(role="tool", id="b")]),
+        lambda c: c.save_turn([message(), message(role="tool")], {"tokens": 1}),
+        lambda c: c.save_turn([message(), message(role="tool")], id="t"),
+        lambda c: c.append_messages([message(role="tool")], replace_after=0),
+    ],
+)
+def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(
+    store: Store, host_engine: sa.Engine, append: Callable[[Conversation], object]
+) -> None:
+    store.create("k", messages=messages(2))
+    before = store.get("k")
+    with host_engine.begin() as connection:
+        for statement in REFUSE_TOOLS[connection.dialect.name]:
+            connection.exec_driver_sql(statement)
+    with host_engine.connect() as own:
+        own.execute(HOST.insert().values(number=1))
+        with pytest.raises(LangoStoreError, match="no tools here"):
+            append(store.using(own).open("k"))
+        own.commit()
+    assert store.get("k") == before
+    assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
