@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -49,6 +50,9 @@ class Archive:
         if not create and not Path(path).exists():
             raise DatabaseUnavailable(f"there is no archive {path}: see the path")
         with _our_errors(path):
+            if create and not Path(path).exists():
+                with suppress(OSError):  # SQLite's own error says more
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # its owner's alone to read
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
             self._connection.execute("PRAGMA synchronous = FULL")  # who purges relies on it
             self._db = Database(self._connection, execute_plugins=False)

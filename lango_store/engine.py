@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -62,6 +66,12 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
         options = _POOL | {"poolclass": QueuePool} | options
     engine = sa.create_engine(url, **options)
 
+    if not in_memory:
+
+        @event.listens_for(engine, "do_connect")
+        def connect(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> sqlite3.Connection:
+            return _connect(*names, **settings)
+
     @event.listens_for(engine, "connect")
     def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         driver.execute("PRAGMA foreign_keys = ON")
@@ -71,6 +81,34 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
     event.listen(engine, "begin", pool.begin_sqlite)
     return engine
+
+
+def database_file(url: sa.URL) -> Path | None:
+    """Give the file of a SQLite database, None for other databases and those in memory."""
+    if url.get_backend_name() != "sqlite" or _in_memory(url):
+        return None
+    name = url.database or ""
+    return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
+
+
+def _connect(name: str, **options: Any) -> sqlite3.Connection:
+    """Open a file; one that is new is its owner's alone to read, and so is what SQLite writes beside it.
+
+    Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
+    """
+    if not options.get("uri") and not Path(name).exists():
+        with suppress(OSError):  # SQLite's own error says more
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    driver: sqlite3.Connection = sqlite3.connect(name, **options)
+    try:
+        driver.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
+            return driver  # who uses it meets the error again
+        driver.close()
+        uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
+        driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
+    return driver
 
 
 def _ensure_wal(driver: sqlite3.Connection) -> None:

@@ -142,6 +142,8 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
             path = folder / f"store-{next(_numbers)}.db"
             if migrated:
                 shutil.copy(request.getfixturevalue("migrated_file"), path)
+            else:
+                path.touch()
             return f"sqlite:///{path}"
 
         yield make_file

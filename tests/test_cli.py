@@ -49,6 +49,7 @@ def test_where_the_url_comes_from(tmp_path: Path) -> None:
 
     for name in ("option", "ours", "hosts"):
         schema.upgrade(f"sqlite:///{tmp_path}/{name}.db", "0001" if name == "option" else "head")
+    (tmp_path / "none.db").touch()
     ours, hosts = f"sqlite:///{tmp_path}/ours.db", f"sqlite:///{tmp_path}/none.db"
     assert "0001," in current("--url", f"sqlite:///{tmp_path}/option.db", LANGO_STORE_URL=ours, DATABASE_URL=hosts)
     assert f"{SCHEMA_REVISION}," in current(LANGO_STORE_URL=ours, DATABASE_URL=hosts)

@@ -24,7 +24,7 @@ def upgrade(
     lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
 ) -> None:
     """Bring the schema up to a revision. Several at once are safe: one works, the others wait."""
-    print(_at(schema.upgrade(database(url), revision, lock_timeout=lock_timeout)))
+    print(_at(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
 
 @app.command()
@@ -52,7 +52,7 @@ def stamp(
     url: UrlOption = None,
 ) -> None:
     """Write down that the schema is at a revision, without running anything."""
-    print(_at(schema.stamp(database(url), revision)))
+    print(_at(schema.stamp(database(url, new=True), revision)))
 
 
 @app.command()
@@ -88,7 +88,7 @@ def sql(
     ] = None,
 ) -> None:
     """Print the SQL that an upgrade would run."""
-    print(schema.sql(database(url), revision, start=start), end="")
+    print(schema.sql(database(url, new=start is not None), revision, start=start), end="")
 
 
 def _at(revision: str | None) -> str:

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lango_store.cli.text import say
+from lango_store.engine import create_engine, database_file
+from lango_store.errors import DatabaseUnavailable
 from lango_store.schema import URL_VARIABLES, url_from_environment
 from lango_store.store import Store
 
@@ -33,12 +35,24 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def database(url: str | None) -> str:
-    """Give the URL a command works on; wrong usage if there is none."""
+def database(url: str | None, *, new: bool = False) -> str:
+    """Give the URL a command works on; wrong usage if there is none.
+
+    A file that is not there is an error, and is not made, unless it may be `new`.
+    """
     found = url or url_from_environment()
     if not found:
         raise typer.BadParameter(
             f"which database? Give --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
+        )
+    try:
+        engine = create_engine(found)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    file = database_file(engine.url)
+    if file is not None and not new and not file.exists():
+        raise DatabaseUnavailable(
+            f"there is no database {file}: see the path, or make it with `lango-store db upgrade`"
         )
     return found
 
