@@ -108,6 +108,17 @@ def test_a_fork_from_before_a_compaction_has_the_window_of_that_time(store: Stor
     assert [m.content for m in after.messages()] == ["summary", "meanwhile"]
 
 
+def test_a_fork_that_ends_inside_a_summary_has_the_part_of_it_that_was_asked_for(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+    source.compact(lambda window: [message("one"), message("two"), message("three")])
+    forked = source.fork("f", upto=8)
+    (compaction,) = forked.compactions()
+    assert [m.content for m in compaction.summary] == [m.content for m in forked.messages()] == ["one", "two"]
+    assert (forked.turns()[-1].first_seq, forked.turns()[-1].last_seq) == (7, 8)
+    assert [m.content for m in forked.messages_of(forked.turns()[-1])] == ["one", "two"]
+
+
 def test_a_missing_source_and_a_taken_target(store: Store) -> None:
     talk(store)
     source = store.open("k")

@@ -132,6 +132,14 @@ def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None
     assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
 
 
+def test_what_outlasts_a_turn_is_no_longer_of_it(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.save_turn([message("be kind", role="system"), message("hi")])
+    conversation.clear(keep_system=True)
+    assert [m.content for m in conversation.messages()] == ["be kind"]
+    assert conversation.messages_of(turn) == []
+
+
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
