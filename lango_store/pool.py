@@ -51,12 +51,16 @@ def is_listened_to(engine: sa.Engine) -> bool:
     A host sets there what its policies for rows look at: every statement then runs in a transaction that SQLAlchemy
     begins. Listeners are compared, not counted.
     """
-    told, pool_told = engine.dispatch, engine.pool.dispatch
-    return (
-        any(listener is not begin_sqlite for listener in told.begin)
-        or any(listener is not checked_out for listener in pool_told.checkout)
-        or any(True for _ in told.engine_connect)
-    )
+    told = engine.dispatch
+    if told.engine_connect:
+        return True
+    for listener in told.begin:
+        if listener is not begin_sqlite:
+            return True
+    for listener in engine.pool.dispatch.checkout:
+        if listener is not checked_out:
+            return True
+    return False
 
 
 def begin_sqlite(connection: sa.Connection) -> None:
@@ -95,19 +99,17 @@ def _is_alive(driver: Any, entry: ConnectionPoolEntry) -> bool:
     idle_since = entry.info.get("idle_since")
     if idle_since is None:
         return True
-    if driver.closed:
+    if driver.closed or _readable(driver.pgconn.socket):
         return False
-    import psycopg  # there already, since this is one of its connections
+    if time.monotonic() - idle_since > _IDLE_BEFORE_PING:
+        import psycopg  # there already, since this is one of its connections
 
-    try:
-        if _readable(driver.fileno()):
-            return False
-        if time.monotonic() - idle_since > _IDLE_BEFORE_PING:
+        try:
             was, driver.autocommit = driver.autocommit, True
             driver.execute("")
             driver.autocommit = was
-    except psycopg.Error:
-        return False
+        except psycopg.Error:
+            return False
     return True
 
 
