@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import takewhile
 from typing import Any, Final
@@ -106,12 +107,11 @@ class Conversation:
             with self._access.write() as connection:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
-        try:
-            with self._access.once() as lent:
+        if not (new.ids and self._access.in_callers_transaction):  # which a duplicate would end
+            with suppress(appends.IdIsThere), self._access.once() as lent:
                 return appends.append(lent, self._access.moment(lent), self.key, new, after)
-        except appends.IdIsThere:
-            with self._access.write() as connection:
-                return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
+        with self._access.write() as connection:
+            return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -207,12 +207,11 @@ class Conversation:
         cost and an id made of theirs. `after` as in `append_message`.
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
-        try:
-            with self._access.once() as lent:
+        if not ((new.ids or turn.id) and self._access.in_callers_transaction):  # which a duplicate would end
+            with suppress(appends.IdIsThere), self._access.once() as lent:
                 return turns.save(lent, self._access.moment(lent), self.key, new, turn, after)
-        except appends.IdIsThere:
-            with self._access.write() as connection:
-                return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
+        with self._access.write() as connection:
+            return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
 
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""

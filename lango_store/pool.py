@@ -57,10 +57,7 @@ def is_listened_to(engine: sa.Engine) -> bool:
     for listener in told.begin:
         if listener is not begin_sqlite:
             return True
-    for listener in engine.pool.dispatch.checkout:
-        if listener is not checked_out:
-            return True
-    return False
+    return any(listener is not checked_out for listener in engine.pool.dispatch.checkout)
 
 
 def begin_sqlite(connection: sa.Connection) -> None:

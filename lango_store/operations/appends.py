@@ -149,8 +149,6 @@ def append(connection: Lent, now: Moment, key: str, new: Batch, after: int | Non
     check_seq("after", after)
     if not new.ids:
         return write(connection, now, key, new, after)[0]
-    if isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
-        return append_new_ids(connection, now, key, new, after)
     if new.repeats:
         raise IdIsThere
     with told_apart(connection):
@@ -172,6 +170,8 @@ def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, after: int | None = None
 ) -> list[Message]:
     """Add those messages whose ids are not there yet; the others are given back as stored. Needs a transaction."""
+    checked_key(key)
+    check_seq("after", after)
     sessions.lock(connection, now, key)
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)

@@ -49,8 +49,6 @@ def save(connection: Lent, now: Moment, key: str, new: Batch, turn: NewTurn, aft
     check_seq("after", after)
     if not (new.ids or turn.id):
         return write_turn(connection, now, key, new, turn, after)
-    if isinstance(connection, sa.Connection):  # a caller's transaction, which a duplicate would end
-        return save_new(connection, now, key, new, turn, after)
     if new.repeats:
         raise IdIsThere
     with told_apart(connection):
@@ -61,6 +59,8 @@ def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
 ) -> Turn:
     """Add a turn unless it is there, by its own id or by those of all its messages. Needs a transaction."""
+    checked_key(key)
+    check_seq("after", after)
     sessions.lock(connection, now, key)
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
