@@ -102,7 +102,9 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
             remedy = "mend what stands above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
     indexes = {finding.subject for finding in found if finding.name == "missing index"}
-    for difference in schema.check(access.engine):
+    with access.read() as connection:
+        differences = schema.check(connection)
+    for difference in differences:
         if not any(index in difference for index in indexes):
             remedy = "compare with what `lango-store db sql --from base` prints"
             found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))

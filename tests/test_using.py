@@ -258,3 +258,20 @@ def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(
         own.commit()
     assert store.get("k") == before
     assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
+
+
+def test_what_looks_at_a_database_looks_at_the_callers(url: str, empty_url: str) -> None:
+    engine = create_engine(url)
+    Store(engine).create("k", messages=messages(2))
+    other = create_engine(empty_url)  # nothing of ours, and one connection that is taken
+    with other.connect(), engine.connect() as connection:
+        mine = Store(other).using(connection)
+        assert [finding for finding in mine.examine() if finding.name != "settings"] == []
+        assert mine.stats().messages == 2
+    memory = create_engine("sqlite://", pool_timeout=0.1)
+    with memory.connect() as taken, engine.connect() as connection:
+        taken.exec_driver_sql("SELECT 1")
+        found = Store(memory).using(connection).examine()
+        assert [finding for finding in found if finding.name != "settings"] == []
+    for each in (engine, other, memory):
+        each.dispose()
