@@ -136,10 +136,26 @@ def levels_within(value: Any, limit: int) -> bool:
 
 def decode_json(text: str) -> Any:
     """Read JSON text that `encode_json` made; ValueError if it is damaged."""
+    if not isinstance(text, str):
+        raise ValueError(f"is {_described(text)}, not text")
     try:
         return from_json(text)
     except ValueError:  # lone surrogates, or levels that one field's guard could not count
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("is nested too deeply") from None
+
+
+def _described(stored: object) -> str:
+    """Say what stands where a text should: SQLite's columns hold values of any type."""
+    if not isinstance(stored, bytes):
+        return type(stored).__name__
+    try:
+        stored.decode()
+        return "bytes"
+    except UnicodeDecodeError as error:
+        return f"no UTF-8 ({error.reason} at byte {error.start + 1})"
 
 
 # Times
@@ -151,9 +167,19 @@ def encode_time_text(moment: datetime) -> str:
 
 
 def decode_time(kept: datetime | str) -> datetime:
-    """Make what a database kept an aware UTC time."""
-    moment = datetime.fromisoformat(kept) if isinstance(kept, str) else kept
-    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    """Make what a database kept an aware UTC time; ValueError if it is none."""
+    if isinstance(kept, str):
+        moment = datetime.fromisoformat(kept)
+    elif isinstance(kept, datetime):
+        moment = kept
+    else:
+        raise ValueError(f"is {_described(kept)}, not a time")
+    if moment.tzinfo is UTC:
+        return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC") from None
 
 
 # Column types

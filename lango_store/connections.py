@@ -78,7 +78,11 @@ class Pooled:
             try:
                 if file is not None:
                     self.refuse_lost_wal(file, connection.connection)
-                with around(connection), _observed(connection, self._on_statement):
+                with (
+                    around(connection),
+                    _observed(connection, self._on_statement),
+                    self.dialect.bytes_for_bad_text(connection),
+                ):
                     yield connection
             except BaseException:
                 if getattr(connection.connection.dbapi_connection, "closed", False):
@@ -148,7 +152,11 @@ class Callers:
                 raise DatabaseUnavailable(
                     f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
                 )
-            with _observed(connection, self._on_statement), within(connection):
+            with (
+                _observed(connection, self._on_statement),
+                within(connection),
+                dialect.of(connection).bytes_for_bad_text(connection),
+            ):
                 yield connection
 
 
@@ -277,6 +285,10 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         raise dialect.of(engine).ours(driver_error) from error
     if isinstance(error, sa.exc.DBAPIError):
         raise dialect.of(engine).ours(error) from error
+    if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
+        raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
+    if isinstance(error, OverflowError):
+        raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
 
 def _refuse_translated(connection: sa.Connection | sa.Engine) -> None:

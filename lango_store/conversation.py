@@ -15,7 +15,7 @@ from lango_store.access import Access
 from lango_store.dialect import Lent, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
-from lango_store.operations import appends, compactions, forks, removals, sessions, turns
+from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.compactions import Begun
@@ -147,9 +147,7 @@ class Conversation:
         """
         chosen = Range(after, log.MAX_SEQ, limit, last)
         with self._access.look() as connection:
-            return log.salvaged(
-                self.key, log.read_rows(connection, self._moment(connection, expired), self.key, chosen)
-            )
+            return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
 
     def find_message(self, id: str) -> Message | None:
         """Look up a message by its `id`; None if there is none with it."""

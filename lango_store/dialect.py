@@ -190,6 +190,24 @@ class Dialect:
         """Whether a driver's error says that a unique value is there already."""
         raise NotImplementedError
 
+    def is_damage(self, error: BaseException) -> bool:
+        """Whether a driver's error says that stored bytes are damaged: other rows may still be read."""
+        raise NotImplementedError
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        """Whether a driver's error says that a stored text is none."""
+        raise NotImplementedError
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+        """Let a stored text that is none come as bytes meanwhile, so that who decodes it can say where it stands."""
+        raise NotImplementedError
+        yield
+
+    def storage_place(self, table: sa.Table) -> sa.ColumnElement[int] | None:
+        """Give the number that a table's rows are stored by, apart from any index; None where there is none."""
+        raise NotImplementedError
+
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
@@ -350,6 +368,27 @@ class SQLite(Dialect):
     def is_duplicate(self, error: BaseException) -> bool:
         codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
         return getattr(error, "sqlite_errorcode", None) in codes
+
+    def is_damage(self, error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", None)
+        damaged = code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR)
+        return damaged or self.is_undecodable(error)
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        # The driver says it without a code.
+        return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "driver_connection", connection.connection)
+        before, driver.text_factory = driver.text_factory, _text_or_bytes
+        try:
+            yield
+        finally:
+            driver.text_factory = before
+
+    def storage_place(self, table: sa.Table) -> sa.ColumnElement[int]:
+        return sa.literal_column(f"{table.name}.rowid", sa.BigInteger())
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
@@ -578,6 +617,19 @@ class PostgreSQL(Dialect):
     def is_duplicate(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) == "23505"
 
+    def is_damage(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) in ("XX001", "XX002")
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        return False  # the server checks the encoding of what comes in
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+        yield
+
+    def storage_place(self, table: sa.Table) -> None:
+        return None  # where a row lies is no number that could be counted through
+
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # An advisory lock that waits holds a snapshot, which deadlocks with CREATE INDEX CONCURRENTLY: ask and ask
@@ -652,6 +704,13 @@ def _set(driver: Any, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if getattr(driver, name) != value:
             setattr(driver, name, value)
+
+
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}

@@ -118,8 +118,14 @@ def check(database: Database) -> list[str]:
                 "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
-        with dialect.of(connection).confined(connection):
-            return [*_differences(connection), *_predicates(connection)]
+        try:
+            with dialect.of(connection).confined(connection):
+                return [*_differences(connection), *_predicates(connection)]
+        except sa.exc.DBAPIError:
+            raise
+        except (sa.exc.SQLAlchemyError, ValueError, LookupError, TypeError, AttributeError) as error:
+            # What a damaged file says of its tables is read by patterns, which fail in any words.
+            raise LangoStoreError(f"what the database says of its tables cannot be compared: {error}") from error
 
 
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:

@@ -33,6 +33,16 @@ class Statement:
     def run(self, connection: Lent, values: Mapping[str, Any]) -> list[Any]:
         """Execute a statement that returns rows with these values, and give them back."""
         compiled = self._for(connection)
+        try:
+            return self._rows(connection, compiled, values)
+        except Exception as error:
+            if not compiled.reads or not dialect.of(connection).is_undecodable(error):
+                raise
+        with dialect.of(connection).bytes_for_bad_text(connection):  # for the error that names the field
+            return self._rows(connection, compiled, values)
+
+    @staticmethod
+    def _rows(connection: Lent, compiled: _Compiled, values: Mapping[str, Any]) -> list[Any]:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
@@ -72,6 +82,7 @@ class _Compiled:
     def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect) -> None:
         compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
+        self.reads = isinstance(statement, sa.Select) and not statement._independent_ctes
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")

@@ -102,8 +102,11 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
             remedy = "mend what stands above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
     indexes = {finding.subject for finding in found if finding.name == "missing index"}
-    with access.read() as connection:
-        differences = schema.check(connection)
+    try:
+        with access.read() as connection:
+            differences = schema.check(connection)
+    except LangoStoreError as error:
+        differences = [str(error)]
     for difference in differences:
         if not any(index in difference for index in indexes):
             remedy = "compare with what `lango-store db sql --from base` prints"

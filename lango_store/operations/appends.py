@@ -238,6 +238,9 @@ def write(
     while (place := _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)) is None:
         tries -= 1
         sessions.refuse(connection, now, key, after, tries_left=tries)
+    for name, number in place._asdict().items():
+        if number is not None:
+            sessions.whole(key, name, number)
     first = place.last_seq - len(rows) + 1
     written_at = now or decode_time(place.updated_at)
     stored = [
@@ -274,8 +277,8 @@ def _write(
     found = _bump_statement[compare, turn].run(connection, values)
     if not found:
         return None
-    place = Place(*found[0])
     key = values["key"]
+    place = Place(sessions.whole(key, "last_seq", found[0][0]), *found[0][1:])
     for seq, row in enumerate(rows, place.last_seq - len(rows) + 1):
         row["key"] = key
         row["seq"] = seq

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept
-from lango_store.errors import DamagedMessage
-from lango_store.model import Finding, SessionInfo
-from lango_store.operations import messages, removals
+from lango_store.errors import DamagedMessage, SessionNotFound
+from lango_store.model import Finding
+from lango_store.operations import messages, removals, salvage, sessions
 from lango_store.operations.lists import aware
-from lango_store.operations.sessions import FIELDS, MESSAGE, SESSION, TURN, decoded, valued
+from lango_store.operations.sessions import COLUMNS, MESSAGE, SESSION, TURN
 from lango_store.tables import Base
 
 _PAGE = 1_000
@@ -46,13 +46,13 @@ def _indexes(connection: sa.Connection) -> Iterator[Finding]:
 
 def _counters(connection: sa.Connection) -> Iterator[Finding]:
     for key, detail in wrong_counters(connection):
-        yield Finding(name="wrong counters", subject=key, detail=detail, remedy="doctor --repair counts again")
+        yield Finding(name="wrong counters", subject=_shown(key), detail=detail, remedy="doctor --repair counts again")
 
 
 def _summaries(connection: sa.Connection) -> Iterator[Finding]:
     for key, detail in wrong_summaries(connection):
         remedy = "doctor --repair points at the last compaction there is"
-        yield Finding(name="wrong summary", subject=key, detail=detail, remedy=remedy)
+        yield Finding(name="wrong summary", subject=_shown(key), detail=detail, remedy=remedy)
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _times(connection: sa.Connection) -> Iterator[Finding]:
         for key_, number, example in connection.execute(query):
             yield Finding(
                 name="time in another form",
-                subject=key_,
+                subject=_shown(key_),
                 detail=f"session {key_!r}: {column} holds {number} in a form that does not sort, such as {example!r}",
                 remedy="doctor --repair writes those anew that name their zone; write the others by hand, such as "
                 "2026-11-21T12:00:00.123456+00:00",
@@ -79,26 +79,43 @@ def _times(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _sessions(connection: sa.Connection) -> Iterator[Finding]:
+    for error in _all_or_reachable(connection, _damaged_sessions, salvage.damaged_sessions):
+        remedy = "update the session with a new value, or delete it"
+        yield Finding(name="unreadable session", subject=error.key, detail=f"{error.field}: {error}", remedy=remedy)
+
+
+def _shown(key: Any) -> str:
+    return key if isinstance(key, str) else repr(key)
+
+
+def _all_or_reachable(
+    connection: sa.Connection,
+    all_: Callable[[sa.Connection], Iterator[DamagedMessage]],
+    reachable: Callable[[sa.Connection], Iterator[DamagedMessage]],
+) -> Iterator[DamagedMessage]:
+    """Look through all rows; where the database is so damaged that it cannot give them, through those it can."""
+    try:
+        found = list(all_(connection))
+    except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
+        if not dialect.of(connection).is_damage(getattr(error, "orig", None) or error):
+            raise
+        found = list(reachable(connection))
+    yield from found
+
+
+def _damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
     key = ""
-    columns = [as_kept(SESSION.c[name]) for name in FIELDS]
     while True:
-        query = sa.select(*columns).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
+        query = sa.select(*COLUMNS).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
         rows = connection.execute(query).all()
-        for row in rows:
-            try:
-                valued(SessionInfo, decoded(row))
-            except DamagedMessage as error:
-                remedy = "update the session with a new value, or delete it"
-                yield Finding(
-                    name="unreadable session", subject=row[0], detail=f"{error.field}: {error}", remedy=remedy
-                )
+        yield from sessions.damaged(rows)
         if len(rows) < _PAGE:
             return
         key = rows[-1][0]
 
 
 def _messages(connection: sa.Connection) -> Iterator[Finding]:
-    for error in _damaged(connection):
+    for error in _all_or_reachable(connection, _damaged_messages, salvage.damaged_messages):
         remedy = f"`lango-store sessions show` shows the rest; mend or delete seq {error.seq} of {error.key!r} by hand"
         yield Finding(name="unreadable message", subject=error.key, detail=str(error).split(";")[0], remedy=remedy)
 
@@ -172,6 +189,9 @@ class _Counter:
     def said(self) -> sa.Column[Any]:
         return SESSION.c[self.name]
 
+    def wrong(self, said: Any, there: Any) -> bool:
+        return type(said) is not int or isinstance(there, str | bytes) or bool(self.disagree(said, there))
+
 
 def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
     messages_there = _summed_up(
@@ -219,7 +239,7 @@ def wrong_counters(connection: sa.Connection) -> list[tuple[str, str]]:
         faults = [
             f"{each.name} is {said}, {each.words.format(there)}"
             for each, said, there in pairs
-            if each.disagree(said, there)
+            if each.wrong(said, there)
         ]
         found.append((key, f"session {key!r}: {'; '.join(faults)}"))
     return found
@@ -229,10 +249,14 @@ def _count_again(connection: sa.Connection, key: str) -> None:
     connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key).with_for_update())
     counters, rows = _counters_and_rows()
     query = sa.select(*(column for each in counters for column in (each.said, each.found))).select_from(rows)
-    numbers = connection.execute(query.where(SESSION.c.key == key)).one()
+    numbers = connection.execute(query.where(SESSION.c.key == key)).first()
+    if numbers is None:
+        raise SessionNotFound(key)
     mended: dict[str, int] = {}
     for each, said, there in zip(counters, numbers[::2], numbers[1::2], strict=True):
-        if each.disagree(mended.get(each.name, said), there):
+        if each.wrong(mended.get(each.name, said), there):
+            if isinstance(there, str | bytes):
+                raise DamagedMessage(key, 0, each.name, f"{there!r} is what the rows have")
             mended[each.name] = int(there)
     if mended:
         connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(mended))
@@ -268,7 +292,7 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
     return ~sa.exists().where(SESSION.c.key == table.c.session_key)
 
 
-def _damaged(connection: sa.Connection) -> Iterator[DamagedMessage]:
+def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
     key, seq = "", 0
     while True:
         query = (
@@ -281,10 +305,11 @@ def _damaged(connection: sa.Connection) -> Iterator[DamagedMessage]:
             .limit(_PAGE)
         )
         rows = connection.execute(query).all()
-        for row in rows:
-            for each in messages.salvaged(row[0], [row[1:]]):
-                if isinstance(each, DamagedMessage):
-                    yield each
+        for row_key, *row in rows:
+            yield from salvage.damaged_message(row_key, row)
         if len(rows) < _PAGE:
             return
         key, seq = rows[-1][0], rows[-1][1]
+        if not isinstance(key, str) or type(seq) is not int:  # nothing can be asked to follow it
+            yield from salvage.damaged_messages(connection)
+            return

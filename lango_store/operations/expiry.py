@@ -13,7 +13,7 @@ from lango_store import dialect
 from lango_store.columns import encode_text
 from lango_store.model import SessionInfo
 from lango_store.operations.lists import aware, end_of_prefix
-from lango_store.operations.sessions import FIELDS, MAX_TTL, SESSION, decoded_typed
+from lango_store.operations.sessions import COLUMNS, MAX_TTL, SESSION, decoded, valued
 
 MAX_BATCH: Final = 10_000
 
@@ -122,6 +122,6 @@ def preview(
     chosen = sa.select(SESSION.c.message_count).where(*conditions).order_by(turn, within).limit(limit).subquery()
     totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(chosen.c.message_count), 0))
     sessions, messages = connection.execute(totals).one()
-    first = sa.select(*(SESSION.c[name] for name in FIELDS)).where(*conditions)
+    first = sa.select(*COLUMNS).where(*conditions)
     listed = first.order_by(turn, within).limit(shown if limit is None else min(shown, limit))
-    return sessions, int(messages), [decoded_typed(row) for row in connection.execute(listed)]
+    return sessions, int(messages), [valued(SessionInfo, decoded(row)) for row in connection.execute(listed)]

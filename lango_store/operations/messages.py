@@ -344,6 +344,9 @@ def decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
 
 def _decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     values: list[dict[str, Any]] = []
+    for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is no number behind all others
+        if row and isinstance(row[0][0], str | bytes):
+            raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is no number")
     for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": role, "seq": seq}
         if content is not None:
@@ -367,14 +370,14 @@ def _decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         try:
             value["created_at"] = decode_time(created_at)
         except ValueError as error:
-            raise DamagedMessage(key, seq, "created_at", str(error)) from None
+            raise DamagedMessage(key, place(seq), "created_at", str(error)) from None
         values.append(value)
     try:
         return _many.validate_python(values)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place, *field = fault["loc"]
-        raise DamagedMessage(key, values[int(place)]["seq"], ".".join(map(str, field)), fault["msg"]) from None
+        number, *field = fault["loc"]
+        raise DamagedMessage(key, place(values[int(number)]["seq"]), ".".join(map(str, field)), fault["msg"]) from None
 
 
 def salvaged(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
@@ -392,4 +395,9 @@ def _json(key: str, seq: int, field: str, text: str) -> Any:
     try:
         return decode_json(text)
     except ValueError as error:
-        raise DamagedMessage(key, seq, field, str(error)) from None
+        raise DamagedMessage(key, place(seq), field, str(error)) from None
+
+
+def place(seq: Any) -> int:
+    """Give a seq for an error to name: 0 for what is no number."""
+    return seq if type(seq) is int else 0

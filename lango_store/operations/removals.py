@@ -135,7 +135,7 @@ def count(connection: sa.Connection, now: datetime, key: str, gone: Sequence[int
     values = {
         "last_seq": SESSION.c.last_seq + 1,
         "message_count": left,
-        "token_count": SESSION.c.token_count - sum(tokens or 0 for tokens in gone),
+        "token_count": SESSION.c.token_count - sum(tokens for tokens in gone if isinstance(tokens, int)),
         "last_consolidated": sa.case((SESSION.c.last_consolidated > left, left), else_=SESSION.c.last_consolidated),
         "updated_at": now,
     }

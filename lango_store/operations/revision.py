@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from lango_store import dialect
+from lango_store.errors import LangoStoreError
 from lango_store.tables import VERSION_TABLE
 
 
@@ -14,5 +15,7 @@ def found(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
     versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)
-    revision: str | None = connection.execute(sa.select(versions.c.version_num)).scalar()
-    return revision
+    revision = connection.execute(sa.select(versions.c.version_num)).scalar()
+    if revision is None or isinstance(revision, str):
+        return revision
+    raise LangoStoreError(f"{VERSION_TABLE} says {revision!r}, which is no revision: `lango-store db stamp` writes one")

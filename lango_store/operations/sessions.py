@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
@@ -45,8 +45,9 @@ _TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
 _OBJECTS: Final = ("settings", "metadata")
 _JSON: Final = (*_OBJECTS, "tools")
 _TIMES: Final = ("created_at", "updated_at", "expires_at")
+_COUNTERS: Final = ("last_seq", "message_count", "turn_count", "summarized_upto", "last_consolidated")
 FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
-COLUMNS: Final = [SESSION.c[name] for name in FIELDS]
+COLUMNS: Final = [as_kept(SESSION.c[name]) for name in FIELDS]
 
 KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
 NOW: Final = dialect.Now(sa.bindparam("now", type_=TimeColumn(), required=True))
@@ -91,19 +92,27 @@ def seconds(ttl: timedelta | None) -> float | None:
 def decoded(row: Sequence[Any]) -> dict[str, Any]:
     """Make a row of `FIELDS` what `SessionInfo` takes."""
     value = {name: each for name, each in zip(FIELDS, row, strict=True) if each is not None}
+    for name in _COUNTERS:
+        if type(value.get(name)) is not int:
+            whole(_key_of(value), name, value.get(name))
     for name in _TIMES:
         if name in value:
             try:
                 value[name] = decode_time(value[name])
             except ValueError as error:
-                raise DamagedMessage(value["key"], 0, name, str(error)) from None
+                raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
     for name in _JSON:
         if name in value:
             try:
                 value[name] = decode_json(value[name])
             except ValueError as error:
-                raise DamagedMessage(value["key"], 0, name, str(error)) from None
+                raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
     return value
+
+
+def _key_of(value: Mapping[str, Any]) -> str:
+    key = value.get("key")
+    return key if isinstance(key, str) else repr(key)
 
 
 Info = TypeVar("Info", bound=SessionInfo)
@@ -114,12 +123,24 @@ def valued(kind: type[Info], value: dict[str, Any]) -> Info:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise DamagedMessage(value["key"], 0, str(error.errors()[0]["loc"][0]), error.errors()[0]["msg"]) from None
+        fault = error.errors(include_url=False, include_input=False)[0]
+        raise DamagedMessage(_key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
 
 
-def decoded_typed(row: Sequence[Any]) -> SessionInfo:
-    """Make a row of `FIELDS` whose columns SQLAlchemy has read already a value."""
-    return SessionInfo(**{name: value for name, value in zip(FIELDS, row, strict=True) if value is not None})
+def damaged(rows: Iterable[Sequence[Any]]) -> Iterator[DamagedMessage]:
+    """Name the rows of `COLUMNS` that are no sessions."""
+    for row in rows:
+        try:
+            valued(SessionInfo, decoded(row))
+        except DamagedMessage as error:
+            yield error
+
+
+def whole(key: str, name: str, stored: Any) -> int:
+    """Give a counter of a session back; `DamagedMessage` if it is no number that counts."""
+    if type(stored) is not int:
+        raise DamagedMessage(key, 0, name, f"{stored!r} is no whole number")
+    return stored
 
 
 # One session
@@ -230,14 +251,14 @@ def lock(connection: Lent, now: Moment, key: str) -> Locked:
     while not (rows := _lock.run(connection, values)):
         tries -= 1
         refuse(connection, now, key, tries_left=tries)
-    return Locked(*rows[0])
+    return Locked(*(whole(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
     statement = sa.update(SESSION).where(SESSION.c.key == key).values({SESSION.c[n]: v for n, v in values.items()})
     if not connection.execute(statement).rowcount:
-        row = connection.execute(sa.select(*map(as_kept, COLUMNS)).where(SESSION.c.key == key)).first()
+        row = connection.execute(sa.select(*COLUMNS).where(SESSION.c.key == key)).first()
         raise SessionNotFound(key) if row is None else _withheld(decoded(row))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store import dialect
+from lango_store.errors import LangoStoreError
 from lango_store.model import AgentStats, Stats
 from lango_store.operations.sessions import MESSAGE, SESSION
 
@@ -31,7 +32,12 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
     tokens = sa.func.coalesce(sa.func.sum(SESSION.c.token_count), 0)
     by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens).group_by(SESSION.c.agent_id)
     agents = [
-        AgentStats(agent_id=agent_id, sessions=sessions, messages=int(number), tokens=int(total))
+        AgentStats(
+            agent_id=None if agent_id is None else _text(agent_id),
+            sessions=sessions,
+            messages=_number(number),
+            tokens=_number(total),
+        )
         for agent_id, sessions, number, total in connection.execute(by_agent)
     ]
     agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
@@ -50,6 +56,21 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
     )
 
 
+_DAMAGED: Final = "the sessions' counters cannot be summed up: `lango-store doctor` says which are wrong"
+
+
+def _number(stored: Any) -> int:
+    try:
+        return int(stored)
+    except (ValueError, TypeError, OverflowError):
+        raise LangoStoreError(_DAMAGED) from None
+
+
+def _text(stored: Any) -> str:
+    """Show what stands where a text should."""
+    return stored.decode("utf-8", "backslashreplace") if isinstance(stored, bytes) else str(stored)
+
+
 def _expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
     cases = [(SESSION.c.expires_at.is_(None), "never"), (SESSION.c.expires_at <= now, "expired")]
     cases += [(SESSION.c.expires_at <= now + span, name) for name, span in _SPANS.items()]
@@ -62,7 +83,7 @@ def _expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
 def _roles(connection: sa.Connection) -> dict[str, int]:
     role = sa.type_coerce(MESSAGE.c.role, sa.Text)
     counted = sa.select(role, sa.func.count()).group_by(role)
-    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(counted)}
+    found: dict[str, int] = {_text(row[0]): row[1] for row in connection.execute(counted)}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
@@ -77,12 +98,17 @@ def _sampled_roles(connection: sa.Connection, total: int) -> dict[str, int]:
     holds = sa.and_(numbered.c.message_count > 0, last - last % step >= before)
     chosen = sa.select(numbered.c.key, numbered.c.last_seq, numbered.c.message_count, before).where(holds)
     seen: Counter[str] = Counter()
-    for key, last_seq, count, start in connection.execute(chosen).all():
+    windows = 0
+    for key, *counters in connection.execute(chosen.limit(2 * _WINDOWS)).all():
+        last_seq, count, start = map(_number, counters)
         first = -start % step
         for place in range(first, count, step):
             at = place * last_seq // count  # seq has gaps where messages were taken away
             role = sa.type_coerce(MESSAGE.c.role, sa.Text)
             window = sa.select(role).where(MESSAGE.c.session_key == key, MESSAGE.c.seq > at).limit(_WINDOW)
-            seen.update(connection.execute(window.order_by(MESSAGE.c.seq)).scalars())
+            seen.update(map(_text, connection.execute(window.order_by(MESSAGE.c.seq)).scalars()))
+            windows += 1
+            if windows > 2 * _WINDOWS:  # counters that are damaged
+                raise LangoStoreError(_DAMAGED)
     scale = total / max(1, seen.total())
     return {role: round(number * scale) for role, number in seen.most_common()}

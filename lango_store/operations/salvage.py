@@ -1,0 +1,196 @@
+"""What can still be read where bytes of the database are damaged: row by row, by the index and past it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store import dialect
+from lango_store.dialect import Dialect, Lent, Moment
+from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
+from lango_store.model import Message
+from lango_store.operations import messages, sessions
+from lango_store.operations.messages import COLUMNS, MAX_SEQ, Range
+from lango_store.operations.sessions import KEY, MESSAGE, SESSION
+from lango_store.statement import Statement
+
+Place = Callable[[Dialect], sa.ColumnElement[int] | None]
+
+_PAGE: Final = 64
+_MOST_FAILURES: Final = 1_000
+"""After so many places in a row with nothing to read, those between two damages are given up."""
+
+
+def read(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Message | DamagedMessage]:
+    """Read messages of a live session in the order of their seq, a damaged one as the error that names it.
+
+    Where the session's own row cannot be read, its messages are given all the same.
+    """
+    try:
+        return messages.salvaged(key, messages.read_rows(connection, now, key, chosen))
+    except SessionExpired:
+        raise
+    except SessionNotFound:
+        if not any(_seqs.places(connection, key)):
+            raise
+    except DamagedMessage:  # of the session's own row
+        pass
+    except Exception as error:
+        if not dialect.of(connection).is_damage(error):
+            raise
+    return _chosen(_in_pieces(connection, key), chosen)
+
+
+def _chosen(found: dict[int, Message | DamagedMessage], chosen: Range) -> list[Message | DamagedMessage]:
+    within = [found[seq] for seq in sorted(found) if chosen.after < seq < chosen.before or seq == 0]
+    if chosen.last is not None:
+        return within[max(len(within) - chosen.last, 0) :]
+    return within[: chosen.limit]
+
+
+def _in_pieces(connection: Lent, key: str) -> dict[int, Message | DamagedMessage]:
+    """Read whatever can be reached of a session's messages, by their seq."""
+    with dialect.of(connection).bytes_for_bad_text(connection):
+        found: dict[int, Message | DamagedMessage] = {}
+        rows: dict[Any, list[Any]] = {}
+        for walk in (_by_seq, _by_storage):
+            for _, *row in walk.rows(connection, key):
+                rows.setdefault(row[0], row)
+        for row in rows.values():
+            for each in messages.salvaged(key, [row]):
+                found[each.seq] = each
+        for seq in _seqs.places(connection, key):
+            found.setdefault(seq, unreadable(key, seq))
+    return found
+
+
+def unreadable(key: str, seq: int) -> DamagedMessage:
+    """Make the error for a row that an index knows and that cannot be read."""
+    return DamagedMessage(key, seq, "row", "its place in the database is damaged")
+
+
+class Walk:
+    """Rows in the order of a number, from the front, from the end, and between two damages place by place."""
+
+    def __init__(
+        self, place: Place, columns: Sequence[sa.ColumnElement[Any]], *conditions: sa.ColumnElement[bool]
+    ) -> None:
+        self._place = place
+        self._statements = {
+            backwards: Statement(partial(self._write, backwards, columns, conditions)) for backwards in (False, True)
+        }
+
+    def _write(
+        self,
+        backwards: bool,
+        columns: Sequence[sa.ColumnElement[Any]],
+        conditions: Sequence[sa.ColumnElement[bool]],
+        spoken: Dialect,
+    ) -> sa.Executable:
+        place = self._place(spoken)
+        assert place is not None
+        return (
+            sa.select(place, *columns)
+            .where(
+                place > sa.bindparam("after", type_=sa.BigInteger(), required=True),
+                place < sa.bindparam("before", type_=sa.BigInteger(), required=True),
+                *conditions,
+            )
+            .order_by(place.desc() if backwards else place)
+            .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+        )
+
+    def rows(self, connection: Lent, key: str = "") -> Iterator[Sequence[Any]]:
+        """Give each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
+        if self._place(dialect.of(connection)) is None:
+            return
+        after, before = 0, MAX_SEQ
+        size = _PAGE
+        while size:  # from the front
+            found = self._tried(connection, key, after, before, size)
+            if found is None:
+                size //= 8
+                continue
+            yield from found
+            if len(found) < size or type(found[-1][0]) is not int:
+                return
+            after = found[-1][0]
+        size = _PAGE
+        while size:  # from the end
+            found = self._tried(connection, key, after, before, size, backwards=True)
+            if found is None:
+                size //= 8
+                continue
+            yield from found
+            if len(found) < size or type(found[-1][0]) is not int:
+                return
+            before = found[-1][0]
+        place = last_found = after
+        while place + 1 < before and place - last_found < _MOST_FAILURES:
+            place += 1
+            if found := self._tried(connection, key, place - 1, place + 1, 1):
+                last_found = place
+                yield from found
+
+    def places(self, connection: Lent, key: str) -> Iterator[int]:
+        """Give the places of the rows alone."""
+        return (row[0] for row in self.rows(connection, key) if type(row[0]) is int)
+
+    def _tried(
+        self, connection: Lent, key: str, after: int, before: int, limit: int, *, backwards: bool = False
+    ) -> list[Sequence[Any]] | None:
+        values = {"key": key, "after": after, "before": before, "limit": limit}
+        try:
+            return self._statements[backwards].run(connection, values)
+        except Exception as error:
+            if dialect.of(connection).is_damage(error):
+                return None
+            raise
+
+
+def _any_order(column: sa.Column[str]) -> sa.ColumnElement[str]:
+    return sa.func.coalesce(column, "")  # which no index is asked for
+
+
+_by_seq: Final = Walk(lambda _: MESSAGE.c.seq, COLUMNS, MESSAGE.c.session_key == KEY)
+_by_storage: Final = Walk(
+    lambda spoken: spoken.storage_place(MESSAGE), COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
+)
+_seqs: Final = Walk(lambda _: MESSAGE.c.seq, [], MESSAGE.c.session_key == KEY)
+
+_all_messages: Final = Walk(lambda spoken: spoken.storage_place(MESSAGE), [MESSAGE.c.session_key, *COLUMNS])
+_all_sessions: Final = Walk(lambda spoken: spoken.storage_place(SESSION), sessions.COLUMNS)
+
+
+def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
+    """Name every session that is damaged: by its own row, or by messages whose session cannot be reached."""
+    keys: set[Any] = set()
+    for _, *row in _all_sessions.rows(connection):
+        if row[0] not in keys:
+            keys.add(row[0])
+            yield from sessions.damaged([row])
+    for key in sorted({key for _, key, *_ in _all_messages.rows(connection) if isinstance(key, str)} - keys):
+        yield unreadable(key, 0)
+
+
+def damaged_message(key: Any, row: Sequence[Any]) -> Iterator[DamagedMessage]:
+    """Name what is wrong with one message's row, if anything is."""
+    if not isinstance(key, str):
+        yield DamagedMessage(repr(key), messages.place(row[0]), "session_key", "is no text")
+        return
+    yield from (each for each in messages.salvaged(key, [row]) if isinstance(each, DamagedMessage))
+
+
+def damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
+    """Name every message that is damaged and can be reached: by its own row, or by what an index says of it."""
+    seen: dict[str, set[Any]] = {row[1]: set() for row in _all_sessions.rows(connection) if isinstance(row[1], str)}
+    for _, key, *row in _all_messages.rows(connection):
+        if row[0] not in seen.setdefault(key if isinstance(key, str) else repr(key), set()):
+            seen[key if isinstance(key, str) else repr(key)].add(row[0])
+            yield from damaged_message(key, row)
+    for key, seqs in seen.items():
+        for seq in sorted(set(_seqs.places(connection, key)) - seqs):
+            yield unreadable(key, seq)

@@ -1,0 +1,151 @@
+"""A SQLite file full of everything, ways to damage it, and every verb to read what is left."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lango_store import Message, Store, ToolCall
+
+SESSIONS = 20
+PAGE = 4_096
+
+Damage = Callable[[bytearray, random.Random], None]
+
+
+def fill(path: Path) -> None:
+    """Write 20 sessions with 235 messages: tool calls, extra, ids, turns, usage, a summary, long and short texts."""
+    with Store(f"sqlite:///{path}", migrate=True, token_counter=lambda message: len(str(message.content))) as store:
+        for number in range(SESSIONS):
+            key = f"telegram:{number}"
+            store.create(
+                key,
+                agent_id="assistant",
+                user_id=f"user {number % 3}",
+                title=f"Session {number}",
+                settings={"temperature": 0.5},
+                metadata={"number": number},
+                tools=[{"name": "get_weather"}],
+                ttl=timedelta(days=30) if number % 4 == 0 else None,
+            )
+            said = [_message(number, place) for place in range(11)]
+            store.append_messages(key, said[:6])
+            conversation = store.open(key)
+            conversation.save_turn(said[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
+            if number < 15:
+                conversation.compact(lambda window: Message(role="assistant", content=f"a summary of {len(window)}"))
+
+
+def _message(number: int, place: int) -> Message:
+    if place % 4 == 1:
+        call = ToolCall(id=f"call_{place}", name="get_weather", arguments={"city": "Oslo", "day": place})
+        return Message(role="assistant", tool_calls=[call], extra={"model": "m", "note": "ü" * place})
+    if place % 4 == 2:
+        return Message(role="tool", tool_call_id=f"call_{place - 1}", name="get_weather", content={"degrees": place})
+    text = f"message {place} of {number}: " + "grün und blau " * (30 if place % 5 == 0 else 2)
+    return Message(role="user", content=text, id=f"m-{place}" if place % 2 else None, author="somebody")
+
+
+def flip(data: bytearray, chance: random.Random) -> None:
+    """Flip bits anywhere."""
+    for _ in range(chance.choice((1, 2, 8, 40))):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+
+
+def flip_text(data: bytearray, chance: random.Random) -> None:
+    """Make some bytes of messages and keys no UTF-8, or other text."""
+    for _ in range(chance.choice((1, 3, 10))):
+        place = data.find(
+            chance.choice((b"gr\xc3", b"Oslo", b"assist", b"+00:00", b"telegram")), chance.randrange(len(data))
+        )
+        if place >= 0:
+            data[place + chance.randrange(4)] = chance.choice((0x80, 0xFF, 0xC3, 0x00, 0x22, 0x5B))
+
+
+def flip_schema(data: bytearray, chance: random.Random) -> None:
+    """Flip bits where the file says what its tables are."""
+    for _ in range(chance.choice((1, 2, 5))):
+        data[chance.randrange(PAGE)] ^= 1 << chance.randrange(8)
+
+
+def cut(data: bytearray, chance: random.Random) -> None:
+    """Lose the end of the file."""
+    del data[chance.randrange(len(data)) :]
+
+
+def lose_pages(data: bytearray, chance: random.Random) -> None:
+    """Make pages zeros, as a disk does; never the first one."""
+    for _ in range(chance.choice((1, 2))):
+        page = chance.randrange(1, max(len(data) // PAGE, 2))
+        data[page * PAGE : (page + 1) * PAGE] = bytes(len(data[page * PAGE : (page + 1) * PAGE]))
+
+
+def garble_page(data: bytearray, chance: random.Random) -> None:
+    """Write something else over a part of a page."""
+    page = chance.randrange(1, max(len(data) // PAGE, 2))
+    start = page * PAGE + chance.randrange(PAGE)
+    end = min(start + chance.choice((8, 100, 1_000)), len(data))
+    data[start:end] = chance.randbytes(max(end - start, 0))
+
+
+DAMAGES: tuple[Damage, ...] = (flip, flip_text, flip_text, flip_schema, cut, lose_pages, garble_page)
+
+
+def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every verb that reads a session."""
+    yield "get", lambda: store.get(key)
+    yield "info", lambda: store.info(key)
+    yield "exists", lambda: store.exists(key)
+    yield "messages", lambda: store.messages(key)
+    yield "messages last", lambda: store.messages(key, last=3)
+    yield "all_messages", lambda: store.all_messages(key)
+    yield "iter_messages", lambda: list(store.iter_messages(key, page_size=3))
+    yield "salvage", lambda: store.salvage(key)
+    yield "find_message", lambda: store.find_message(key, "m-3")
+    conversation = store._at(key)
+    yield "last_message", lambda: conversation.last_message()
+    yield "turns", lambda: conversation.turns()
+    yield "total_usage", lambda: conversation.total_usage()
+    yield "compactions", lambda: conversation.compactions()
+    yield "history", lambda: conversation.history(max_tokens=100_000)
+    yield "begin_compaction", lambda: conversation.begin_compaction()
+
+
+def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every verb that reads the whole store."""
+    yield "ping", lambda: store.ping()
+    yield "list_sessions", lambda: store.list_sessions(limit=3)
+    yield "list_sessions of both", lambda: store.list_sessions(expired=None, key_prefix="telegram:")
+    yield "count", lambda: store.count(user_id="user 1")
+    yield "stats", lambda: store.stats()
+    yield "expire", lambda: store.expire(dry_run=True)
+    yield "examine", lambda: store.examine()
+
+
+def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every verb that writes to a session."""
+    message = Message(role="user", content="still there?", id="m-new")
+    conversation = store._at(key)
+    yield "append_message", lambda: store.append_message(key, Message(role="user", content="hello"))
+    yield "append with an id", lambda: store.append_message(key, message)
+    yield "append again", lambda: store.append_message(key, message)
+    yield "replace", lambda: store.append_messages(key, [message], replace_after=5)
+    yield "update", lambda: store.update(key, title="another", last_consolidated=1)
+    yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
+    yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
+    yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")
+    yield "fork", lambda: conversation.fork()
+    yield "fork before", lambda: conversation.fork(before_user_message=-1)
+    yield "compact", lambda: conversation.compact(lambda window: Message(role="assistant", content="short"))
+    yield "pop", lambda: store.pop_message(key)
+    yield "truncate", lambda: store.truncate(key, after=2)
+    yield "clear", lambda: store.clear(key, keep_system=True)
+    yield "repair", lambda: store.examine(repair=True)
+    yield "create", lambda: store.create(messages=[message])
+    yield "get_or_create", lambda: store.get_or_create(key, renew=True)
+    yield "delete", lambda: store.delete(key)
+    yield "expire", lambda: store.expire(older_than=timedelta(days=3_000))
+    yield "delete_where", lambda: store.delete_where(user_id="user 0")

@@ -1,0 +1,160 @@
+"""Damaged SQLite files: whatever a file holds, our errors come out, and all that can still be read is given.
+
+A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300 pytest -s tests/test_damaged_files.py` goes on for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
+
+from lango_store import DamagedMessage, DatabaseUnavailable, LangoStoreError, Message, SessionNotFound, Store
+
+ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 42))
+KEYS = [f"telegram:{number}" for number in range(SESSIONS)]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("damage") / "sound.db"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def copy(sound: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "damaged.db"
+    path.write_bytes(sound.read_bytes())
+    return path
+
+
+def opened(path: Path) -> Store:
+    return Store(f"sqlite:///{path}")
+
+
+def said(sql: str, path: Path, *values: Any) -> list[Any]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.text_factory = bytes
+        return connection.execute(sql, values).fetchall()
+
+
+def test_whatever_a_file_holds_only_our_errors_come_out(sound: Path, tmp_path: Path) -> None:
+    for seed in range(ROUNDS):
+        chance = random.Random(seed)
+        damaged = bytearray(sound.read_bytes())
+        damage = DAMAGES[seed % len(DAMAGES)]
+        damage(damaged, chance)
+        path = tmp_path / f"damaged-{seed}.db"
+        path.write_bytes(damaged)
+        with opened(path) as store:
+            calls = list(summing_up(store))
+            for key in KEYS if ROUNDS > 100 else chance.sample(KEYS, 4):
+                calls += reading(store, key)
+            calls += writing(store, chance.choice(KEYS))
+            for name, call in calls:
+                only_our_errors(f"{name}, damaged by {damage.__name__} of seed {seed}", call)
+        path.unlink()
+
+
+def only_our_errors(what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except LangoStoreError as error:
+        return error
+    except Exception as error:
+        raise AssertionError(what) from error
+
+
+def test_salvage_gives_every_message_outside_of_a_page_that_is_lost(sound: Path, copy: Path) -> None:
+    with opened(sound) as store:
+        whole = {key: store.salvage(key) for key in KEYS}
+    for page in leaves_of("lango_message", copy):
+        data = bytearray(sound.read_bytes())
+        lost = set(re.findall(rb"telegram:\d+", data[(page - 1) * PAGE : page * PAGE]))
+        data[(page - 1) * PAGE : page * PAGE] = bytes(PAGE)
+        copy.write_bytes(data)
+        with opened(copy) as store:
+            found = {key: store.salvage(key) for key in KEYS}
+            findings = store.examine()
+        named = [each for each in findings if each.name == "unreadable message"]
+        unreadable = [each for key in KEYS for each in found[key] if isinstance(each, DamagedMessage)]
+        read = sum(len(each) for each in found.values()) - len(unreadable)
+        assert 0 < len(unreadable) == len(named) < 80
+        assert read + len(unreadable) == sum(map(len, whole.values()))
+        for key in KEYS:
+            assert [each.seq for each in found[key]] == [each.seq for each in whole[key]]
+            good = [each for each in found[key] if isinstance(each, Message)]
+            assert good == [each for each in whole[key] if each.seq in {message.seq for message in good}]
+            assert len(good) == len(whole[key]) or key.encode() in lost
+
+
+def leaves_of(table: str, path: Path) -> list[int]:
+    """The numbers of the pages that hold a table's rows."""
+    data = path.read_bytes()
+    ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", path, table)
+    header = data[(root - 1) * PAGE :]
+    assert header[0] == 5  # an interior page of a table
+    cells = int.from_bytes(header[3:5], "big")
+    starts = [int.from_bytes(header[12 + 2 * n : 14 + 2 * n], "big") for n in range(cells)]
+    return [int.from_bytes(header[8:12], "big"), *(int.from_bytes(header[s : s + 4], "big") for s in starts)]
+
+
+def test_text_that_is_no_utf8_is_named_and_hides_no_other_message(copy: Path) -> None:
+    for column, seq in (("content", 2), ("author", 5), ("id", 8), ("created_at", 9)):
+        said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", copy, seq)
+    with opened(copy) as store:
+        found = store.salvage("telegram:1")
+        damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
+        assert damaged == {2: "content", 5: "author", 8: "id", 9: "created_at"}
+        with pytest.raises(DamagedMessage, match=r"message 2 .*content: is no UTF-8"):
+            store.all_messages("telegram:1")
+        named = [each for each in store.examine() if each.name == "unreadable message"]
+        assert len(named) == 4 * SESSIONS
+
+
+def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -> None:
+    said("PRAGMA foreign_keys = OFF", copy)
+    said("DELETE FROM lango_session WHERE key = ?", copy, "telegram:3")
+    said("UPDATE lango_session SET expires_at = 'never' WHERE key = ?", copy, "telegram:4")
+    with opened(copy) as store:
+        assert len(store.salvage("telegram:3")) == len(store.salvage("telegram:4")) == 12
+        assert [each.seq for each in store.salvage("telegram:3", last=2, after=3)] == [11, 13]
+        with pytest.raises(SessionNotFound):
+            store.salvage("telegram:none")
+
+
+def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
+    data = copy.read_bytes()
+    place = data.index(b"CREATE TABLE lango_message")
+    copy.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
+    with opened(copy) as store, pytest.raises(DatabaseUnavailable):
+        store.ping()
+
+
+@pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
+def test_a_value_of_another_type_is_named_or_read(sound: Path, tmp_path: Path, table: str) -> None:
+    # SQLite's columns hold values of any type.
+    values = ("x'ff00'", "CAST(x'ff22' AS TEXT)", "'text'", "x'35'", "7", "-1", "1.5", "9e999", "9223372036854775807")
+    for _, column, *_ in said(f"PRAGMA table_info({table})", sound):
+        for number, value in enumerate(values):
+            path = tmp_path / f"{number}.db"
+            path.write_bytes(sound.read_bytes())
+            said(f"UPDATE OR IGNORE {table} SET {column.decode()} = {value} WHERE rowid IN (2, 30, 31)", path)
+            with opened(path) as store:
+                for key in ("telegram:1", "telegram:2"):
+                    calls = [*reading(store, key), *summing_up(store), *writing(store, key)]
+                    for name, call in calls:
+                        found = only_our_errors(f"{name} with {column.decode()} = {value}", call)
+                        if isinstance(found, DamagedMessage):
+                            assert found.key
+                            assert found.field
+            path.unlink()
