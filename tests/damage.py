@@ -133,7 +133,7 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "append with an id", lambda: store.append_message(key, message)
     yield "append again", lambda: store.append_message(key, message)
     yield "replace", lambda: store.append_messages(key, [message], replace_after=5)
-    yield "update", lambda: store.update(key, title="another", last_consolidated=1)
+    yield "update", lambda: store.update(key, title="another")
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")
