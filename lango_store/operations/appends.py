@@ -238,9 +238,9 @@ def write(
     while (place := _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)) is None:
         tries -= 1
         sessions.refuse(connection, now, key, after, tries_left=tries)
-    for name, number in place._asdict().items():
-        if number is not None:
-            sessions.whole(key, name, number)
+    sessions.whole(key, "last_seq", place.last_seq)
+    if place.last_turn_no is not None:
+        sessions.whole(key, "last_turn_no", place.last_turn_no)
     first = place.last_seq - len(rows) + 1
     written_at = now or decode_time(place.updated_at)
     stored = [
