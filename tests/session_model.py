@@ -38,6 +38,13 @@ class ModelSession:
     def slide(self, now: datetime) -> None:
         self.expires_at = None if self.ttl is None else now + self.ttl
 
+    def slide_on(self, now: datetime) -> None:
+        """Move the expiry as an append does: never back."""
+        before = self.expires_at
+        self.slide(now)
+        if before is None or (self.expires_at is not None and self.expires_at < before):
+            self.expires_at = before
+
     def expired(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
@@ -272,13 +279,13 @@ class ModelSession:
             self.last_seq += 1
             kept = {"seq": self.last_seq, "turn_no": turn_no, "created_at": m.created_at or now, "replayed": False}
             self.log.append(m.model_copy(update=kept))
-            self.slide(now)
+            self.slide_on(now)
 
     def put_turn(self, now: datetime, new: Sequence[Message], usage: Usage, **fields: Any) -> Turn:
         self.last_turn_no += 1
         first = self.last_seq + 1
         self.put(now, new, self.last_turn_no)
-        self.slide(now)
+        self.slide_on(now)
         places = {"turn_no": self.last_turn_no, "first_seq": first, "last_seq": self.last_seq}
         turn = Turn(**places, usage=usage, created_at=now, **fields)
         self.turns.append(turn)
