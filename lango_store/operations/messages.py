@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,7 +41,6 @@ GIVEN: Final = (
 """The columns of a message that its caller gives."""
 
 _READ: Final = ("seq", "turn_no", *GIVEN)
-_MANY: Final = 500
 _many: Final = TypeAdapter(list[Message])
 
 
@@ -329,20 +327,6 @@ def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole 
 
 def decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Make rows messages, all in one validation; `DamagedMessage` names the first that cannot be read."""
-    if len(rows) < _MANY:
-        return _decoded(key, rows)
-    # Nothing here makes a cycle, and the collector, called again and again by so many new containers, would take as
-    # long as all the rest.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return _decoded(key, rows)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     values: list[dict[str, Any]] = []
     for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is no number behind all others
         if row and isinstance(row[0][0], str | bytes):
