@@ -8,6 +8,11 @@ from typing import Any
 class LangoStoreError(Exception):
     """The parent of every error this package raises by itself."""
 
+    @property
+    def fact(self) -> str:
+        """What went wrong, without what a program should call next."""
+        return str(self.__dict__.get("_fact", self))
+
     def __reduce__(self) -> tuple[Any, ...]:  # constructors differ, so that pickle must not call them
         return _restored, (type(self), self.args, self.__dict__)
 
@@ -23,7 +28,8 @@ class SessionNotFound(LangoStoreError, LookupError):
     """No live session has this key."""
 
     def __init__(self, key: str, message: str | None = None) -> None:
-        super().__init__(message or f"no session {key!r}: create it first, or use get_or_create")
+        self._fact = message or f"no session {key!r}"
+        super().__init__(message or f"{self._fact}: create it first, or use get_or_create")
         self.key = key
 
 
@@ -31,9 +37,9 @@ class SessionExpired(SessionNotFound):
     """The session is there, but past its TTL; until it is purged, `touch` revives it."""
 
     def __init__(self, key: str, expires_at: object) -> None:
-        super().__init__(
-            key, f"session {key!r} expired at {expires_at}: touch it to revive it, or replace it with renew=True"
-        )
+        fact = f"session {key!r} expired at {expires_at}"
+        super().__init__(key, f"{fact}: touch it to revive it, or replace it with renew=True")
+        self._fact = fact
         self.expires_at = expires_at
 
 
@@ -47,6 +53,7 @@ class SessionExists(LangoStoreError):
             else "already: use get_or_create, or another key"
         )
         super().__init__(f"session {key!r} exists {remedy}")
+        self._fact = f"session {key!r} exists {'and has expired' if expired else 'already'}"
         self.key = key
         self.expired = expired
 
@@ -96,12 +103,14 @@ class DamagedMessage(LangoStoreError):
     """
 
     def __init__(self, key: str, seq: int, field: str, reason: str) -> None:
-        super().__init__(
-            f"message {seq} of session {key!r} cannot be read, {field}: {reason}; "
+        what = f"message {seq} of session {key!r}" if seq else f"session {key!r}"
+        self._fact = f"{what} cannot be read, {field}: {reason}"
+        others = (
             f"the others can: all_messages({key!r}, before={seq}) and all_messages({key!r}, after={seq})"
             if seq
-            else f"session {key!r} cannot be read, {field}: {reason}; its messages can: all_messages({key!r})"
+            else f"its messages can: all_messages({key!r})"
         )
+        super().__init__(f"{self._fact}; {others}")
         self.key = key
         self.seq = seq
         self.field = field
@@ -116,10 +125,8 @@ class SchemaOutOfDate(LangoStoreError):
     def __init__(self, found: str | None, needed: str, schema: str | None = None) -> None:
         state = "has no lango_store tables" if found is None else f"is at revision {found}"
         where = "the database" if schema is None else f"schema {schema!r} of the database"
-        super().__init__(
-            f"{where} {state}, this release needs revision {needed}: run `lango-store db upgrade`, "
-            "or open the store with Store(..., migrate=True)"
-        )
+        self._fact = f"{where} {state}, this release needs revision {needed}"
+        super().__init__(f"{self._fact}: run `lango-store db upgrade`, or open the store with Store(..., migrate=True)")
         self.found = found
         self.needed = needed
         self.schema = schema

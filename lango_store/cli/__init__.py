@@ -13,8 +13,8 @@ from lango_store.cli.terminal import say_error
 from lango_store.cli.text import let_streams_escape
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
-NO, USAGE, UNREACHABLE = 1, 2, 3
-"""Exit codes: the answer is no, the command is wrong, the database is not there."""
+NO, UNREACHABLE = 1, 3
+"""Exit codes: the answer is no, the database is not there; 2 is wrong usage, which the options' checks find."""
 
 app = typer.Typer(
     name="lango-store",
@@ -58,9 +58,6 @@ def main() -> None:
     except (DatabaseUnavailable, DatabaseBusy) as error:
         say_error(error)
         sys.exit(UNREACHABLE)
-    except LangoStoreError as error:
+    except (LangoStoreError, ValueError) as error:  # options were checked: it is a value that the store has or refuses
         say_error(error)
         sys.exit(NO)
-    except ValueError as error:
-        say_error(error)
-        sys.exit(USAGE)

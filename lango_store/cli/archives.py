@@ -48,6 +48,8 @@ def search(
     json_: JsonOption = False,
 ) -> None:
     """Find archived messages, the best first; exit code 1 if there is none."""
+    if not text.split():
+        raise typer.BadParameter("give a word or more", param_hint="TEXT")
     with Archive(file) as archive:
         found = archive.search(text, limit=limit)
     if json_:
@@ -69,7 +71,7 @@ def restore(
     """Bring an archived session back into the store."""
     with opened(url) as store:
         announce(store, "restoring on")
-        session = store.restore(file, key, ttl=None if ttl is None else duration(ttl))
+        session = store.restore(file, key, ttl=None if ttl is None else duration(ttl, "--ttl"))
     print(f"restored {session.message_count} messages")
 
 

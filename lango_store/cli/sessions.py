@@ -87,9 +87,9 @@ def list_(
                 user_id=user,
                 key_prefix=prefix,
                 title=title,
-                updated_since=None if since is None else moment(since),
-                created_since=None if created_since is None else moment(created_since),
-                created_before=None if created_before is None else moment(created_before),
+                updated_since=None if since is None else moment(since, "--since"),
+                created_since=None if created_since is None else moment(created_since, "--created-since"),
+                created_before=None if created_before is None else moment(created_before, "--created-before"),
                 expired=expired,
                 order=order,
                 limit=min(500, left),
@@ -318,7 +318,7 @@ def touch(
     json_: JsonOption = False,
 ) -> None:
     """Move a session's expiry, its TTL from now; revives an expired session."""
-    new = UNSET if ttl is None else None if ttl == "never" else duration(ttl)
+    new = UNSET if ttl is None else None if ttl == "never" else duration(ttl, "--ttl")
     with opened(url) as store:
         info = store.touch(key, ttl=new)
     if json_:

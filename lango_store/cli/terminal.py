@@ -17,7 +17,15 @@ from rich.table import Table
 
 from lango_store.cli.text import say
 from lango_store.engine import create_engine, database_file
-from lango_store.errors import DatabaseUnavailable
+from lango_store.errors import (
+    DamagedMessage,
+    DatabaseUnavailable,
+    SchemaOutOfDate,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+)
+from lango_store.operations.sessions import MAX_TTL
 from lango_store.schema import URL_VARIABLES, url_from_environment
 from lango_store.store import Store
 
@@ -86,27 +94,26 @@ def shown(url: sa.URL) -> str:
     return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
-def duration(text: str) -> timedelta:
-    """Read a duration such as 30d, 12h, 90m, 45s or 2w; wrong usage if it is none."""
+def duration(text: str, option: str) -> timedelta:
+    """Read a duration such as 30d, 12h, 90m, 45s or 2w; wrong usage of the option if it is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if not found:
-        raise typer.BadParameter(f"{text!r} is no duration: write 45s, 90m, 12h, 30d or 2w")
+        raise typer.BadParameter(f"{text!r} is no duration: write 45s, 90m, 12h, 30d or 2w", param_hint=option)
     try:
-        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+        duration = timedelta(**{_UNITS[found[2]]: float(found[1])})
     except OverflowError:
-        raise typer.BadParameter(f"{text!r} is longer than any session lives") from None
+        duration = timedelta.max
+    if duration > MAX_TTL:
+        raise typer.BadParameter(f"{text!r} is longer than any session lives, 100 years", param_hint=option)
+    return duration
 
 
-def moment(text: str) -> datetime:
+def moment(text: str, option: str) -> datetime:
     """Read a time: ISO 8601, in UTC unless it says otherwise, or a duration ago."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        ago = duration(text)
-        try:
-            return datetime.now(UTC) - ago
-        except OverflowError:
-            raise typer.BadParameter(f"{text!r} ago is before all times") from None
+        return datetime.now(UTC) - duration(text, option)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
@@ -130,4 +137,20 @@ def console() -> Console:
 
 def say_error(error: Exception) -> None:
     """Print an error as one line on standard error."""
-    say(f"error: {error}")
+    say(f"error: {_in_commands(error)}")
+
+
+def _in_commands(error: Exception) -> str:
+    """Say what a person at a command line does next, where the error itself speaks to programs."""
+    match error:
+        case SessionExpired():
+            return f"{error.fact}: `sessions touch` revives it, `sessions show --expired` shows it"
+        case SessionNotFound():
+            return f"{error.fact}: see the key, `sessions list` names those that are there"
+        case SessionExists():
+            return f"{error.fact}, and was left as it is: `sessions delete` makes room"
+        case SchemaOutOfDate():
+            return f"{error.fact}: run `lango-store db upgrade`"
+        case DamagedMessage():
+            return f"{error.fact}; `sessions show` shows what can be read, `doctor` names all that is damaged"
+    return str(error)

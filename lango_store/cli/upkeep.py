@@ -56,8 +56,8 @@ def expire(
 ) -> None:
     """Purge sessions past their TTL, in batches; Ctrl-C ends it after the batch under way."""
     policy: dict[str, Any] = {
-        "older_than": None if older_than is None else duration(older_than),
-        "created_before": None if created_before is None else moment(created_before),
+        "older_than": None if older_than is None else duration(older_than, "--older-than"),
+        "created_before": None if created_before is None else moment(created_before, "--created-before"),
         "agent_id": agent,
         "user_id": user,
         "key_prefix": prefix,
@@ -114,6 +114,8 @@ def _watched(store: Store, policy: dict[str, Any], limit: int | None, *, quiet: 
         elif not quiet:
             say(f"batch {report.batches}: {report.sessions:,} sessions, {report.messages:,} messages so far")
         if asked:
+            if bar is not None:
+                bar.console.print()  # the terminal wrote ^C into the bar's line
             raise _Interrupted(report)
 
     try:

@@ -11,7 +11,7 @@ from typing import IO, BinaryIO, Final
 
 import sqlalchemy as sa
 
-from lango_store.errors import DamagedMessage, InvalidFile, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidFile, LangoStoreError, SessionNotFound
 from lango_store.interchange import files, jsonl
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
@@ -70,7 +70,7 @@ class Backups:
             faults = _write(connection, chosen, file)
         for key in chosen:
             fault = faults.get(key)
-            yield Exported(key=key, error=str(fault)) if fault else Exported(key=key, path=path and str(path))
+            yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, path=path and str(path))
 
 
 def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:
@@ -96,8 +96,8 @@ def _count(report: FileReport, outcome: jsonl.Outcome) -> None:
         report.collided.append(outcome.key)
 
 
-def _write(connection: sa.Connection, keys: list[str], file: IO[bytes]) -> dict[str, Exception]:
-    faults: dict[str, Exception] = {}
+def _write(connection: sa.Connection, keys: list[str], file: IO[bytes]) -> dict[str, LangoStoreError]:
+    faults: dict[str, LangoStoreError] = {}
     _put(file, jsonl.first_line())
     for key in keys:
         with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back

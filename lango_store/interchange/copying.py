@@ -109,7 +109,7 @@ def _tried(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run:
     except (DatabaseBusy, DatabaseUnavailable):
         raise
     except LangoStoreError as error:
-        return Failure(key=key, reason=str(error))
+        return Failure(key=key, reason=error.fact)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class Drafts:
                     path = write(takeoff.draft(connection, store._access.moment(connection), key), to, replace=replace)
                 yield Exported(key=key, path=str(path))
             except THE_SESSIONS_FAULT as error:
-                yield Exported(key=key, error=str(error))
+                yield Exported(key=key, error=error.fact)
 
 
 def _bring_in(
