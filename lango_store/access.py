@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -25,6 +25,11 @@ from lango_store.statement import Observer
 from lango_store.tables import SCHEMA_REVISION
 
 logger = logging.getLogger("lango_store")
+
+IN_ASYNC_SESSIONS: Final = (
+    "inside an async session (SQLAlchemy's, which needs greenlet: pip install 'lango-store[asyncio]') write "
+    "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
+)
 
 Clock = Callable[[], datetime]
 DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
@@ -194,8 +199,7 @@ class Access:
             lend = lambda: lender  # noqa: E731
         else:
             raise TypeError(
-                f"using() takes a Connection or a Session, not {type(lender).__name__}; in async code write "
-                "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
+                f"using() takes a Connection or a Session, not {type(lender).__name__}; {IN_ASYNC_SESSIONS}"
             )
         access = copy.copy(self)
         access._connections = Callers(lend, self._gate, self._on_statement)

@@ -719,6 +719,11 @@ _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 def of(connection: Lent | sa.Engine) -> Dialect:
     """Say which dialect a connection or an engine speaks; ValueError for a database or driver we do not know."""
     dialect = _DIALECTS.get(connection.dialect.name)
+    if dialect is not None and connection.dialect.driver == "asyncpg":
+        raise ValueError(
+            "the store's statements cannot run on asyncpg's connections: make this engine with "
+            'create_async_engine(url.set(drivername="postgresql+psycopg")), or use AsyncStore(url) beside it'
+        )
     if dialect is None or connection.dialect.driver not in dialect.drivers:
         raise ValueError(
             f"{connection.dialect.name}+{connection.dialect.driver} is not supported: "

@@ -15,6 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from lango_store import pool
+from lango_store.url import parse
 
 Durability = Literal["full", "normal"]
 
@@ -26,22 +27,15 @@ _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
     """Make an engine with our settings, to share between a `Store` and your own queries.
 
-    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`,
-    `postgresql+psycopg://`; on PostgreSQL `?prepare_threshold=none` (or a number) in the URL is psycopg's setting.
+    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`; those of
+    async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL
+    `?prepare_threshold=none` (or a number) in the URL is psycopg's setting. Passwords are in no text of the engine.
     `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides. `options` go to
     SQLAlchemy's create_engine. Connects to nothing. ValueError for other databases.
     """
-    try:
-        parsed = sa.make_url("postgresql" + url[8:] if isinstance(url, str) and url.startswith("postgres:") else url)
-    except sa.exc.ArgumentError:  # its text would show the password
-        raise ValueError("that is no database URL: give sqlite:///file or postgresql://user@host/database") from None
-    if "@" in (parsed.host or ""):  # an error of the server's name would show the password
-        raise ValueError("the URL has an unquoted @ in its user or password: write %40")
-    make = {"sqlite": _sqlite, "postgresql": _postgresql}.get(parsed.get_backend_name())
-    if make is None or ("+" in parsed.drivername and parsed.get_driver_name() not in ("pysqlite", "psycopg")):
-        raise ValueError(
-            f"{parsed.drivername!r} is not supported: give sqlite:///file, sqlite:// or postgresql://user@host/database"
-        )
+    parsed, connect_args = parse(url)
+    options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
+    make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
     if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
         pool.start_anew_in_children(engine)
@@ -58,8 +52,10 @@ def _in_memory(url: sa.URL) -> bool:
 
 def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
     in_memory = _in_memory(url)
-    connect_args = {"timeout": _TIMEOUT, "isolation_level": None, "check_same_thread": False}
-    options["connect_args"] = connect_args | options.get("connect_args", {})
+    connect_args: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+    if "timeout" not in url.query:
+        connect_args["timeout"] = _TIMEOUT
+    options["connect_args"] = connect_args | options["connect_args"]
     if in_memory:  # one connection is one database: threads take turns
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     elif "poolclass" not in options:
@@ -134,15 +130,10 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
 
 
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
-    connect_args = dict(options.get("connect_args", {}))
-    threshold = url.query.get("prepare_threshold")
-    if threshold is not None:  # in the URL it would reach the driver as text, and break every statement
-        connect_args["prepare_threshold"] = _prepare_threshold(threshold)
-        url = url.difference_update_query(["prepare_threshold"])
-    options = {"pool_reset_on_return": None} | options | {"connect_args": connect_args}
+    options = {"pool_reset_on_return": None} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), **options)
+    engine = sa.create_engine(url, **options)
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
@@ -153,12 +144,3 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     event.listen(engine, "checkout", pool.checked_out)
     event.listen(engine, "reset", pool.given_back)
     return engine
-
-
-def _prepare_threshold(text: str | tuple[str, ...]) -> int | None:
-    if isinstance(text, str) and text.lower() in ("", "none", "null"):
-        return None
-    try:
-        return int(str(text))
-    except ValueError:
-        raise ValueError(f"prepare_threshold={text!r} in the URL: give a number or none") from None

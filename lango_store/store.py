@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import upkeep
-from lango_store.access import Access, Clock, DefaultTTL, TokenCounter
+from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
 from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
@@ -508,9 +508,10 @@ class Store:
 
 def _borrowed(engine: object) -> sa.Engine:
     if not isinstance(engine, sa.Engine) or engine.dialect.is_async:
+        if not hasattr(engine, "dialect"):
+            raise TypeError(f"a Store takes a URL or an Engine, not {type(engine).__name__}: write Store(url)")
         raise TypeError(
-            f"a Store takes a URL or an Engine, not {'an async engine' if hasattr(engine, 'dialect') else engine!r}: "
-            "write Store(url), and inside your async session "
-            "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
+            "a Store takes a URL or an Engine, not an async engine: write Store(engine.url), which uses its own "
+            f"driver, and {IN_ASYNC_SESSIONS}"
         )
     return engine

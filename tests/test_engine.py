@@ -56,7 +56,7 @@ def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, u
             assert (prepared == 0) == (used is None)
 
 
-@pytest.mark.parametrize("url", ["mysql://x/y", "postgresql+asyncpg://x/y", "sqlite+aiosqlite:///x", "nonsense", ""])
+@pytest.mark.parametrize("url", ["mysql://x/y", "postgresql+pg8000://x/y", "sqlite+pysqlcipher:///x", "nonsense", ""])
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///file"):
         Store(url)

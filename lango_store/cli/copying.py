@@ -13,13 +13,13 @@ from lango_store.cli.progress import progress
 from lango_store.cli.terminal import (
     JsonOption,
     opened,
-    shown,
 )
 from lango_store.cli.text import say
 from lango_store.errors import SchemaOutOfDate
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
 from lango_store.store import Store
+from lango_store.url import shown
 
 
 def copy(

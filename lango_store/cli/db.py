@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
-from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened, shown
+from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened
+from lango_store.url import shown
 
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 

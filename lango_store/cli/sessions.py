@@ -31,13 +31,13 @@ from lango_store.cli.terminal import (
     moment,
     opened,
     say_error,
-    shown,
 )
 from lango_store.cli.text import on_one_line, printable, say
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
 from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
 from lango_store.operations.lists import Order
 from lango_store.store import Store
+from lango_store.url import shown
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
 

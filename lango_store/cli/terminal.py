@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +27,7 @@ from lango_store.errors import (
 from lango_store.operations.sessions import MAX_TTL
 from lango_store.schema import URL_VARIABLES, url_from_environment
 from lango_store.store import Store
+from lango_store.url import shown
 
 UrlOption = Annotated[
     str | None,
@@ -86,12 +86,6 @@ def agreed(destroys: str, *, yes: bool) -> None:
 def announce(store: Store, doing: str) -> None:
     """Say on which host and database something destructive is about to happen, without the password."""
     say(f"{doing} {shown(store.engine.url)}")
-
-
-def shown(url: sa.URL) -> str:
-    """Write a URL without its passwords, wherever they stand."""
-    secret = [name for name in url.query if "password" in name.lower()]
-    return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
 def duration(text: str, option: str) -> timedelta:

@@ -38,6 +38,7 @@ from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
 from lango_store.operations.sessions import New
 from lango_store.store import Store
+from lango_store.url import shown
 
 _GENERATION: Final = "g2"
 _STYLE: Final = STYLES[_GENERATION]
@@ -139,7 +140,7 @@ class LangoSessionStore:
             "updated_at": _local(info.updated_at).isoformat(),
             "title": _metadata_title(info.metadata),
             "preview": preview,
-            "path": self._store.engine.url.render_as_string(hide_password=True),
+            "path": shown(self._store.engine.url),
         }
 
     def _previews(self, keys: Sequence[str]) -> dict[str, str]:
