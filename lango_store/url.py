@@ -134,7 +134,7 @@ def _sqlite(url: sa.URL) -> sa.URL:
 
 
 def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
-    if "@" in (url.host or "") + (url.database or ""):
+    if "@" in (url.host or "") + (url.database or "") or "?" in (url.username or ""):
         raise ValueError(_UNQUOTED)
     connect_args: dict[str, Any] = {}
     if "prepare_threshold" in url.query:  # as text it would break every statement
