@@ -75,7 +75,7 @@ class SchemaGate:
     def _look(self, engine: sa.Engine) -> None:
         spoken = dialect.of(engine)
         with engine.connect() as connection, spoken.snapshot(connection):
-            self._refuse_unfit(connection)
+            self._refuse_incompatible(connection)
         if self._migrate:
             from lango_store import schema  # Alembic, which only who migrates should wait for
 
@@ -84,7 +84,7 @@ class SchemaGate:
             self._check(connection)
 
     def _check(self, connection: sa.Connection) -> None:
-        self._refuse_unfit(connection)
+        self._refuse_incompatible(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
             raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect.of(connection).schema(connection))
@@ -98,8 +98,8 @@ class SchemaGate:
         self._passed[connection.engine] = None if path is None else DatabaseFile(path)
 
     @staticmethod
-    def _refuse_unfit(connection: sa.Connection) -> None:
-        if fault := dialect.of(connection).unfit(connection):
+    def _refuse_incompatible(connection: sa.Connection) -> None:
+        if fault := dialect.of(connection).incompatibility(connection):
             raise LangoStoreError(fault)
 
 

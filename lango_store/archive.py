@@ -224,7 +224,7 @@ def _our_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, NotFoundError) as error:
-        ours = dialect.SQLite().ours(error)
+        ours = dialect.SQLite().translate_error(error)
         raise type(ours)(f"archive {path}: {ours}") if type(ours) is not LangoStoreError else ours from error
 
 

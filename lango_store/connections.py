@@ -282,9 +282,9 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         ) from error
     driver_error = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
-        raise dialect.of(engine).ours(driver_error) from error
+        raise dialect.of(engine).translate_error(driver_error) from error
     if isinstance(error, sa.exc.DBAPIError):
-        raise dialect.of(engine).ours(error) from error
+        raise dialect.of(engine).translate_error(error) from error
     if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
     if isinstance(error, OverflowError):

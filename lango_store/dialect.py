@@ -116,11 +116,11 @@ class Dialect:
         """Say that a time is kept in a form that does not sort among ours."""
         raise NotImplementedError
 
-    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         """Say when a session expires that was written to now; NULL without a TTL."""
         raise NotImplementedError
 
-    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
         raise NotImplementedError
 
@@ -182,7 +182,7 @@ class Dialect:
         """Tell how many bytes of the database are free for new rows; None where it does not tell."""
         raise NotImplementedError
 
-    def ours(self, error: BaseException) -> LangoStoreError:
+    def translate_error(self, error: BaseException) -> LangoStoreError:
         """Make a driver's error one of ours."""
         raise NotImplementedError
 
@@ -220,11 +220,11 @@ class Dialect:
         raise NotImplementedError
         yield
 
-    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Give what is wrong with the database itself or worth changing in its settings, each with a remedy."""
         raise NotImplementedError
 
-    def unfit(self, connection: sa.Connection) -> str | None:
+    def incompatibility(self, connection: sa.Connection) -> str | None:
         """Say what a host's engine lacks that we rely on, with the line to add; None if nothing."""
         raise NotImplementedError
 
@@ -249,11 +249,11 @@ class SQLite(Dialect):
         text = sa.type_coerce(column, sa.Text)
         return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
 
-    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
         return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
 
-    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         return column.in_(chosen)
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
@@ -272,7 +272,7 @@ class SQLite(Dialect):
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        with _begun(connection):
+        with _ensure_transaction(connection):
             driver: Any = connection.connection.driver_connection
             if getattr(driver, "autocommit", None) is False and driver.in_transaction:
                 # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
@@ -283,7 +283,7 @@ class SQLite(Dialect):
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        with _begun(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
+        with _ensure_transaction(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
             if not connection.connection.in_transaction:
                 connection.exec_driver_sql("BEGIN")
             yield
@@ -346,7 +346,7 @@ class SQLite(Dialect):
         size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
         return pages * size
 
-    def ours(self, error: BaseException) -> LangoStoreError:
+    def translate_error(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)
         reason = f"SQLite: {error}"
         match None if code is None else code & 0xFF:
@@ -438,7 +438,7 @@ class SQLite(Dialect):
                 if orphans:
                     raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
 
-    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
             if fault != "ok":
                 yield f"the file is damaged: {fault}", "restore it from a backup, or `sqlite3 FILE .recover`"
@@ -446,7 +446,7 @@ class SQLite(Dialect):
         if mode not in ("wal", "memory"):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
 
-    def unfit(self, connection: sa.Connection) -> str | None:
+    def incompatibility(self, connection: sa.Connection) -> str | None:
         if sqlite3.sqlite_version_info < (3, 35):
             return f"SQLite is {sqlite3.sqlite_version}, 3.35 is needed for RETURNING: install a newer Python or SQLite"
         if not connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
@@ -482,10 +482,10 @@ class PostgreSQL(Dialect):
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         return sa.false()  # a timestamptz has no form
 
-    def slid(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
-    def among(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         # For IN (SELECT …) the planner hashes the few and reads the whole table.
         return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
 
@@ -504,13 +504,13 @@ class PostgreSQL(Dialect):
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
         # Our statements take row locks and look again: READ COMMITTED is enough, and fails nobody who waited.
-        with self._isolated(connection, _READ_COMMITTED, None), _begun(connection):
+        with self._isolated(connection, _READ_COMMITTED, None), _ensure_transaction(connection):
             yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         # READ COMMITTED shows each statement its own moment.
-        with self._isolated(connection, _REPEATABLE_READ, True), _begun(connection):
+        with self._isolated(connection, _REPEATABLE_READ, True), _ensure_transaction(connection):
             if getattr(connection.connection.dbapi_connection, "isolation_level", None) != _REPEATABLE_READ:
                 try:
                     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -598,7 +598,7 @@ class PostgreSQL(Dialect):
     def free_bytes(self, connection: sa.Connection) -> None:
         return None  # deleted rows are freed later, by a vacuum
 
-    def ours(self, error: BaseException) -> LangoStoreError:
+    def translate_error(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
         reason = f"PostgreSQL: {str(error).strip()}"
         if state in ("40001", "40P01", "55P03", "57014"):
@@ -663,7 +663,7 @@ class PostgreSQL(Dialect):
                 raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
             time.sleep(0.05)
 
-    def worries(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {
             "fsync": "a crash of the machine can destroy the database",
             "full_page_writes": "a crash of the machine can destroy the database",
@@ -681,14 +681,14 @@ class PostgreSQL(Dialect):
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
                 yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
 
-    def unfit(self, connection: sa.Connection) -> str | None:
+    def incompatibility(self, connection: sa.Connection) -> str | None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
 
 
-def _begun(connection: sa.Connection) -> sa.RootTransaction:
+def _ensure_transaction(connection: sa.Connection) -> sa.RootTransaction:
     """Return the connection's transaction, which a host's listener may have begun."""
     return connection.get_transaction() or connection.begin()
 

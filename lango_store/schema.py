@@ -314,7 +314,7 @@ def _our_errors(opened: sa.Engine | sa.Connection) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise dialect.of(opened).ours(error.orig or error) from error
+        raise dialect.of(opened).translate_error(error.orig or error) from error
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 

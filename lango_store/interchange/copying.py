@@ -121,7 +121,7 @@ def _apart(connection: sa.Connection) -> Iterator[None]:
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
         drivers = getattr(error, "orig", None) or error
         if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
-            raise dialect.of(connection).ours(drivers) from error
+            raise dialect.of(connection).translate_error(drivers) from error
         raise
 
 

@@ -247,7 +247,7 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         transfer.write(connection, table, batch)
         return True
     except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: a time that is none
-        ours = dialect.of(connection).ours(error)
+        ours = dialect.of(connection).translate_error(error)
         if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
             raise ours from error
         raise file.fault(f"the database refuses rows that end here: {ours}") from error

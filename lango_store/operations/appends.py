@@ -58,13 +58,15 @@ def _number(name: str) -> sa.BindParameter[int]:
 def _bump(spoken: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    added, slid = _number("added"), spoken.slid(NOW, SESSION.c.ttl_seconds)
+    added, next_expiry = _number("added"), spoken.next_expiry(NOW, SESSION.c.ttl_seconds)
     values: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + added,
         "token_count": SESSION.c.token_count + _number("tokens_added"),
         "updated_at": NOW,
-        "expires_at": sa.case((slid > SESSION.c.expires_at, slid), else_=SESSION.c.expires_at),  # never back
+        "expires_at": sa.case(
+            (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
+        ),  # never back
     }
     given: list[sa.Column[Any]] = [SESSION.c.last_seq, SESSION.c.updated_at]
     if turn:

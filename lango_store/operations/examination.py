@@ -34,7 +34,7 @@ def missing_tables(connection: sa.Connection) -> list[str]:
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
-    for detail, remedy in dialect.of(connection).worries(connection):
+    for detail, remedy in dialect.of(connection).health_warnings(connection):
         yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
 
 

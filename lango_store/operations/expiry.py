@@ -97,7 +97,9 @@ def purge(
     query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
     chosen = query.with_for_update(skip_locked=not patient)
     if keep is None:
-        goes = spoken.among(SESSION.c.key, sa.select(chosen.cte("chosen").c.key))  # by a CTE, so that it is chosen once
+        goes = spoken.key_in(
+            SESSION.c.key, sa.select(chosen.cte("chosen").c.key)
+        )  # by a CTE, so that it is chosen once
     else:
         keys = connection.execute(chosen).scalars().all()
         if keys:

@@ -265,7 +265,7 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
 def _write_insert(spoken: dialect.Dialect) -> Any:
     names = (*FIELDS, "incarnation")
     given: dict[str, Any] = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
-    expires_at = sa.func.coalesce(given["expires_at"], spoken.slid(NOW, given["ttl_seconds"]))
+    expires_at = sa.func.coalesce(given["expires_at"], spoken.next_expiry(NOW, given["ttl_seconds"]))
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     return (
         spoken.insert(SESSION)
@@ -350,7 +350,7 @@ def touch(
     connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
 ) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
-    expiry: dict[str, Any] = {"expires_at": dialect.of(connection).slid(sa.literal(now, TimeColumn()), _TTL)}
+    expiry: dict[str, Any] = {"expires_at": dialect.of(connection).next_expiry(sa.literal(now, TimeColumn()), _TTL)}
     if ttl is not UNSET:
         expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
     updated_at = now if activity else SESSION.c.updated_at
