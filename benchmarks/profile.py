@@ -39,7 +39,7 @@ class Steps:
             "the loop written by hand": self.by_hand,
             "ours: statement and transaction, connection and rows at hand": self.statement,
             "+ values checked and made rows": self.encoded,
-            "+ connection from the pool and back": self.lent,
+            "+ connection from the pool and back": self.connection_alone,
             "+ Message made, and the verb": self.verb,
         }
 
@@ -62,12 +62,12 @@ class Steps:
         for message in self._messages:
             self._append(batch([message]))
 
-    def lent(self) -> None:
+    def connection_alone(self) -> None:
         """Append messages, each on a connection of the pool."""
         for message in self._messages:
             new = batch([message])
-            with self._access.once() as lent:
-                appends.append(lent, self._access.moment(lent), "ours", new)
+            with self._access.once() as connection:
+                appends.append(connection, self._access.moment(connection), "ours", new)
 
     def verb(self) -> None:
         """Append as anybody would."""

@@ -16,7 +16,7 @@ from sqlalchemy import orm
 
 from lango_store import dialect
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, Unset
 from lango_store.operations import revision, sessions
@@ -129,11 +129,11 @@ class Access:
 
     # Policy
 
-    def moment(self, connection: Lent) -> Moment:
+    def moment(self, connection: AnyConnection) -> Moment:
         """Tell the time for one statement: None where the database tells it, by one clock for all that connect."""
         return None if self._clock is None and dialect.of(connection).tells_time else self.clock_time()
 
-    def now(self, connection: Lent) -> datetime:
+    def now(self, connection: AnyConnection) -> datetime:
         """Tell the time for several statements, asking the database if it tells it."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
@@ -164,12 +164,12 @@ class Access:
         """Whether the connections are the caller's, and the transaction too."""
         return self._connections.in_callers_transaction
 
-    def look(self) -> AbstractContextManager[Lent]:
+    def look(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, without a transaction around them."""
         self._refuse_closed()
         return self._connections.single(writes=False)
 
-    def once(self) -> AbstractContextManager[Lent]:
+    def once(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
         self._refuse_closed()
         return self._connections.single(writes=True)

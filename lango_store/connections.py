@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store import dialect, pool
-from lango_store.dialect import Lent, Started
+from lango_store.dialect import AnyConnection, Started
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.pool import DatabaseFile
 from lango_store.statement import OBSERVER, Observer
@@ -38,7 +38,7 @@ class Connections(Protocol):
     in_callers_transaction: bool
     """Whether an operation is a part of something that may not be rolled back, nor committed."""
 
-    def single(self, *, writes: bool) -> AbstractContextManager[Lent]:
+    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, or for one append, with as few round trips as the database allows."""
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
@@ -59,7 +59,7 @@ class Pooled:
         self._gate = gate
         self._on_statement = on_statement
 
-    def single(self, *, writes: bool) -> AbstractContextManager[Lent]:
+    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
         """Lend a driver's connection, unless a host wants to be told of transactions."""
         return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
@@ -181,7 +181,7 @@ class _Single:
         observer = self._pooled.observer()
         return {} if observer is None else {OBSERVER: observer}
 
-    def __enter__(self) -> Lent:
+    def __enter__(self) -> AnyConnection:
         pooled = self._pooled
         file = pooled.checked()
         try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lango_store import window
 from lango_store.access import Access
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
 from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
@@ -108,8 +108,8 @@ class Conversation:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
         if not (new.ids and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.once() as lent:
-                return appends.append(lent, self._access.moment(lent), self.key, new, after)
+            with suppress(appends.IdIsThere), self._access.once() as connection:
+                return appends.append(connection, self._access.moment(connection), self.key, new, after)
         with self._access.write() as connection:
             return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
 
@@ -206,8 +206,8 @@ class Conversation:
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
         if not ((new.ids or turn.id) and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.once() as lent:
-                return turns.save(lent, self._access.moment(lent), self.key, new, turn, after)
+            with suppress(appends.IdIsThere), self._access.once() as connection:
+                return turns.save(connection, self._access.moment(connection), self.key, new, turn, after)
         with self._access.write() as connection:
             return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
 
@@ -327,7 +327,7 @@ class Conversation:
 
     # Steps of more than one verb
 
-    def _moment(self, connection: Lent, expired: bool) -> Moment:
+    def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
         return sessions.BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
@@ -337,7 +337,7 @@ class Conversation:
         with self._access.look() as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)
 
-    def _tail(self, connection: Lent, now: Moment, last: int, most: int, max_tokens: int | None) -> Tail:
+    def _tail(self, connection: AnyConnection, now: Moment, last: int, most: int, max_tokens: int | None) -> Tail:
         if max_tokens is None:
             return log.tail(connection, now, self.key, last, most=most)
         look = min(_FIRST_LOOK, last)

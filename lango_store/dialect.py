@@ -57,7 +57,7 @@ class HasCursors(Protocol):
         """Make a cursor."""
 
 
-class Lent(Protocol):
+class AnyConnection(Protocol):
     """What a statement runs on: a SQLAlchemy connection, or as little of one as it needs."""
 
     @property
@@ -199,7 +199,7 @@ class Dialect:
         raise NotImplementedError
 
     @contextmanager
-    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
         """Let a stored text that is none come as bytes meanwhile, so that who decodes it can say where it stands."""
         raise NotImplementedError
         yield
@@ -379,7 +379,7 @@ class SQLite(Dialect):
         return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
     @contextmanager
-    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
         driver: Any = getattr(connection.connection, "driver_connection", connection.connection)
         before, driver.text_factory = driver.text_factory, _text_or_bytes
         try:
@@ -624,7 +624,7 @@ class PostgreSQL(Dialect):
         return False  # the server checks the encoding of what comes in
 
     @contextmanager
-    def bytes_for_bad_text(self, connection: Lent) -> Iterator[None]:
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
         yield
 
     def storage_place(self, table: sa.Table) -> None:
@@ -716,7 +716,7 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 
 
-def of(connection: Lent | sa.Engine) -> Dialect:
+def of(connection: AnyConnection | sa.Engine) -> Dialect:
     """Say which dialect a connection or an engine speaks; ValueError for a database or driver we do not know."""
     dialect = _DIALECTS.get(connection.dialect.name)
     if dialect is not None and connection.dialect.driver == "asyncpg":

@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.dialect import Dialect, Lent
+from lango_store.dialect import Dialect, AnyConnection
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took."""
@@ -30,7 +30,7 @@ class Statement:
         self._write = write
         self._compiled: dict[tuple[str, str], _Compiled] = {}
 
-    def run(self, connection: Lent, values: Mapping[str, Any]) -> list[Any]:
+    def run(self, connection: AnyConnection, values: Mapping[str, Any]) -> list[Any]:
         """Execute a statement that returns rows with these values, and give them back."""
         compiled = self._for(connection)
         try:
@@ -42,7 +42,7 @@ class Statement:
             return self._rows(connection, compiled, values)
 
     @staticmethod
-    def _rows(connection: Lent, compiled: _Compiled, values: Mapping[str, Any]) -> list[Any]:
+    def _rows(connection: AnyConnection, compiled: _Compiled, values: Mapping[str, Any]) -> list[Any]:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
@@ -57,7 +57,7 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def run_many(self, connection: Lent, values: Sequence[Mapping[str, Any]]) -> None:
+    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
         """Execute once for each of these values."""
         compiled = self._for(connection)
         cursor = connection.connection.cursor()
@@ -70,7 +70,7 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def _for(self, connection: Lent) -> _Compiled:
+    def _for(self, connection: AnyConnection) -> _Compiled:
         way = connection.dialect.name, connection.dialect.paramstyle
         compiled = self._compiled.get(way)
         if compiled is None:

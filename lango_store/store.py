@@ -125,11 +125,11 @@ class Store:
                 if made is None:
                     raise sessions.exists_error(connection, begun, new.key)
                 return made
-        with self._access.once() as lent:
-            now = self._access.moment(lent)
-            bare = sessions.insert(lent, now, new)
+        with self._access.once() as connection:
+            now = self._access.moment(connection)
+            bare = sessions.insert(connection, now, new)
             if bare is None:
-                raise sessions.exists_error(lent, now, new.key)
+                raise sessions.exists_error(connection, now, new.key)
             return Session(**dict(bare))
 
     def get(self, key: str, *, expired: bool = False) -> Session:

@@ -36,8 +36,8 @@ def purge(
     started = perf_counter()
     report = ExpiryReport(dry_run=dry_run)
     if now is None:
-        with access.look() as lent:
-            now = access.now(lent)
+        with access.look() as connection:
+            now = access.now(connection)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     if dry_run:
         with access.read() as connection:

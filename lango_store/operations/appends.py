@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store import dialect
 from lango_store.columns import TimeColumn, checked_key, decode_time
-from lango_store.dialect import Dialect, Lent, Moment
+from lango_store.dialect import Dialect, AnyConnection, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions
@@ -142,7 +142,7 @@ _insert_turn_statement = Statement(
 )
 
 
-def append(connection: Lent, now: Moment, key: str, new: Batch, after: int | None = None) -> list[Message]:
+def append(connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None) -> list[Message]:
     """Add messages at the end of a live session, and give them back as stored.
 
     Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
@@ -158,7 +158,7 @@ def append(connection: Lent, now: Moment, key: str, new: Batch, after: int | Non
 
 
 @contextmanager
-def told_apart(connection: Lent) -> Iterator[None]:
+def told_apart(connection: AnyConnection) -> Iterator[None]:
     """Raise `IdIsThere` for an error that an id may be the reason of."""
     try:
         yield
@@ -222,7 +222,7 @@ def _replayed(message: Message) -> Message:
 
 
 def write(
-    connection: Lent, now: Moment, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
+    connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
 ) -> tuple[list[Message], Place]:
     """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
     if not new.rows and turn is None:
@@ -260,7 +260,7 @@ def write(
 
 
 def _write(
-    connection: Lent,
+    connection: AnyConnection,
     spoken: Dialect,
     values: Mapping[str, Any],
     rows: list[dict[str, Any]],

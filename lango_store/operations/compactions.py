@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Session, Turn
 from lango_store.operations import messages, removals, sessions, turns
@@ -34,7 +34,7 @@ class Begun:
         return self.incarnation, self.session.last_seq - self.session.message_count
 
 
-def begin(connection: Lent, now: Moment, key: str) -> Begun:
+def begin(connection: AnyConnection, now: Moment, key: str) -> Begun:
     """Read the window of a live session."""
     incarnation, session = messages.load_life(connection, now, key)
     return Begun(session, incarnation)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store import dialect
 from lango_store.columns import MAX_KEY_LENGTH, TimeColumn, checked_key, encode_text
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import InvalidCursor
 from lango_store.model import Page, SessionInfo
 from lango_store.operations.sessions import COLUMNS, LIVE, NOW, SESSION, decoded, valued
@@ -126,7 +126,7 @@ def _count(*conditions: str) -> Statement:
 
 
 def page(
-    connection: Lent, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
+    connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
 ) -> Page:
     """List sessions, the last updated or the last created first, from a cursor on."""
     if not 1 <= limit <= MAX_PAGE:
@@ -144,7 +144,7 @@ def page(
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
 
 
-def walk(connection: Lent, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
+def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
     """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
     return _values([decoded(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
 
@@ -161,12 +161,14 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
         after = found[-1].key
 
 
-def keys(connection: Lent, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:
+def keys(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:
     """Read the keys alone of what `walk` reads: sessions that cannot be read too."""
     return [key for (key,) in _walked(connection, now, chosen, after, limit, keys_only=True)]
 
 
-def _walked(connection: Lent, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool) -> list[Any]:
+def _walked(
+    connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool
+) -> list[Any]:
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE}")
     values = chosen.values(dialect.of(connection), now) | {"after": after, "limit": limit}
@@ -183,7 +185,7 @@ def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
         return [valued(SessionInfo, row) for row in rows]  # for the error that names the session
 
 
-def count(connection: Lent, now: Moment, chosen: Filter) -> int:
+def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
     """Count sessions."""
     rows = _count(*chosen.named()).run(connection, chosen.values(dialect.of(connection), now))
     return int(rows[0][0])

@@ -17,7 +17,7 @@ from lango_store.columns import (
     decode_time,
     encode_id,
 )
-from lango_store.dialect import Dialect, Lent, Moment
+from lango_store.dialect import Dialect, AnyConnection, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
@@ -88,7 +88,7 @@ _window = Statement(
 )
 
 
-def load(connection: Lent, now: Moment, key: str) -> Session:
+def load(connection: AnyConnection, now: Moment, key: str) -> Session:
     """Load a live session and its window as they were at one moment, without a transaction."""
     return load_life(connection, now, key)[1]
 
@@ -107,7 +107,7 @@ _session_and_window = Statement(
 )
 
 
-def load_life(connection: Lent, now: Moment, key: str) -> tuple[int, Session]:
+def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Session]:
     """Load a live session and its window as `load` does, and which life of its key it is.
 
     An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
@@ -170,7 +170,7 @@ class Tail:
         )
 
 
-def tail(connection: Lent, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
+def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
     """Read the last messages of a live session's window, of them at most the `most` newest of the log.
 
     One statement, which reads no more than that; two where the summary stands among the newest.
@@ -219,12 +219,12 @@ class Range:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
 
 
-def read(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Message]:
+def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
     return decoded(key, read_rows(connection, now, key, chosen))
 
 
-def read_rows(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Any]:
+def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Any]:
     """Read rows of messages, not decoded yet."""
     statement = _forwards if chosen.last is None else _backwards
     bound = chosen.limit if chosen.last is None else chosen.last
@@ -266,7 +266,7 @@ _find = Statement(
 )
 
 
-def find(connection: Lent, now: Moment, key: str, message_id: str) -> Message | None:
+def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
     """Look up a message of a live session by its id."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)

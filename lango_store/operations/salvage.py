@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.dialect import Dialect, Lent, Moment
+from lango_store.dialect import Dialect, AnyConnection, Moment
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages, sessions
@@ -24,7 +24,7 @@ _MOST_FAILURES: Final = 1_000
 """After so many places in a row with nothing to read, those between two damages are given up."""
 
 
-def read(connection: Lent, now: Moment, key: str, chosen: Range) -> list[Message | DamagedMessage]:
+def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Message | DamagedMessage]:
     """Read messages of a live session in the order of their seq, a damaged one as the error that names it.
 
     Where the session's own row cannot be read, its messages are given all the same.
@@ -51,7 +51,7 @@ def _chosen(found: dict[int, Message | DamagedMessage], chosen: Range) -> list[M
     return within[: chosen.limit]
 
 
-def _in_pieces(connection: Lent, key: str) -> dict[int, Message | DamagedMessage]:
+def _in_pieces(connection: AnyConnection, key: str) -> dict[int, Message | DamagedMessage]:
     """Read whatever can be reached of a session's messages, by their seq."""
     with dialect.of(connection).bytes_for_bad_text(connection):
         found: dict[int, Message | DamagedMessage] = {}
@@ -103,7 +103,7 @@ class Walk:
             .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
         )
 
-    def rows(self, connection: Lent, key: str = "") -> Iterator[Sequence[Any]]:
+    def rows(self, connection: AnyConnection, key: str = "") -> Iterator[Sequence[Any]]:
         """Give each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
         if self._place(dialect.of(connection)) is None:
             return
@@ -135,12 +135,12 @@ class Walk:
                 last_found = place
                 yield from found
 
-    def places(self, connection: Lent, key: str) -> Iterator[int]:
+    def places(self, connection: AnyConnection, key: str) -> Iterator[int]:
         """Give the places of the rows alone."""
         return (row[0] for row in self.rows(connection, key) if type(row[0]) is int)
 
     def _tried(
-        self, connection: Lent, key: str, after: int, before: int, limit: int, *, backwards: bool = False
+        self, connection: AnyConnection, key: str, after: int, before: int, limit: int, *, backwards: bool = False
     ) -> list[Sequence[Any]] | None:
         values = {"key": key, "after": after, "before": before, "limit": limit}
         try:

@@ -21,7 +21,7 @@ from lango_store.columns import (
     encode_json,
     encode_text,
 )
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -148,7 +148,7 @@ def whole(key: str, name: str, stored: Any) -> int:
 _time = Statement(lambda _: sa.select(NOW))
 
 
-def server_time(connection: Lent) -> datetime:
+def server_time(connection: AnyConnection) -> datetime:
     """Ask a database that tells the time for it."""
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
@@ -156,7 +156,7 @@ def server_time(connection: Lent) -> datetime:
 _one = Statement(lambda _: sa.select(sa.literal_column("1")))
 
 
-def ping(connection: Lent) -> None:
+def ping(connection: AnyConnection) -> None:
     """Ask the database for a sign of life."""
     _one.run(connection, {})
 
@@ -172,12 +172,12 @@ LIFE: Final = [LIVE, SESSION.c.incarnation, *COLUMNS]
 _select = Statement(lambda _: sa.select(*LIFE).where(SESSION.c.key == KEY))
 
 
-def row_of(connection: Lent, now: Moment, key: str) -> dict[str, Any]:
+def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
     """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
     return life_of(connection, now, key)[1]
 
 
-def life_of(connection: Lent, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
+def life_of(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
     """Look up a live session, and which life of its key it is."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
     return decoded_life(key, _select.run(connection, values))
@@ -194,12 +194,12 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
     return incarnation, value
 
 
-def info(connection: Lent, now: Moment, key: str) -> SessionInfo:
+def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     """Look up a live session without its messages."""
     return valued(SessionInfo, row_of(connection, now, key))
 
 
-def refuse(connection: Lent, now: Moment, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
+def refuse(connection: AnyConnection, now: Moment, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
     """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
 
     `DatabaseUnavailable` after the last try: the database does not let the row be written.
@@ -223,7 +223,7 @@ def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
 _alive = Statement(lambda _: sa.select(LIVE).where(SESSION.c.key == KEY))
 
 
-def exists(connection: Lent, now: Moment, key: str) -> bool:
+def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
     """Tell whether a live session has this key."""
     rows = _alive.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
     return bool(rows) and bool(rows[0][0])
@@ -244,7 +244,7 @@ _lock = Statement(
 )
 
 
-def lock(connection: Lent, now: Moment, key: str) -> Locked:
+def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     """Keep other writers out of a live session until the transaction ends."""
     values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
     tries = TRIES
@@ -291,7 +291,7 @@ class New:
     fields: Mapping[str, Any]
 
 
-def insert(connection: Lent, now: Moment, new: New) -> SessionInfo | None:
+def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
     """Make a session, or give None if its key is there already, live or expired."""
     given = {name: value for name, value in new.fields.items() if value is not None}
     ttl_seconds = seconds(new.ttl)
@@ -309,7 +309,7 @@ def insert(connection: Lent, now: Moment, new: New) -> SessionInfo | None:
     return value.model_copy(update=given)
 
 
-def exists_error(connection: Lent, now: Moment, key: str) -> SessionExists:
+def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:
     """Make the error for a key that is taken, saying whether its session has expired."""
     return SessionExists(key, expired=not exists(connection, now, key))
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from lango_store.columns import as_kept, checked_key, decode_json, decode_time, encode_id, encode_json
-from lango_store.dialect import Lent, Moment
+from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
@@ -40,7 +40,7 @@ def _encoded_object(value: Mapping[str, Any] | None, field: str) -> str | None:
 # Save
 
 
-def save(connection: Lent, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+def save(connection: AnyConnection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
     """Add a turn at the end of a live session, in one statement where the database can.
 
     Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
@@ -85,7 +85,9 @@ def _id_of(new: Batch) -> str:
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
 
-def write_turn(connection: Lent, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+def write_turn(
+    connection: AnyConnection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
+) -> Turn:
     """Write a turn at the end of a live session, whatever its ids."""
     stored, place = write(connection, now, key, new, after, turn)
     return Turn(
@@ -158,7 +160,7 @@ _usages = Statement(
 )
 
 
-def usages(connection: Lent, key: str) -> Iterator[dict[str, Any]]:
+def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
     """Read what each turn cost."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
         yield _json(key, turn_no, "usage", text)
