@@ -66,7 +66,7 @@ class Steps:
         """Append messages, each on a connection of the pool."""
         for message in self._messages:
             new = batch([message])
-            with self._access.once() as connection:
+            with self._access.single_write() as connection:
                 appends.append(connection, self._access.moment(connection), "ours", new)
 
     def verb(self) -> None:

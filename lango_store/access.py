@@ -164,22 +164,22 @@ class Access:
         """Whether the connections are the caller's, and the transaction too."""
         return self._connections.in_callers_transaction
 
-    def look(self) -> AbstractContextManager[AnyConnection]:
+    def single_read(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, without a transaction around them."""
         self._refuse_closed()
         return self._connections.single(writes=False)
 
-    def once(self) -> AbstractContextManager[AnyConnection]:
+    def single_write(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
         self._refuse_closed()
         return self._connections.single(writes=True)
 
-    def read(self) -> AbstractContextManager[sa.Connection]:
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several reads that see one moment."""
         self._refuse_closed()
         return self._connections.snapshot()
 
-    def write(self) -> AbstractContextManager[sa.Connection]:
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
         self._refuse_closed()
         return self._connections.transaction()
@@ -187,7 +187,7 @@ class Access:
     def ping(self) -> None:
         """Ask the database for a sign of life, and look at its schema again."""
         self._gate.reset(self.engine)
-        with self.read() as connection:
+        with self.snapshot() as connection:
             self._gate.reset(connection.engine)
             self._gate.check_connection(connection)
 

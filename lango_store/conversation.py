@@ -48,12 +48,12 @@ class Conversation:
 
     def get(self, *, expired: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return log.load(connection, self._moment(connection, expired), self.key)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
     def update(
@@ -84,7 +84,7 @@ class Conversation:
             "tools": tools,
             "last_consolidated": last_consolidated,
         }
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return sessions.update(connection, self._access.now(connection), self.key, fields, activity=activity)
 
     # Messages
@@ -104,13 +104,13 @@ class Conversation:
         """
         new = self._batch(messages)
         if replace_after is not None:
-            with self._access.write() as connection:
+            with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
         if not (new.ids and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.once() as connection:
+            with suppress(appends.IdIsThere), self._access.single_write() as connection:
                 return appends.append(connection, self._access.moment(connection), self.key, new, after)
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
 
     def messages(self, *, last: int | None = None) -> list[Message]:
@@ -118,7 +118,7 @@ class Conversation:
         if last is None:
             return self.get().messages
         chosen = Range(last=last).last or 0
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return log.tail(connection, self._access.moment(connection), self.key, chosen).messages
 
     def all_messages(
@@ -146,12 +146,12 @@ class Conversation:
         `expired` as in `get`.
         """
         chosen = Range(after, log.MAX_SEQ, limit, last)
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
 
     def find_message(self, id: str) -> Message | None:
         """Look up a message by its `id`; None if there is none with it."""
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return log.find(connection, self._access.moment(connection), self.key, id)
 
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
@@ -160,12 +160,12 @@ class Conversation:
         A summary is nobody's message. None if there is no message of that role.
         """
         wanted = None if role is None else MessageRole(role)
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     def pop_message(self) -> Message | None:
         """Take the last message of the window away and give it back; None if there is none."""
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return removals.pop(connection, self._access.now(connection), self.key)
 
     def truncate(self, *, after: int) -> int:
@@ -175,7 +175,7 @@ class Conversation:
         speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
         `Conflict`, and nothing is changed. 0 drops everything.
         """
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return removals.truncate(connection, self._access.now(connection), self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
@@ -183,7 +183,7 @@ class Conversation:
 
         Turns and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
 
     # Turns
@@ -206,26 +206,26 @@ class Conversation:
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
         if not ((new.ids or turn.id) and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.once() as connection:
+            with suppress(appends.IdIsThere), self._access.single_write() as connection:
                 return turns.save(connection, self._access.moment(connection), self.key, new, turn, after)
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
 
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.read(connection, self.key)
 
     def find_turn(self, id: str) -> Turn | None:
         """Look up a turn by its `id`, without its messages; None if there is none with it."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.find(connection, self.key, id)
 
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.messages_of(connection, self.key, turn)
 
@@ -235,7 +235,7 @@ class Conversation:
 
     def total_usage(self) -> dict[str, Any]:
         """Sum up what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.total(turns.usages(connection, self.key))
 
@@ -258,7 +258,7 @@ class Conversation:
         if upto is not None and before_user_message is not None:
             raise ValueError("fork up to where? Give upto or before_user_message")
         new = new_key(self._access.clock_time()) if key is None else key
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             now = self._access.now(connection)
             forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
         return Conversation(self._access, new)
@@ -281,19 +281,19 @@ class Conversation:
 
     def begin_compaction(self) -> Begun | None:
         """Read the window, the first half of `compact`; None if it is empty."""
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             begun = compactions.begin(connection, self._access.moment(connection), self.key)
         return begun if begun.session.messages else None
 
     def land_compaction(self, begun: Begun, summary: Summary, *, discard: bool = False) -> Compaction:
         """Put a summary in the place of the window that was begun with, the second half of `compact`."""
         new = self._batch([summary] if isinstance(summary, Message) else summary)
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return compactions.land(connection, self._access.now(connection), begun, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             return compactions.listed(connection, self._access.moment(connection), self.key)
 
     # What a model sees
@@ -317,7 +317,7 @@ class Conversation:
             if value is not None and value < 0:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
-        with self._access.read() if several else self._access.look() as connection:
+        with self._access.snapshot() if several else self._access.single_read() as connection:
             now, most = self._access.moment(connection), log.MAX_SEQ
             if from_consolidated:
                 info = sessions.info(connection, now, self.key)
@@ -334,7 +334,7 @@ class Conversation:
         return batch([self._access.counted(message) for message in messages])
 
     def _read(self, chosen: Range) -> list[Message]:
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)
 
     def _tail(self, connection: AnyConnection, now: Moment, last: int, most: int, max_tokens: int | None) -> Tail:

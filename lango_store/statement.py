@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.dialect import Dialect, AnyConnection
+from lango_store.dialect import AnyConnection, Dialect
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took."""

@@ -119,13 +119,13 @@ class Store:
         new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
         first = self._batch(messages)
         if first.rows:
-            with self._access.write() as connection:
+            with self._access.transaction() as connection:
                 begun = self._access.now(connection)
                 made = self._insert(connection, begun, new, first)
                 if made is None:
                     raise sessions.exists_error(connection, begun, new.key)
                 return made
-        with self._access.once() as connection:
+        with self._access.single_write() as connection:
             now = self._access.moment(connection)
             bare = sessions.insert(connection, now, new)
             if bare is None:
@@ -167,7 +167,7 @@ class Store:
                 raise
         except SessionNotFound:
             pass
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             now = self._access.now(connection)
             if renew:
                 sessions.delete_expired(connection, now, key)
@@ -204,7 +204,7 @@ class Store:
                 raise
         except SessionNotFound:
             pass
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             now = self._access.now(connection)
             if renew:
                 sessions.delete_expired(connection, now, new.key)
@@ -222,7 +222,7 @@ class Store:
 
     def exists(self, key: str) -> bool:
         """Tell whether there is a live session with this key."""
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return sessions.exists(connection, self._access.moment(connection), key)
 
     def update(
@@ -262,12 +262,12 @@ class Store:
         Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
         lists and its idle time, unless this counts as `activity`.
         """
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return sessions.touch(connection, self._access.now(connection), key, ttl, activity=activity)
 
     def delete(self, key: str) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none."""
-        with self._access.write() as connection:
+        with self._access.transaction() as connection:
             return sessions.delete(connection, key)
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
@@ -370,7 +370,7 @@ class Store:
         and may be on none of your pages: `iter_sessions` has each once.
         """
         chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return lists.page(connection, self._access.moment(connection), chosen, limit, cursor, order)
 
     def iter_sessions(
@@ -408,12 +408,12 @@ class Store:
     ) -> int:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
-        with self._access.look() as connection:
+        with self._access.single_read() as connection:
             return lists.count(connection, self._access.moment(connection), chosen)
 
     def stats(self) -> Stats:
         """Sum up the store: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             return stats.summed_up(connection, self._access.now(connection))
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
@@ -490,7 +490,7 @@ class Store:
 
     def _session_pages(self, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
         def read_page(after: str) -> list[SessionInfo]:
-            with self._access.look() as connection:
+            with self._access.single_read() as connection:
                 return lists.walk(connection, self._access.moment(connection), chosen, after, page_size)
 
         return lists.pages(read_page, page_size)

@@ -36,11 +36,11 @@ def purge(
     started = perf_counter()
     report = ExpiryReport(dry_run=dry_run)
     if now is None:
-        with access.look() as connection:
+        with access.single_read() as connection:
             now = access.now(connection)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     if dry_run:
-        with access.read() as connection:
+        with access.snapshot() as connection:
             report.sessions, report.messages, report.oldest = expiry.preview(connection, reasons, narrowed, limit, 10)
         report.seconds = perf_counter() - started
         return report
@@ -54,7 +54,7 @@ def purge(
             while limit is None or report.sessions < limit:
                 most = batch_size if limit is None else min(batch_size, limit - report.sessions)
                 began = perf_counter()
-                with access.write() as connection:
+                with access.transaction() as connection:
                     gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
                 if not gone.sessions:
                     break
@@ -75,7 +75,7 @@ def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None
     """Bring a session back from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-    with Archive(archive) as opened, access.write() as connection:
+    with Archive(archive) as opened, access.transaction() as connection:
         now = access.now(connection)
         opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
         return messages.load(connection, now, key)
@@ -86,7 +86,7 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
     from lango_store import schema  # Alembic, which only who examines or migrates should wait for
 
     try:
-        with access.read() as connection:
+        with access.snapshot() as connection:
             missing = examination.missing_tables(connection)
     except SchemaOutOfDate as error:
         return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
@@ -96,14 +96,14 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
     found: list[Finding] = []
     for check in examination.checks():
         try:
-            with access.read() as connection:
+            with access.snapshot() as connection:
                 found += check(connection)
         except LangoStoreError as error:
             remedy = "mend what stands above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
     indexes = {finding.subject for finding in found if finding.name == "missing index"}
     try:
-        with access.read() as connection:
+        with access.snapshot() as connection:
             differences = schema.check(connection)
     except LangoStoreError as error:
         differences = [str(error)]
@@ -113,7 +113,7 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
             found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
     for finding in found if repair else ():
         try:
-            with access.write() as connection:
+            with access.transaction() as connection:
                 finding.repaired = examination.repair(connection, finding)
         except LangoStoreError as error:
             finding.remedy = f"could not be repaired: {error}"

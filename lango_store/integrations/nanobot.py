@@ -64,7 +64,7 @@ class LangoSessionStore:
     def load(self, key: str) -> Session | None:
         """Load a live session, None if there is none."""
         try:
-            with self._access.read() as connection:
+            with self._access.snapshot() as connection:
                 session, known = _loaded(connection, self._access.moment(connection), key)
         except SessionNotFound:
             return None
@@ -78,7 +78,7 @@ class LangoSessionStore:
         if known is not None and known.state == state:
             return
         try:
-            with self._access.write() as connection:
+            with self._access.transaction() as connection:
                 known = self._saved(connection, session, state, known)
         except Conflict:
             if self.on_conflict is not None:
@@ -93,7 +93,7 @@ class LangoSessionStore:
     def read(self, key: str) -> SessionPayload | None:
         """Read a session as plain values, without the provider's private state."""
         try:
-            with self._access.read() as connection:
+            with self._access.snapshot() as connection:
                 session, _ = _loaded(connection, self._access.moment(connection), key)
         except SessionNotFound:
             return None
@@ -102,7 +102,7 @@ class LangoSessionStore:
     def read_metadata(self, key: str) -> SessionMetadataPayload | None:
         """Read what there is of a session besides its messages and the provider's private state."""
         try:
-            with self._access.read() as connection:
+            with self._access.snapshot() as connection:
                 return _public(_session(takeoff.draft(connection, self._access.moment(connection), key)))
         except SessionNotFound:
             return None
@@ -110,7 +110,7 @@ class LangoSessionStore:
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
         """Replace these keys of a session's metadata and nothing else; False if there is no session."""
         try:
-            with self._access.write() as connection:
+            with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 sessions.lock(connection, now, key)
                 draft = takeoff.draft(connection, now, key)
@@ -144,7 +144,7 @@ class LangoSessionStore:
         }
 
     def _previews(self, keys: Sequence[str]) -> dict[str, str]:
-        with self._access.read() as connection:
+        with self._access.snapshot() as connection:
             first = messages.firsts(connection, keys, MessageRole.USER)
             texts = {key: _preview([first[key]] if key in first else [], "user") for key in keys}
             return {key: text or self._deep_preview(connection, key) for key, text in texts.items()}

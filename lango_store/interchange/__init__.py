@@ -121,7 +121,7 @@ def export(
 
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
-    with store._access.read() as connection:
+    with store._access.snapshot() as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
         return list(takeoff.keys(connection, store._access.moment(connection), chosen))
 

@@ -99,7 +99,7 @@ class Drafts:
         skipped: list[Skipped] = []
         try:
             drafts = self._module.read(path, skipped)
-            with store._access.read() if dry_run else store._access.write() as connection:
+            with store._access.snapshot() if dry_run else store._access.transaction() as connection:
                 for draft in drafts:
                     _bring_in(store, connection, draft, report, rehearsed)
         except THE_FILES_FAULT as error:
@@ -116,7 +116,7 @@ class Drafts:
         write: Any = self._module.write  # type: ignore[attr-defined] # `writes` said so
         for key in keys:
             try:
-                with store._access.read() as connection:
+                with store._access.snapshot() as connection:
                     path = write(takeoff.draft(connection, store._access.moment(connection), key), to, replace=replace)
                 yield Exported(key=key, path=str(path))
             except THE_SESSIONS_FAULT as error:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store import dialect
 from lango_store.columns import TimeColumn, checked_key, decode_time
-from lango_store.dialect import Dialect, AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions

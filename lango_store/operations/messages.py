@@ -17,7 +17,7 @@ from lango_store.columns import (
     decode_time,
     encode_id,
 )
-from lango_store.dialect import Dialect, AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions

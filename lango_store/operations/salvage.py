@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store import dialect
-from lango_store.dialect import Dialect, AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages, sessions

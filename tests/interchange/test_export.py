@@ -144,7 +144,7 @@ def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
 
 def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
     opened.create("k", messages=messages(takeoff.PAGE + 1))
-    with opened._access.read() as connection:
+    with opened._access.snapshot() as connection:
         parts = takeoff.draft(connection, opened._access.now(connection), "k").parts()
         first = next(parts)
         opened.append_message("k", message("later"))

@@ -157,7 +157,7 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
     long = [Part(messages(700)), Part(messages(900), kind="turn", id="long"), Part(messages(2))]
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
-    with opened._access.read() as connection:
+    with opened._access.snapshot() as connection:
         back = takeoff.draft(connection, opened._access.now(connection), "k")
         found = list(back.parts())
     assert back.extra == {"given": {"a": "\0"}}
