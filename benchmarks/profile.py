@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks import payload
 from benchmarks.__main__ import databases
 from benchmarks.floors import PostgresFloor, SqliteFloor
-from lango_store import Message, Store, dialect
+from lango_store import Message, Store
+from lango_store.dialect import dialect_of
 from lango_store.operations import appends
 from lango_store.operations.batches import Batch, batch
 
@@ -75,10 +76,10 @@ class Steps:
             self._store.append_message("ours", Message.model_validate(each))
 
     def _append(self, new: Batch) -> None:
-        spoken, driver = dialect.of(self._store.engine), self._proxy.dbapi_connection
-        started = spoken.start(driver, writes=True)
+        dialect, driver = dialect_of(self._store.engine), self._proxy.dbapi_connection
+        started = dialect.start(driver, writes=True)
         appends.append(self, self._access.moment(self), "ours", new)
-        spoken.finish(driver, started, failed=False)
+        dialect.finish(driver, started, failed=False)
 
 
 def main() -> None:

@@ -14,9 +14,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store import dialect
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
-from lango_store.dialect import AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, Unset
 from lango_store.operations import revision, sessions
@@ -73,33 +72,33 @@ class SchemaGate:
         self._passed.pop(engine, None)
 
     def _look(self, engine: sa.Engine) -> None:
-        spoken = dialect.of(engine)
-        with engine.connect() as connection, spoken.snapshot(connection):
+        dialect = dialect_of(engine)
+        with engine.connect() as connection, dialect.snapshot(connection):
             self._refuse_incompatible(connection)
         if self._migrate:
             from lango_store import schema  # Alembic, which only who migrates should wait for
 
             schema.upgrade(engine)
-        with engine.connect() as connection, spoken.snapshot(connection):
+        with engine.connect() as connection, dialect.snapshot(connection):
             self._check(connection)
 
     def _check(self, connection: sa.Connection) -> None:
         self._refuse_incompatible(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
-            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect.of(connection).schema(connection))
+            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
         if found > SCHEMA_REVISION:
             logger.warning(
                 "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",
                 found,
                 SCHEMA_REVISION,
             )
-        path = dialect.of(connection).file(connection)
+        path = dialect_of(connection).file(connection)
         self._passed[connection.engine] = None if path is None else DatabaseFile(path)
 
     @staticmethod
     def _refuse_incompatible(connection: sa.Connection) -> None:
-        if fault := dialect.of(connection).incompatibility(connection):
+        if fault := dialect_of(connection).incompatibility(connection):
             raise LangoStoreError(fault)
 
 
@@ -131,7 +130,7 @@ class Access:
 
     def moment(self, connection: AnyConnection) -> Moment:
         """Tell the time for one statement: None where the database tells it, by one clock for all that connect."""
-        return None if self._clock is None and dialect.of(connection).tells_time else self.clock_time()
+        return None if self._clock is None and dialect_of(connection).tells_time else self.clock_time()
 
     def now(self, connection: AnyConnection) -> datetime:
         """Tell the time for several statements, asking the database if it tells it."""

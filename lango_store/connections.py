@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
-from lango_store import dialect, pool
-from lango_store.dialect import AnyConnection, Started
+from lango_store import pool
+from lango_store.dialect import AnyConnection, Started, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.pool import DatabaseFile
 from lango_store.statement import OBSERVER, Observer
@@ -55,7 +55,7 @@ class Pooled:
 
     def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
         self.engine = engine
-        self.dialect = dialect.of(engine)
+        self.dialect = dialect_of(engine)
         self._gate = gate
         self._on_statement = on_statement
 
@@ -145,7 +145,7 @@ class Callers:
         with translated_errors(connection.engine):
             if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
                 connection.begin()
-            dialect.of(connection).join(connection)
+            dialect_of(connection).join(connection)
             file = self._gate.check_connection(connection)
             if file is not None and (fault := file.fault() or file.wal_fault(connection.connection.info)):
                 self._gate.reset(connection.engine)
@@ -155,13 +155,13 @@ class Callers:
             with (
                 _observed(connection, self._on_statement),
                 within(connection),
-                dialect.of(connection).bytes_for_bad_text(connection),
+                dialect_of(connection).bytes_for_bad_text(connection),
             ):
                 yield connection
 
 
 def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
-    return dialect.of(connection).append_whole(connection)
+    return dialect_of(connection).append_whole(connection)
 
 
 class _Single:
@@ -282,9 +282,9 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         ) from error
     driver_error = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
-        raise dialect.of(engine).translate_error(driver_error) from error
+        raise dialect_of(engine).translate_error(driver_error) from error
     if isinstance(error, sa.exc.DBAPIError):
-        raise dialect.of(engine).translate_error(error) from error
+        raise dialect_of(engine).translate_error(error) from error
     if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
     if isinstance(error, OverflowError):

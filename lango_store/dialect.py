@@ -716,8 +716,8 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 
 
-def of(connection: AnyConnection | sa.Engine) -> Dialect:
-    """Say which dialect a connection or an engine speaks; ValueError for a database or driver we do not know."""
+def dialect_of(connection: AnyConnection | sa.Engine) -> Dialect:
+    """Return the dialect of a connection or an engine; ValueError for a database or driver that is not supported."""
     dialect = _DIALECTS.get(connection.dialect.name)
     if dialect is not None and connection.dialect.driver == "asyncpg":
         raise ValueError(

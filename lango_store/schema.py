@@ -25,8 +25,8 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 
-from lango_store import dialect
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store.dialect import dialect_of
 from lango_store.engine import create_engine
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
@@ -94,7 +94,7 @@ def undone(database: Database, revision: str) -> list[str]:
 
 def rows(database: Database) -> dict[str, int]:
     """Count the rows of each of our tables that is there."""
-    with _connected(database) as connection, dialect.of(connection).confined(connection):
+    with _connected(database) as connection, dialect_of(connection).confined(connection):
         there = [table for table in Base.metadata.sorted_tables if sa.inspect(connection).has_table(table.name)]
         count = sa.func.count()
         return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
@@ -103,7 +103,7 @@ def rows(database: Database) -> dict[str, int]:
 def namespace(database: Database) -> str | None:
     """Tell which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
     with _connected(database) as connection:
-        return dialect.of(connection).schema(connection)
+        return dialect_of(connection).schema(connection)
 
 
 def check(database: Database) -> list[str]:
@@ -111,7 +111,7 @@ def check(database: Database) -> list[str]:
     with _connected(database) as connection:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:
-            schema = dialect.of(connection).schema(connection)
+            schema = dialect_of(connection).schema(connection)
             where = "the database" if schema is None else f"schema {schema!r} of the database"
             state = "has none of our tables" if found is None else f"is at revision {found}"
             remedy = (
@@ -119,7 +119,7 @@ def check(database: Database) -> list[str]:
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         try:
-            with dialect.of(connection).confined(connection):
+            with dialect_of(connection).confined(connection):
                 return [*_differences(connection), *_predicates(connection)]
         except sa.exc.DBAPIError:
             raise
@@ -245,7 +245,7 @@ def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | Non
 
 @contextmanager
 def _alone(connection: sa.Connection, lock_timeout: float, *, callers: bool = False) -> Iterator[None]:
-    database = dialect.of(connection)
+    database = dialect_of(connection)
     if callers:
         if not connection.in_transaction():
             connection.begin()
@@ -305,7 +305,7 @@ def _connected(database: Database) -> Iterator[sa.Connection]:
         if isinstance(opened, sa.Connection):
             yield opened
         else:
-            with opened.connect() as connection, dialect.of(connection).snapshot(connection):
+            with opened.connect() as connection, dialect_of(connection).snapshot(connection):
                 yield connection
 
 
@@ -314,7 +314,7 @@ def _our_errors(opened: sa.Engine | sa.Connection) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise dialect.of(opened).translate_error(error.orig or error) from error
+        raise dialect_of(opened).translate_error(error.orig or error) from error
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
-from lango_store.dialect import AnyConnection, Dialect
+from lango_store.dialect import AnyConnection, Dialect, dialect_of
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took."""
@@ -36,9 +35,9 @@ class Statement:
         try:
             return self._rows(connection, compiled, values)
         except Exception as error:
-            if not compiled.reads or not dialect.of(connection).is_undecodable(error):
+            if not compiled.reads or not dialect_of(connection).is_undecodable(error):
                 raise
-        with dialect.of(connection).bytes_for_bad_text(connection):  # for the error that names the field
+        with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
             return self._rows(connection, compiled, values)
 
     @staticmethod
@@ -74,7 +73,7 @@ class Statement:
         way = connection.dialect.name, connection.dialect.paramstyle
         compiled = self._compiled.get(way)
         if compiled is None:
-            compiled = self._compiled[way] = _Compiled(self._write(dialect.of(connection)), connection.dialect)
+            compiled = self._compiled[way] = _Compiled(self._write(dialect_of(connection)), connection.dialect)
         return compiled
 
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 
-from lango_store import dialect
 from lango_store.access import Access
 from lango_store.columns import checked_key
+from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.model import ExpiryReport, Finding, Session
 from lango_store.operations import examination, expiry, messages, sessions
@@ -58,7 +58,7 @@ def purge(
                     gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
                 if not gone.sessions:
                     break
-                sleep((perf_counter() - began) * dialect.of(access.engine).purge_pause)
+                sleep((perf_counter() - began) * dialect_of(access.engine).purge_pause)
                 report.sessions += gone.sessions
                 report.messages += gone.messages
                 if gone.bytes_freed is not None:

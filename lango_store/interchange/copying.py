@@ -11,7 +11,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
-from lango_store import dialect
+from lango_store.dialect import dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.interchange import jsonl
 from lango_store.operations import transfer
@@ -121,7 +121,7 @@ def _apart(connection: sa.Connection) -> Iterator[None]:
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
         drivers = getattr(error, "orig", None) or error
         if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
-            raise dialect.of(connection).translate_error(drivers) from error
+            raise dialect_of(connection).translate_error(drivers) from error
         raise
 
 

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store import dialect
 from lango_store.columns import JsonColumn, checked_key
+from lango_store.dialect import dialect_of
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,
@@ -247,7 +247,7 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         transfer.write(connection, table, batch)
         return True
     except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: a time that is none
-        ours = dialect.of(connection).translate_error(error)
+        ours = dialect_of(connection).translate_error(error)
         if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
             raise ours from error
         raise file.fault(f"the database refuses rows that end here: {ours}") from error

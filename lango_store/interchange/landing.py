@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
 from lango_store.columns import encode_id, encode_json
+from lango_store.dialect import dialect_of
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
@@ -89,12 +89,12 @@ class Landing:
 
     def flush(self, connection: sa.Connection) -> None:
         """Write what waits."""
-        time = dialect.of(connection).time
+        time = dialect_of(connection).time
         for statement, rows in ((_insert_turn, self.turns), (_insert_message, self.messages)):
             try:
                 statement.run_many(connection, [row | {"created_at": time(row["created_at"])} for row in rows])
             except Exception as error:
-                if dialect.of(connection).is_duplicate(error):
+                if dialect_of(connection).is_duplicate(error):
                     raise InvalidMessage(
                         "id", f"two of session {self.key!r} have the same id: make them differ"
                     ) from None

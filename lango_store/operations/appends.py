@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store import dialect
 from lango_store.columns import TimeColumn, checked_key, decode_time
-from lango_store.dialect import AnyConnection, Dialect, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import Conflict
 from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions
@@ -55,10 +54,10 @@ def _number(name: str) -> sa.BindParameter[int]:
     return sa.bindparam(name, type_=sa.BigInteger(), required=True)
 
 
-def _bump(spoken: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
+def _bump(dialect: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    added, next_expiry = _number("added"), spoken.next_expiry(NOW, SESSION.c.ttl_seconds)
+    added, next_expiry = _number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
     values: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + added,
@@ -84,18 +83,18 @@ def _insert_one(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
     return {"session_key": KEY, "seq": last_seq} | given
 
 
-def _append_one(spoken: Dialect, *, compare: bool) -> sa.Executable:
+def _append_one(dialect: Dialect, *, compare: bool) -> sa.Executable:
     """Count and insert one message in one statement."""
-    bumped = _bump(spoken, compare=compare, turn=False).cte("bumped")
+    bumped = _bump(dialect, compare=compare, turn=False).cte("bumped")
     values = _insert_one(bumped.c.last_seq)
     values["created_at"] = sa.func.coalesce(values["created_at"], bumped.c.updated_at)
     added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
     return sa.select(*bumped.c).add_cte(added.cte("added"))
 
 
-def _append_many(spoken: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
+def _append_many(dialect: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
     """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
-    bumped = _bump(spoken, compare=compare, turn=turn).cte("bumped")
+    bumped = _bump(dialect, compare=compare, turn=turn).cte("bumped")
     kinds: dict[str, Any] = {name: sa.Text() for name in GIVEN} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
@@ -163,7 +162,7 @@ def told_apart(connection: AnyConnection) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, Conflict) or dialect.of(connection).is_duplicate(error):
+        if isinstance(error, Conflict) or dialect_of(connection).is_duplicate(error):
             raise IdIsThere from None
         raise
 
@@ -228,16 +227,18 @@ def write(
     if not new.rows and turn is None:
         sessions.refuse(connection, now, key, after)
         return [], Place(0, now)
-    spoken = dialect.of(connection)
-    moment = spoken.time(now)
+    dialect = dialect_of(connection)
+    moment = dialect.time(now)
     rows = list(new.rows)
     for row, message in zip(rows, new.messages, strict=True):
-        row["created_at"] = moment if message.created_at is None else spoken.time(message.created_at)
+        row["created_at"] = moment if message.created_at is None else dialect.time(message.created_at)
     values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
     if turn is not None:
         values |= turn.values()
     tries = sessions.TRIES
-    while (place := _write(connection, spoken, values, rows, compare=after is not None, turn=turn is not None)) is None:
+    while (
+        place := _write(connection, dialect, values, rows, compare=after is not None, turn=turn is not None)
+    ) is None:
         tries -= 1
         sessions.refuse(connection, now, key, after, tries_left=tries)
     sessions.whole(key, "last_seq", place.last_seq)
@@ -261,7 +262,7 @@ def write(
 
 def _write(
     connection: AnyConnection,
-    spoken: Dialect,
+    dialect: Dialect,
     values: Mapping[str, Any],
     rows: list[dict[str, Any]],
     *,
@@ -269,7 +270,7 @@ def _write(
     turn: bool,
 ) -> Place | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
-    if spoken.modifying_cte:
+    if dialect.modifying_cte:
         if len(rows) == 1 and not turn:
             found = _append_one_statement[compare].run(connection, values | rows[0])  # type: ignore[operator]
         else:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept
+from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.model import Finding
 from lango_store.operations import messages, removals, salvage, sessions
@@ -29,12 +29,12 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
 
 def missing_tables(connection: sa.Connection) -> list[str]:
     """Name the tables that are not there."""
-    schema, inspector = dialect.of(connection).schema(connection), sa.inspect(connection)
+    schema, inspector = dialect_of(connection).schema(connection), sa.inspect(connection)
     return [table.name for table in Base.metadata.sorted_tables if not inspector.has_table(table.name, schema=schema)]
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
-    for detail, remedy in dialect.of(connection).health_warnings(connection):
+    for detail, remedy in dialect_of(connection).health_warnings(connection):
         yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
 
 
@@ -66,7 +66,7 @@ def _orphans(connection: sa.Connection) -> Iterator[Finding]:
 def _times(connection: sa.Connection) -> Iterator[Finding]:
     for table, place, column in _TIME_COLUMNS:
         key = table.c[place[0]]
-        wrong = sa.and_(column.is_not(None), dialect.of(connection).misformed(column))
+        wrong = sa.and_(column.is_not(None), dialect_of(connection).misformed(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
         for key_, number, example in connection.execute(query):
             yield Finding(
@@ -97,7 +97,7 @@ def _all_or_reachable(
     try:
         found = list(all_(connection))
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
-        if not dialect.of(connection).is_damage(getattr(error, "orig", None) or error):
+        if not dialect_of(connection).is_damage(getattr(error, "orig", None) or error):
             raise
         found = list(reachable(connection))
     yield from found
@@ -153,7 +153,7 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
     """Write the times of a session in our form; False if one is left that is no time, or does not name its zone."""
     whole = True
     for table, place, column in _TIME_COLUMNS:
-        wrong = (column.is_not(None), dialect.of(connection).misformed(column), table.c[place[0]] == key)
+        wrong = (column.is_not(None), dialect_of(connection).misformed(column), table.c[place[0]] == key)
         query = sa.select(as_kept(column), *(table.c[name] for name in place)).where(*wrong)
         for kept, *at in connection.execute(query).all():
             try:
@@ -169,7 +169,7 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
 def missing_indexes(connection: sa.Connection) -> list[str]:
     """Name the indexes that are not there."""
     missing: list[str] = []
-    schema = dialect.of(connection).schema(connection)
+    schema = dialect_of(connection).schema(connection)
     for table in Base.metadata.sorted_tables:
         there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name, schema=schema)}
         missing += [str(index.name) for index in table.indexes if index.name not in there]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
 from lango_store.columns import encode_text
+from lango_store.dialect import dialect_of
 from lango_store.model import SessionInfo
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.sessions import COLUMNS, MAX_TTL, SESSION, decoded, valued
@@ -92,12 +92,12 @@ def purge(
     They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
     finds none. Sessions that somebody else has locked are left alone, unless one is `patient` and waits for them.
     """
-    spoken = dialect.of(connection)
-    free = spoken.free_bytes(connection)
+    dialect = dialect_of(connection)
+    free = dialect.free_bytes(connection)
     query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
     chosen = query.with_for_update(skip_locked=not patient)
     if keep is None:
-        goes = spoken.key_in(
+        goes = dialect.key_in(
             SESSION.c.key, sa.select(chosen.cte("chosen").c.key)
         )  # by a CTE, so that it is chosen once
     else:
@@ -106,7 +106,7 @@ def purge(
             keep(connection, keys)
         goes = SESSION.c.key.in_(keys)
     counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
-    after = spoken.free_bytes(connection)
+    after = dialect.free_bytes(connection)
     return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)
 
 

@@ -13,9 +13,8 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store import dialect
 from lango_store.columns import MAX_KEY_LENGTH, TimeColumn, checked_key, encode_text
-from lango_store.dialect import AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import InvalidCursor
 from lango_store.model import Page, SessionInfo
 from lango_store.operations.sessions import COLUMNS, LIVE, NOW, SESSION, decoded, valued
@@ -47,7 +46,7 @@ class Filter:
         )
         return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
 
-    def values(self, spoken: dialect.Dialect, now: Moment) -> dict[str, Any]:
+    def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Give the values of those conditions, as the driver takes them."""
         prefix = encode_text(self.key_prefix, "key_prefix") or ""
         times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
@@ -57,8 +56,8 @@ class Filter:
             "key_prefix": prefix,
             "prefix_end": end_of_prefix(prefix),
             "title": ascii_lower(encode_text(self.title, "title") or ""),
-            "now": spoken.time(now),
-            **{name: None if moment is None else spoken.time(aware(moment)) for name, moment in times.items()},
+            "now": dialect.time(now),
+            **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
         }
 
 
@@ -94,18 +93,18 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
 _LIMIT: Final = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
 
 
-def _where(spoken: dialect.Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
     for name in conditions:
-        yield spoken.holds(SESSION.c.title, _text("title")) if name == "title" else _CONDITIONS[name]
+        yield dialect.holds(SESSION.c.title, _text("title")) if name == "title" else _CONDITIONS[name]
 
 
 @cache
 def _page(order: Order, *conditions: str) -> Statement:
     place = _ORDERS[order]
     return Statement(
-        lambda spoken: (
+        lambda dialect: (
             sa.select(*COLUMNS)
-            .where(*_where(spoken, conditions))
+            .where(*_where(dialect, conditions))
             .order_by(place.desc(), SESSION.c.key.desc())
             .limit(_LIMIT)
         )
@@ -116,13 +115,15 @@ def _page(order: Order, *conditions: str) -> Statement:
 def _walk(*conditions: str, keys_only: bool) -> Statement:
     columns = [SESSION.c.key] if keys_only else COLUMNS
     return Statement(
-        lambda spoken: sa.select(*columns).where(*_where(spoken, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
+        lambda dialect: sa.select(*columns).where(*_where(dialect, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
     )
 
 
 @cache
 def _count(*conditions: str) -> Statement:
-    return Statement(lambda spoken: sa.select(sa.func.count()).select_from(SESSION).where(*_where(spoken, conditions)))
+    return Statement(
+        lambda dialect: sa.select(sa.func.count()).select_from(SESSION).where(*_where(dialect, conditions))
+    )
 
 
 def page(
@@ -133,12 +134,12 @@ def page(
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
     if order not in _ORDERS:
         raise ValueError(f"order={order!r} is none of {', '.join(_ORDERS)}")
-    spoken = dialect.of(connection)
-    values = chosen.values(spoken, now) | {"limit": limit + 1}
+    dialect = dialect_of(connection)
+    values = chosen.values(dialect, now) | {"limit": limit + 1}
     conditions = chosen.named()
     if cursor is not None:
         moment, values["cursor_key"] = _read_cursor(cursor, order)
-        values["cursor_time"] = spoken.time(moment)
+        values["cursor_time"] = dialect.time(moment)
         conditions += (f"behind in {order}",)
     items = _values([decoded(row) for row in _page(order, *conditions).run(connection, values)])
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
@@ -171,7 +172,7 @@ def _walked(
 ) -> list[Any]:
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE}")
-    values = chosen.values(dialect.of(connection), now) | {"after": after, "limit": limit}
+    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
     return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
 
 
@@ -187,7 +188,7 @@ def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
     """Count sessions."""
-    rows = _count(*chosen.named()).run(connection, chosen.values(dialect.of(connection), now))
+    rows = _count(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
     return int(rows[0][0])
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store import dialect
 from lango_store.columns import (
     as_kept,
     checked_key,
@@ -17,7 +16,7 @@ from lango_store.columns import (
     decode_time,
     encode_id,
 )
-from lango_store.dialect import AnyConnection, Dialect, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
@@ -122,7 +121,7 @@ def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Se
     wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
     rows = _window.run(connection, wanted | state)
     if not rows:
-        both = _session_and_window.run(connection, {"key": key, "now": dialect.of(connection).time(now)})
+        both = _session_and_window.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
         incarnation, row = sessions.decoded_life(key, [each[: len(sessions.LIFE)] for each in both[:1]])
         rows = [window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None]
     found = _summary_first(decoded(key, rows), row.get("summary_turn"))
@@ -175,7 +174,7 @@ def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: i
 
     One statement, which reads no more than that; two where the summary stands among the newest.
     """
-    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     limit = min(last, most)
     for following in (None, most, most):
         rows = _tail.run(connection, values | {"limit": limit})
@@ -230,7 +229,7 @@ def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -
     bound = chosen.limit if chosen.last is None else chosen.last
     values = {
         "key": checked_key(key),
-        "now": dialect.of(connection).time(now),
+        "now": dialect_of(connection).time(now),
         "after": min(chosen.after, MAX_SEQ),
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if bound is None else min(bound, MAX_SEQ),
@@ -268,7 +267,7 @@ _find = Statement(
 
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
     """Look up a message of a live session by its id."""
-    values = {"key": checked_key(key), "now": dialect.of(connection).time(now), "id": encode_id(message_id)}
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)
     if not rows:
         sessions.refuse(connection, now, key)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from lango_store import dialect
+from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
 from lango_store.tables import VERSION_TABLE
 
 
 def found(connection: sa.Connection) -> str | None:
     """Tell the revision of the schema in which tables are made, None if it has none of ours."""
-    schema = dialect.of(connection).schema(connection)
+    schema = dialect_of(connection).schema(connection)
     if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
     versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
-from lango_store.dialect import AnyConnection, Dialect, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages, sessions
@@ -39,7 +38,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> lis
     except DamagedMessage:  # of the session's own row
         pass
     except Exception as error:
-        if not dialect.of(connection).is_damage(error):
+        if not dialect_of(connection).is_damage(error):
             raise
     return _chosen(_in_pieces(connection, key), chosen)
 
@@ -53,7 +52,7 @@ def _chosen(found: dict[int, Message | DamagedMessage], chosen: Range) -> list[M
 
 def _in_pieces(connection: AnyConnection, key: str) -> dict[int, Message | DamagedMessage]:
     """Read whatever can be reached of a session's messages, by their seq."""
-    with dialect.of(connection).bytes_for_bad_text(connection):
+    with dialect_of(connection).bytes_for_bad_text(connection):
         found: dict[int, Message | DamagedMessage] = {}
         rows: dict[Any, list[Any]] = {}
         for walk in (_by_seq, _by_storage):
@@ -88,9 +87,9 @@ class Walk:
         backwards: bool,
         columns: Sequence[sa.ColumnElement[Any]],
         conditions: Sequence[sa.ColumnElement[bool]],
-        spoken: Dialect,
+        dialect: Dialect,
     ) -> sa.Executable:
-        place = self._place(spoken)
+        place = self._place(dialect)
         assert place is not None
         return (
             sa.select(place, *columns)
@@ -105,7 +104,7 @@ class Walk:
 
     def rows(self, connection: AnyConnection, key: str = "") -> Iterator[Sequence[Any]]:
         """Give each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
-        if self._place(dialect.of(connection)) is None:
+        if self._place(dialect_of(connection)) is None:
             return
         after, before = 0, MAX_SEQ
         size = _PAGE
@@ -146,7 +145,7 @@ class Walk:
         try:
             return self._statements[backwards].run(connection, values)
         except Exception as error:
-            if dialect.of(connection).is_damage(error):
+            if dialect_of(connection).is_damage(error):
                 return None
             raise
 
@@ -157,12 +156,12 @@ def _any_order(column: sa.Column[str]) -> sa.ColumnElement[str]:
 
 _by_seq: Final = Walk(lambda _: MESSAGE.c.seq, COLUMNS, MESSAGE.c.session_key == KEY)
 _by_storage: Final = Walk(
-    lambda spoken: spoken.storage_place(MESSAGE), COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
+    lambda dialect: dialect.storage_place(MESSAGE), COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
 )
 _seqs: Final = Walk(lambda _: MESSAGE.c.seq, [], MESSAGE.c.session_key == KEY)
 
-_all_messages: Final = Walk(lambda spoken: spoken.storage_place(MESSAGE), [MESSAGE.c.session_key, *COLUMNS])
-_all_sessions: Final = Walk(lambda spoken: spoken.storage_place(SESSION), sessions.COLUMNS)
+_all_messages: Final = Walk(lambda dialect: dialect.storage_place(MESSAGE), [MESSAGE.c.session_key, *COLUMNS])
+_all_sessions: Final = Walk(lambda dialect: dialect.storage_place(SESSION), sessions.COLUMNS)
 
 
 def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:

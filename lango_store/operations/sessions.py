@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from lango_store import dialect
 from lango_store.columns import (
     TimeColumn,
     as_kept,
@@ -21,7 +20,7 @@ from lango_store.columns import (
     encode_json,
     encode_text,
 )
-from lango_store.dialect import AnyConnection, Moment
+from lango_store.dialect import AnyConnection, Dialect, Moment, Now, dialect_of
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -50,7 +49,7 @@ FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
 COLUMNS: Final = [as_kept(SESSION.c[name]) for name in FIELDS]
 
 KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
-NOW: Final = dialect.Now(sa.bindparam("now", type_=TimeColumn(), required=True))
+NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))
 _TTL: Final = SESSION.c.ttl_seconds
 LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
 BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
@@ -179,7 +178,7 @@ def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
 
 def life_of(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
     """Look up a live session, and which life of its key it is."""
-    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     return decoded_life(key, _select.run(connection, values))
 
 
@@ -225,7 +224,7 @@ _alive = Statement(lambda _: sa.select(LIVE).where(SESSION.c.key == KEY))
 
 def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
     """Tell whether a live session has this key."""
-    rows = _alive.run(connection, {"key": checked_key(key), "now": dialect.of(connection).time(now)})
+    rows = _alive.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     return bool(rows) and bool(rows[0][0])
 
 
@@ -246,7 +245,7 @@ _lock = Statement(
 
 def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     """Keep other writers out of a live session until the transaction ends."""
-    values = {"key": checked_key(key), "now": dialect.of(connection).time(now)}
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     tries = TRIES
     while not (rows := _lock.run(connection, values)):
         tries -= 1
@@ -262,13 +261,13 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
         raise SessionNotFound(key) if row is None else _withheld(decoded(row))
 
 
-def _write_insert(spoken: dialect.Dialect) -> Any:
+def _write_insert(dialect: Dialect) -> Any:
     names = (*FIELDS, "incarnation")
     given: dict[str, Any] = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
-    expires_at = sa.func.coalesce(given["expires_at"], spoken.next_expiry(NOW, given["ttl_seconds"]))
+    expires_at = sa.func.coalesce(given["expires_at"], dialect.next_expiry(NOW, given["ttl_seconds"]))
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     return (
-        spoken.insert(SESSION)
+        dialect.insert(SESSION)
         .values(given | computed)
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
         .returning(SESSION.c.created_at, SESSION.c.expires_at)
@@ -295,10 +294,10 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     """Make a session, or give None if its key is there already, live or expired."""
     given = {name: value for name, value in new.fields.items() if value is not None}
     ttl_seconds = seconds(new.ttl)
-    spoken = dialect.of(connection)
+    dialect = dialect_of(connection)
     row = _BLANK | encoded(given)
     row |= {"key": checked_key(new.key), "ttl_seconds": ttl_seconds, "incarnation": new_incarnation()}
-    row |= {"now": spoken.time(now), "expires_at": spoken.time(now + new.ttl) if now and new.ttl else None}
+    row |= {"now": dialect.time(now), "expires_at": dialect.time(now + new.ttl) if now and new.ttl else None}
     rows = _insert.run(connection, row)
     if not rows:
         return None
@@ -350,7 +349,7 @@ def touch(
     connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
 ) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
-    expiry: dict[str, Any] = {"expires_at": dialect.of(connection).next_expiry(sa.literal(now, TimeColumn()), _TTL)}
+    expiry: dict[str, Any] = {"expires_at": dialect_of(connection).next_expiry(sa.literal(now, TimeColumn()), _TTL)}
     if ttl is not UNSET:
         expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
     updated_at = now if activity else SESSION.c.updated_at

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
+from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
 from lango_store.model import AgentStats, Stats
 from lango_store.operations.sessions import MESSAGE, SESSION
@@ -48,7 +48,7 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
         expired=expiring["expired"],
         messages=total,
         tokens=sum(each.tokens for each in agents),
-        bytes=dialect.of(connection).bytes_on_disk(connection, ["lango_session", "lango_turn", "lango_message"]),
+        bytes=dialect_of(connection).bytes_on_disk(connection, ["lango_session", "lango_turn", "lango_message"]),
         agents=agents,
         roles=_roles(connection) if total <= EXACT_UP_TO else _sampled_roles(connection, total),
         roles_estimated=total > EXACT_UP_TO,

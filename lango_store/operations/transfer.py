@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store import dialect
 from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
-from lango_store.dialect import Dialect
+from lango_store.dialect import Dialect, dialect_of
 from lango_store.errors import DamagedMessage
 from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN, new_incarnation
 from lango_store.statement import Statement
@@ -109,18 +108,18 @@ def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequenc
                 break
 
 
-def _insert(table: sa.Table, spoken: Dialect) -> Any:
+def _insert(table: sa.Table, dialect: Dialect) -> Any:
     values = {column.name: sa.bindparam(column.name, type_=column.type, required=True) for column in table.c}
-    return spoken.insert(table).values(values)
+    return dialect.insert(table).values(values)
 
 
 _INSERTS: Final = {
-    table.name: Statement(lambda spoken, table=table: _insert(table, spoken))  # type: ignore[misc]
+    table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
     for table in (SESSION, TURN, MESSAGE)
 }
 _claim: Final = Statement(
-    lambda spoken: (
-        _insert(SESSION, spoken).on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(SESSION.c.key)
+    lambda dialect: (
+        _insert(SESSION, dialect).on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(SESSION.c.key)
     )
 )
 
@@ -147,5 +146,5 @@ def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) ->
         kept["incarnation"] = new_incarnation()
     for name in _TIMES[table.name]:
         if kept[name] is not None:
-            kept[name] = dialect.of(connection).time(datetime.fromisoformat(kept[name]))
+            kept[name] = dialect_of(connection).time(datetime.fromisoformat(kept[name]))
     return kept
