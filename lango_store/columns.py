@@ -31,7 +31,7 @@ _JSON_REMEDY: Final = (
 
 
 def encode_role(role: MessageRole) -> str:
-    """Make a role the text that a database keeps."""
+    """Return the text that a database stores for a role."""
     try:
         return MessageRole(role).value
     except ValueError:
@@ -39,7 +39,7 @@ def encode_role(role: MessageRole) -> str:
 
 
 def decode_role(text: str) -> MessageRole:
-    """Make the text that a database kept a role; ValueError if it is none."""
+    """Return the role of a stored text; ValueError if it is not one of them."""
     return MessageRole(text)
 
 
@@ -166,14 +166,14 @@ def encode_time_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def decode_time(kept: datetime | str) -> datetime:
-    """Make what a database kept an aware UTC time; ValueError if it is none."""
-    if isinstance(kept, str):
-        moment = datetime.fromisoformat(kept)
-    elif isinstance(kept, datetime):
-        moment = kept
+def decode_time(stored: datetime | str) -> datetime:
+    """Return a stored time, aware, in UTC; ValueError if it is not a time."""
+    if isinstance(stored, str):
+        moment = datetime.fromisoformat(stored)
+    elif isinstance(stored, datetime):
+        moment = stored
     else:
-        raise ValueError(f"is {_described(kept)}, not a time")
+        raise ValueError(f"is {_described(stored)}, not a time")
     if moment.tzinfo is UTC:
         return moment
     try:
@@ -247,7 +247,7 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
         return None if value is None else decode_time(value)
 
 
-def as_kept(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+def as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """Select a column as the database keeps it: who decodes it can then say which value is damaged, or copy it."""
     if isinstance(column.type, JsonColumn):
         return sa.cast(column, sa.Text).label(column.name)

@@ -113,7 +113,7 @@ class Dialect:
         raise NotImplementedError
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
-        """Say that a time is kept in a form that does not sort among ours."""
+        """Whether a time is stored in a form that does not sort among the others."""
         raise NotImplementedError
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:

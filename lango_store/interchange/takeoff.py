@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_kept, decode_json, decode_time
+from lango_store.columns import as_stored, decode_json, decode_time
 from lango_store.dialect import Moment
 from lango_store.errors import DamagedMessage
 from lango_store.interchange.draft import Draft, Part
@@ -54,7 +54,7 @@ def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str
 
 
 def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
-    text = connection.execute(sa.select(as_kept(SESSION.c.extra)).where(SESSION.c.key == key)).scalar()
+    text = connection.execute(sa.select(as_stored(SESSION.c.extra)).where(SESSION.c.key == key)).scalar()
     found = _json(key, "extra", text) or {}
     return found if isinstance(found, dict) else {"extra": found}
 
@@ -95,7 +95,7 @@ def _loose(found: Iterator[Message]) -> Iterator[Part]:
 
 
 def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
-    columns = [as_kept(column) for column in TURN.c]
+    columns = [as_stored(column) for column in TURN.c]
     query = sa.select(*columns).where(TURN.c.session_key == key).order_by(TURN.c.turn_no).limit(PAGE)
     page = connection.execute(query).mappings().all()
     while page:

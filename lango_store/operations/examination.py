@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import TimeColumn, as_kept
+from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.model import Finding
@@ -154,10 +154,10 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
     whole = True
     for table, place, column in _TIME_COLUMNS:
         wrong = (column.is_not(None), dialect_of(connection).misformed(column), table.c[place[0]] == key)
-        query = sa.select(as_kept(column), *(table.c[name] for name in place)).where(*wrong)
-        for kept, *at in connection.execute(query).all():
+        query = sa.select(as_stored(column), *(table.c[name] for name in place)).where(*wrong)
+        for stored, *at in connection.execute(query).all():
             try:
-                moment = aware(datetime.fromisoformat(kept))
+                moment = aware(datetime.fromisoformat(stored))
             except (ValueError, TypeError):  # no text, no time, or no zone
                 whole = False
                 continue

@@ -65,9 +65,9 @@ def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> in
 def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
     names = [column.name for column in table.c if column.name != "session_key"]
     # Columns without types: what a database keeps goes back into it as it is.
-    kept: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
+    copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    chosen = sa.select(key, *kept).where(table.c.session_key == source, *which)
+    chosen = sa.select(key, *copied).where(table.c.session_key == source, *which)
     connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
 
 

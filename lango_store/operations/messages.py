@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
 from lango_store.columns import (
-    as_kept,
+    as_stored,
     checked_key,
     decode_json,
     decode_time,
@@ -43,7 +43,7 @@ _READ: Final = ("seq", "turn_no", *GIVEN)
 _many: Final = TypeAdapter(list[Message])
 
 
-COLUMNS: Final = [as_kept(MESSAGE.c[name]) for name in _READ]
+COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _READ]
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:

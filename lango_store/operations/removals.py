@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_kept, decode_json
+from lango_store.columns import as_stored, decode_json
 from lango_store.errors import Conflict, DamagedMessage
 from lango_store.model import Message, MessageRole
 from lango_store.operations import messages, sessions
@@ -51,7 +51,7 @@ def refuse_blank(connection: sa.Connection, key: str, after: int, last_seq: int)
     """
     upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
     gone = (TURN.c.session_key == key, TURN.c.kind == "compaction", upto > after)
-    query = sa.select(TURN.c.turn_no, upto, as_kept(TURN.c.metadata)).where(*gone)
+    query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*gone)
     for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():
         if _discarded(key, turn_no, metadata):
             raise Conflict(
@@ -114,8 +114,8 @@ def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
     """Drop all messages, or all but those of the system, all turns and the summary, and tell how many messages."""
     sessions.lock(connection, now, key)
-    kept = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~messages.IN_SUMMARY)
-    gone = delete(connection, key, ~kept if keep_system else sa.true())
+    stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~messages.IN_SUMMARY)
+    gone = delete(connection, key, ~stays if keep_system else sa.true())
     connection.execute(sa.delete(TURN).where(TURN.c.session_key == key))
     left = sa.update(MESSAGE).where(MESSAGE.c.session_key == key, MESSAGE.c.turn_no.is_not(None))
     connection.execute(left.values(turn_no=None))

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from lango_store.columns import (
     TimeColumn,
-    as_kept,
+    as_stored,
     checked_key,
     decode_json,
     decode_time,
@@ -46,7 +46,7 @@ _JSON: Final = (*_OBJECTS, "tools")
 _TIMES: Final = ("created_at", "updated_at", "expires_at")
 _COUNTERS: Final = ("last_seq", "message_count", "turn_count", "summarized_upto", "last_consolidated")
 FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
-COLUMNS: Final = [as_kept(SESSION.c[name]) for name in FIELDS]
+COLUMNS: Final = [as_stored(SESSION.c[name]) for name in FIELDS]
 
 KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
 NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))

@@ -1,4 +1,4 @@
-"""Whole sessions as the database keeps them, out of one and into another: nothing is decoded, so nothing is lost."""
+"""Whole sessions as they are stored, out of one database and into another: nothing is decoded, so nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import TimeColumn, as_kept, decode_time, encode_time_text
+from lango_store.columns import TimeColumn, as_stored, decode_time, encode_time_text
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.errors import DamagedMessage
 from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN, new_incarnation
@@ -56,7 +56,7 @@ def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the rows of sessions."""
-    query = sa.select(*map(as_kept, COLUMNS[SESSION.name])).where(SESSION.c.key.in_(keys))
+    query = sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(SESSION.c.key.in_(keys))
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
@@ -66,7 +66,7 @@ def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, in
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-_one: Final = Statement(lambda _: sa.select(*map(as_kept, COLUMNS[SESSION.name])).where(SESSION.c.key == KEY))
+_one: Final = Statement(lambda _: sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(SESSION.c.key == KEY))
 
 
 def session(connection: sa.Connection, key: str) -> Row | None:
@@ -88,7 +88,7 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 def _page(table: sa.Table, place: str) -> Statement:
     after = sa.bindparam("after", type_=sa.BigInteger(), required=True)
     limit = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
-    of_one = sa.select(*map(as_kept, COLUMNS[table.name])).where(table.c.session_key == KEY, table.c[place] > after)
+    of_one = sa.select(*map(as_stored, COLUMNS[table.name])).where(table.c.session_key == KEY, table.c[place] > after)
     return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
 
 
@@ -126,12 +126,12 @@ _claim: Final = Statement(
 
 def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows as `sessions`, `turns` and `messages` gave them."""
-    _INSERTS[table.name].run_many(connection, [_kept(connection, table, row) for row in rows])
+    _INSERTS[table.name].run_many(connection, [_encoded(connection, table, row) for row in rows])
 
 
 def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
     """Insert the row of a session unless its key is there already; False if it is."""
-    return bool(_claim.run(connection, _kept(connection, SESSION, row)))
+    return bool(_claim.run(connection, _encoded(connection, SESSION, row)))
 
 
 def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
@@ -140,11 +140,11 @@ def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> Non
         connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(dict(values)))
 
 
-def _kept(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
-    kept = {column.name: row[column.name] for column in COLUMNS[table.name]}
+def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
+    encoded = {column.name: row[column.name] for column in COLUMNS[table.name]}
     if table is SESSION:
-        kept["incarnation"] = new_incarnation()
+        encoded["incarnation"] = new_incarnation()
     for name in _TIMES[table.name]:
-        if kept[name] is not None:
-            kept[name] = dialect_of(connection).time(datetime.fromisoformat(kept[name]))
-    return kept
+        if encoded[name] is not None:
+            encoded[name] = dialect_of(connection).time(datetime.fromisoformat(encoded[name]))
+    return encoded

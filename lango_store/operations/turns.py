@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from lango_store.columns import as_kept, checked_key, decode_json, decode_time, encode_id, encode_json
+from lango_store.columns import as_stored, checked_key, decode_json, decode_time, encode_id, encode_json
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, Turn
@@ -114,7 +114,7 @@ def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> T
 
 def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool]) -> list[Turn]:
     """Read turns of a session, in their order, without their messages."""
-    columns = [as_kept(TURN.c[name]) for name in _READ]
+    columns = [as_stored(TURN.c[name]) for name in _READ]
     query = sa.select(*columns).where(TURN.c.session_key == key, *conditions).order_by(TURN.c.turn_no)
     return [_decoded(key, dict(zip(_READ, row, strict=True))) for row in connection.execute(query)]
 
@@ -153,7 +153,7 @@ def _json(key: str, turn_no: int, name: str, text: str) -> Any:
 
 _usages = Statement(
     lambda _: (
-        sa.select(TURN.c.turn_no, as_kept(TURN.c.usage))
+        sa.select(TURN.c.turn_no, as_stored(TURN.c.usage))
         .where(TURN.c.session_key == KEY, TURN.c.usage.is_not(None))
         .order_by(TURN.c.turn_no)
     )
