@@ -11,12 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 @contextmanager
 def progress(doing: str, total: int | None, *, transient: bool = False) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a bar on standard error, which stays whole when Ctrl-C ends what it is about."""
+    """Show a bar on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=transient)
-    with bar:
-        try:
-            yield bar, bar.add_task(doing, total=total)
-        except KeyboardInterrupt:
-            bar.console.print()  # the terminal wrote ^C into the bar's line
-            raise
+    with bar:  # which writes its line anew at the end, over the ^C of the terminal
+        yield bar, bar.add_task(doing, total=total)

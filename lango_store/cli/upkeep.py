@@ -69,14 +69,14 @@ def expire(
             if report.oldest and not json_:
                 LISTING.print([report.oldest])
         else:
-            with _watched(store, policy, limit, quiet=json_) as on_batch:
-                try:
+            try:
+                with _watched(store, policy, limit, quiet=json_) as on_batch:
                     report = store.expire(
                         **policy, batch_size=batch_size, limit=limit, archive=archive, on_batch=on_batch
                     )
-                except _Interrupted as stop:
-                    _print(stop.report, json_=json_, cut=True)
-                    raise typer.Exit(INTERRUPTED) from None
+            except _Interrupted as stop:  # out here the bar has ended, written anew over the terminal's ^C
+                _print(stop.report, json_=json_, cut=True)
+                raise typer.Exit(INTERRUPTED) from None
     _print(report, json_=json_)
 
 
@@ -114,8 +114,6 @@ def _watched(store: Store, policy: dict[str, Any], limit: int | None, *, quiet: 
         elif not quiet:
             say(f"batch {report.batches}: {report.sessions:,} sessions, {report.messages:,} messages so far")
         if asked:
-            if bar is not None:
-                bar.console.print()  # the terminal wrote ^C into the bar's line
             raise _Interrupted(report)
 
     try:
