@@ -19,7 +19,7 @@ class Given:
     def recognises(self, path: Path) -> bool:
         return path.suffix == ".given"
 
-    def read(self, path: Path, skipped: list[Skipped]) -> list[Draft]:
+    def read(self, path: Path, skipped: list[Skipped], longest_line: int) -> list[Draft]:
         return self.drafts
 
 

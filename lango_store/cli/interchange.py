@@ -36,6 +36,9 @@ def import_(
         str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would come in, and write nothing.")] = False,
+    longest_line: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="Refuse files with longer lines.")
+    ] = interchange.LONGEST_LINE,
     verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
@@ -49,7 +52,9 @@ def import_(
         total = len(interchange.files_of(source, format=format))
         announce(store, "looking at" if dry_run else "importing into")
         with _told("importing", total, _tell(json_, verbose), quiet=json_) as on_file:
-            reports = interchange.import_path(store, source, format=format, dry_run=dry_run, on_file=on_file)
+            reports = interchange.import_path(
+                store, source, format=format, dry_run=dry_run, longest_line=longest_line, on_file=on_file
+            )
     if not json_:
         print(_summed_up(reports, dry_run=dry_run))
     if any(report.error for report in reports):

@@ -11,13 +11,23 @@ from typing import BinaryIO, Final
 
 from lango_store.errors import InvalidFile
 from lango_store.interchange import takeoff
-from lango_store.interchange.files import PACKED, unfinished
+from lango_store.interchange.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.interchange.formats import FORMATS, Format
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.operations.lists import Filter
 from lango_store.store import Store
 
-__all__ = ["FORMATS", "Exported", "FileReport", "export", "files_of", "import_path", "recognise", "writable"]
+__all__ = [
+    "FORMATS",
+    "LONGEST_LINE",
+    "Exported",
+    "FileReport",
+    "export",
+    "files_of",
+    "import_path",
+    "recognise",
+    "writable",
+]
 
 
 def recognise(path: str | Path) -> str | None:
@@ -56,19 +66,21 @@ def import_path(
     *,
     format: str | None = None,
     dry_run: bool = False,
+    longest_line: int = LONGEST_LINE,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
     """Import a file, or the files of a folder, each in one transaction, and tell what came of each.
 
     A session whose key the store has already is left as it is, so that a second run imports nothing. A file that
     cannot be imported is told of in its report, and the next one is read. Files are never changed. `on_file` is called
-    after each file; `format` is recognised when not given.
+    after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
+    (256 MB) is refused before that line is parsed.
     """
     reports: list[FileReport] = []
     rehearsed: set[str] | None = set() if dry_run else None
     for path, name in files_of(source, format=format):
         if name is not None:
-            report = FORMATS[name].bring_in(store, path, rehearsed=rehearsed)
+            report = FORMATS[name].bring_in(store, path, rehearsed=rehearsed, longest_line=longest_line)
         else:
             error = _unknown(path) if path == Path(source) or path.suffix in _SESSIONS else None
             report = FileReport(path=str(path), error=error, dry_run=dry_run)

@@ -45,7 +45,9 @@ class Backups:
         """Treat all files alike."""
         return 0
 
-    def bring_in(self, store: Store, path: Path, *, rehearsed: set[str] | None = None) -> FileReport:
+    def bring_in(
+        self, store: Store, path: Path, *, rehearsed: set[str] | None = None, longest_line: int = files.LONGEST_LINE
+    ) -> FileReport:
         """Import a file in one transaction; a file that is damaged or cut off gives an error and no session."""
         dry_run = rehearsed is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
@@ -54,7 +56,9 @@ class Backups:
                 files.reading(path) as file,
                 store._access.snapshot() if dry_run else store._access.transaction() as connection,
             ):
-                for outcome in jsonl.load(connection, path, _texts(file), rehearsed=rehearsed):
+                for outcome in jsonl.load(
+                    connection, path, _texts(files.lines_of(file, path, longest_line)), rehearsed=rehearsed
+                ):
                     _count(report, outcome)
         except InvalidFile as error:
             return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
@@ -82,8 +86,8 @@ def _file(to: Path) -> Path:
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
-def _texts(file: BinaryIO) -> Iterator[str]:
-    return (line.decode() for line in file)
+def _texts(lines: Iterator[bytes]) -> Iterator[str]:
+    return (line.decode() for line in lines)
 
 
 def _count(report: FileReport, outcome: jsonl.Outcome) -> None:

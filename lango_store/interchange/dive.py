@@ -18,7 +18,7 @@ from lango_store.interchange.dive_messages import message_from, message_to
 from lango_store.interchange.dive_names import id_of, key_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import difference, kept_id, kept_text, mapping, restored, same
-from lango_store.interchange.files import writing
+from lango_store.interchange.files import LONGEST_LINE, writing
 from lango_store.interchange.json_text import strict_json
 from lango_store.interchange.moments import go_text, moment, nanoseconds
 from lango_store.interchange.source import MAX_NAME, Source, checked_file_key, first_bytes
@@ -35,9 +35,9 @@ def recognises(path: Path) -> bool:
     return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
     """Read a session; a torn last line is dropped, a bad line elsewhere is `InvalidFile`."""
-    found = _examined(Source(path), skipped)
+    found = _examined(Source(path, longest_line), skipped)
     header = found.header or {}
     id = header.get("id")
     if fault := _id_fault(id):

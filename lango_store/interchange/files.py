@@ -37,6 +37,34 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there and may be read") from error
 
 
+LONGEST_LINE: Final = 256 << 20
+"""How many bytes a line may have, or in a format without lines a value, unless told otherwise."""
+
+_CHUNK: Final = 64 << 10
+
+
+def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
+    """Read a file line by line, with their ends; `InvalidFile` for a line that is longer than that, read no further."""
+    number = 0
+    waiting: list[bytes] = []  # so that who reads the line is the only one to hold it
+    while line := file.readline(_CHUNK):
+        number += 1
+        if len(line) == _CHUNK and not line.endswith(b"\n"):
+            if b"\0" in line:  # a file with a hole, of which nobody wants to read the rest
+                raise InvalidFile(path, f"line {number} is long and holds NUL bytes: this is no text")
+            line += file.readline(max(longest - _CHUNK, 0) + 1)
+        if len(line) > longest + line.endswith(b"\n"):
+            raise InvalidFile(path, f"line {number} {too_long(longest)}")
+        waiting.append(line)
+        del line
+        yield waiting.pop()
+
+
+def too_long(longest: int) -> str:
+    """Say that a line or a value is longer than it may be."""
+    return f"has more than {longest:,} bytes: import it with a larger longest_line (--longest-line) if it is sound"
+
+
 def state(path: Path) -> object:
     """Give what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
     try:

@@ -14,6 +14,7 @@ from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidM
 from lango_store.interchange import dive, landing, lango, nanobot, shepherd, takeoff
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.model import UNSET
 from lango_store.operations.sessions import SESSION
@@ -47,8 +48,10 @@ class Format(Protocol):
     def rank(self, path: Path) -> int:
         """Say which of several files comes first, the lowest: of two with one key the first is kept."""
 
-    def bring_in(self, store: Store, path: Path, *, rehearsed: set[str] | None = None) -> FileReport:
-        """Import a file in one transaction.
+    def bring_in(
+        self, store: Store, path: Path, *, rehearsed: set[str] | None = None, longest_line: int = LONGEST_LINE
+    ) -> FileReport:
+        """Import a file in one transaction; an error if one of its lines has more bytes than that.
 
         On a dry run `rehearsed` holds the keys that earlier files would have made; this file's are added to it, and
         nothing is written.
@@ -68,7 +71,7 @@ class DraftFormat(Protocol):
 
     def recognises(self, path: Path) -> bool: ...  # noqa: D102
 
-    def read(self, path: Path, skipped: list[Skipped]) -> list[Draft]: ...  # noqa: D102
+    def read(self, path: Path, skipped: list[Skipped], longest_line: int) -> list[Draft]: ...  # noqa: D102
 
 
 class Drafts:
@@ -92,13 +95,15 @@ class Drafts:
         """Say which of several files comes first."""
         return self._module.rank(path) if hasattr(self._module, "rank") else 0
 
-    def bring_in(self, store: Store, path: Path, *, rehearsed: set[str] | None = None) -> FileReport:
+    def bring_in(
+        self, store: Store, path: Path, *, rehearsed: set[str] | None = None, longest_line: int = LONGEST_LINE
+    ) -> FileReport:
         """Import a file in one transaction; what was wrong with it stands in the report."""
         dry_run = rehearsed is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         skipped: list[Skipped] = []
         try:
-            drafts = self._module.read(path, skipped)
+            drafts = self._module.read(path, skipped, longest_line)
             with store._access.snapshot() if dry_run else store._access.transaction() as connection:
                 for draft in drafts:
                     _bring_in(store, connection, draft, report, rehearsed)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
 from lango_store import columns
+from lango_store.interchange.files import LONGEST_LINE, too_long
 
 _MAX_LEVELS: Final = columns.MAX_LEVELS + 10
 """The levels of a line or a member: those of a field, and what is around it."""
@@ -65,8 +66,9 @@ class JsonMembers:
     ValueError where the text is no JSON object, or says a name twice.
     """
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, longest: int = LONGEST_LINE) -> None:
         self._file = file
+        self._longest = longest
         self._text = ""
         self._at = 0
         self._ended = False
@@ -139,5 +141,7 @@ class JsonMembers:
 
     def _more(self) -> None:
         rest = self._text[self._at :]
+        if len(rest) > self._longest:
+            raise ValueError(f"a value {too_long(self._longest)}")
         read = self._file.read(max(_CHUNK, len(rest)))  # as much again, so that a long value is not scanned too often
         self._text, self._at, self._ended = rest + read, 0, not read

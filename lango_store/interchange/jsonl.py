@@ -306,7 +306,7 @@ class _File:
         try:
             header = json.loads(next(self._lines, ""))
             version, schema = header["lango_store"], str(header["schema"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise self.fault('this is no export of lango_store: its first line is not {"lango_store":1,…}') from None
         if version != VERSION or schema > SCHEMA_REVISION:
             raise self.fault(

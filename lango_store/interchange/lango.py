@@ -21,6 +21,7 @@ from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import kept_text, known_role, mapping
+from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.json_text import strict_json
 from lango_store.interchange.moments import moment, nanoseconds
 from lango_store.interchange.source import Source, first_bytes
@@ -56,7 +57,7 @@ def _untouched(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
     """Read all sessions; a row that cannot be kept as it was is told of by its id."""
     database = _Database(path)
     drafts: list[Draft] = []

@@ -40,7 +40,8 @@ from lango_store.model import Message
 __all__ = ["NAME", "file_name", "metadata_out", "rank", "read", "recognises", "title_of", "write"]
 
 _PAGE: Final = 200
-_LOOKED_AT: Final = 1 << 20  # a longer line says nothing about whose file it is
+_SAMPLE: Final = 1_000
+_LOOKED_AT: Final = 8 << 20  # what comes later says nothing about whose file it is
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
@@ -53,9 +54,11 @@ def recognises(path: Path) -> bool:
     if path.suffix != SUFFIX:
         return False
     others = False
+    looked_at = 0
     try:
         with files.reading(path) as file:
-            while line := file.readline(_LOOKED_AT):
+            while looked_at < _LOOKED_AT and (line := file.readline(_LOOKED_AT)):
+                looked_at += len(line)
                 value = read_object(line.decode("utf-8", "replace"))
                 if isinstance(value, dict):
                     if value.get("_type") in HEADS or known_role(value):
@@ -71,9 +74,9 @@ def rank(path: Path) -> int:
     return int(decoded(path.stem) is None)
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped], longest_line: int = files.LONGEST_LINE) -> list[Draft]:
     """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
-    survey = _surveyed(path)
+    survey = _surveyed(path, longest_line)
     if survey.bad and not survey.messages and not survey.heads:
         first = survey.bad[0]
         raise InvalidFile(path, f"holds no line that can be read; line {first.line}: {first.reason}")
@@ -101,11 +104,12 @@ class _Survey:
     sample: str = ""
     ended: bool = True
     state: object = None
+    longest_line: int = files.LONGEST_LINE
 
 
-def _surveyed(path: Path) -> _Survey:
-    survey = _Survey(state=files.state(path))
-    for number, text, line in _lines(path, survey):
+def _surveyed(path: Path, longest_line: int) -> _Survey:
+    survey = _Survey(state=files.state(path), longest_line=longest_line)
+    for number, text, line in _lines(path, longest_line, survey):
         if isinstance(line, str):
             survey.bad.append(Skipped(number, line))
         elif (head := line.get("_type")) in HEADS:
@@ -114,14 +118,18 @@ def _surveyed(path: Path) -> _Survey:
             survey.heads[head] = _Line(number, text, line, survey.messages)
         else:
             survey.messages += 1
-            survey.sample = survey.sample or text
+            survey.sample = survey.sample or text[:_SAMPLE]
     return survey
 
 
-def _lines(path: Path, survey: _Survey | None = None) -> Iterator[tuple[int, str, dict[str, Any] | str]]:
+def _lines(
+    path: Path, longest_line: int, survey: _Survey | None = None
+) -> Iterator[tuple[int, str, dict[str, Any] | str]]:
     """Read lines with their numbers: a text, and the object it says, or the reason why it says none."""
+    number = 0
     with files.reading(path) as file:
-        for number, raw in enumerate(file, 1):
+        for raw in files.lines_of(file, path, longest_line):
+            number += 1
             if survey is not None:
                 survey.ended = raw.endswith(b"\n")
             try:
@@ -129,6 +137,7 @@ def _lines(path: Path, survey: _Survey | None = None) -> Iterator[tuple[int, str
             except UnicodeDecodeError as error:
                 yield number, "", f"is no UTF-8 ({error.reason} at byte {error.start + 1})"
                 continue
+            del raw  # a line may be large: it is held once
             if text.strip():
                 yield number, text, read_object(text)
 
@@ -213,15 +222,15 @@ def _printable(stem: str) -> str:
 
 
 def _parts(path: Path, survey: _Survey, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
-    found = _messages(path, style, skipped)
+    found = _messages(path, survey.longest_line, style, skipped)
     while page := list(islice(found, _PAGE)):
         yield Part(page)
     if files.state(path) != survey.state:
         raise InvalidFile(path, "changed while it was read: stop nanobot, then import again")
 
 
-def _messages(path: Path, style: Style, skipped: list[Skipped]) -> Iterator[Message]:
-    for number, text, line in _lines(path):
+def _messages(path: Path, longest_line: int, style: Style, skipped: list[Skipped]) -> Iterator[Message]:
+    for number, text, line in _lines(path, longest_line):
         if isinstance(line, str) or line.get("_type") in HEADS:
             continue
         message, loss = message_from_text(text, line, style)

@@ -17,7 +17,7 @@ HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
 OFFSETS: Final = ("last_archived", "last_consolidated")
 """The names of one number, in the order in which nanobot reads them; the first is there since 0.3.5."""
 
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|([\[{])|([\]}])')
 _MAX_LEVELS: Final = 201  # a value of 200 levels in its line
 
 
@@ -27,19 +27,21 @@ def read_object(text: str) -> dict[str, Any] | str:
         return f"is nested more than {_MAX_LEVELS} levels deep"
     try:
         found = json.loads(text.strip())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"is no JSON ({error})"
     return found if isinstance(found, dict) else f"is no JSON object ({type(found).__name__})"
 
 
 def _levels(text: str) -> int:
-    """Tell how deep brackets are nested, so that no parser meets more than it can take."""
+    """Tell how deep brackets are nested, up to one more than a parser may meet."""
     if text.count("[") + text.count("{") <= _MAX_LEVELS:
         return 0
     deepest = level = 0
     for found in _BRACKETS.finditer(text):
         level += 1 if found[1] else -1 if found[2] else 0
         deepest = max(deepest, level)
+        if deepest > _MAX_LEVELS:
+            break
     return deepest
 
 

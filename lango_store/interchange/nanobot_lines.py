@@ -42,10 +42,9 @@ def _as_go(value: Any) -> str:
 
 def _is_unicode(text: str) -> bool:
     try:
-        text.encode()
+        return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
         return False
-    return True
 
 
 def _local(moment: datetime) -> str:
@@ -93,11 +92,13 @@ def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Mess
     back = line_from_message(message, style)
     if "timestamp" in line and style.dumps(back) == style.dumps(line):
         return message
-    values = {
-        name: value for name, value in line.items() if name not in back or style.dumps(back[name]) != style.dumps(value)
-    }
+    values = {name: value for name, value in line.items() if name not in back or not _same(back[name], value, style)}
     message.extra[KEPT] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
     return message
+
+
+def _same(one: Any, other: Any, style: Style) -> bool:
+    return one is other or style.dumps(one) == style.dumps(other)
 
 
 def _plain(line: dict[str, Any]) -> Message:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import kept_text, mapping
-from lango_store.interchange.files import writing
+from lango_store.interchange.files import LONGEST_LINE, writing
 from lango_store.interchange.json_text import JsonMembers
 from lango_store.interchange.nanobot_lines import moment
 from lango_store.interchange.shepherd_messages import message_from, messages_to
@@ -40,9 +40,9 @@ def recognises(path: Path) -> bool:
     return _FILE.fullmatch(path.name) is not None
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
     """Read a session; `InvalidFile` if the file is damaged or of another version than 1."""
-    source = Source(path)
+    source = Source(path, longest_line)
     kept: dict[str, Any] = {}
     number = 0
     for name, value in _members(source):
@@ -95,7 +95,7 @@ def _members(source: Source) -> Iterator[tuple[str, Any]]:
     """Give the file's members; of `messages` each message."""
     has_messages = False
     with source.reading() as file:
-        members = JsonMembers(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        members = JsonMembers(io.TextIOWrapper(file, encoding="utf-8", newline=""), source.longest_line)
         try:
             for name in members.names():
                 if name != "messages":

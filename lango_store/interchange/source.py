@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange.files import reading, state
+from lango_store.interchange.files import LONGEST_LINE, lines_of, reading, state
 
 MAX_NAME: Final = 255
 """The bytes that file systems give to a file's name."""
@@ -18,8 +18,9 @@ MAX_NAME: Final = 255
 class Source:
     """A file and the state it was found in."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, longest_line: int = LONGEST_LINE) -> None:
         self.path = path
+        self.longest_line = longest_line
         self._found = state(path)
 
     @contextmanager
@@ -37,7 +38,7 @@ class Source:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Give the lines that are not blank, with their numbers, from 1."""
         with self.reading() as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(lines_of(file, self.path, self.longest_line), 1):
                 if line.strip():
                     yield number, line
 

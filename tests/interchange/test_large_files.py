@@ -1,0 +1,94 @@
+"""Large and hostile files: refused or read within a bound of memory, in time that grows as they do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lango_store import Store, interchange
+
+MB = 1 << 20
+
+LIMITED = """
+import resource, sys
+from lango_store import Store, interchange
+url, path, longest, room = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with Store(url) as store:
+    store.ping()
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + room, now + room))
+    (report,) = interchange.import_path(store, path, longest_line=longest)
+print(report.model_dump_json())
+"""
+
+
+def imported_within(room: int, make_database: Callable[..., str], path: Path, *, longest: int = 4 * MB) -> str:
+    """Import a file in a process that may take this much more memory."""
+    words = [sys.executable, "-c", LIMITED, make_database(), str(path), str(longest), str(room)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return done.stdout
+
+
+HEADS = {
+    "nanobot": b'{"_type":"metadata","key":"a"}\n',
+    "dive": b'{"line_type":"header","data":{"id":"a"}}\n',
+    "jsonl": b'{"lango_store":1,"schema":"0003"}\n',
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_line_above_the_bound_is_refused_in_little_more_memory(
+    make_sqlite: Callable[..., str], tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(HEADS[name] + b'{"role":"user","content":"' + b"x" * (200 * MB) + b'"}\n')
+    told = imported_within(64 * MB, make_sqlite, path)
+    assert "line 2 has more than 4,194,304 bytes" in told
+    assert '"keys":[]' in told
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_file_with_a_hole_is_refused_at_its_begin(make_sqlite: Callable[..., str], tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.jsonl"
+    with path.open("wb") as file:
+        file.write(HEADS[name])
+        file.truncate(2_000 * MB)
+    told = imported_within(64 * MB, make_sqlite, path, longest=interchange.LONGEST_LINE)
+    assert "line 2 is long and holds NUL bytes" in told
+
+
+def test_a_value_above_the_bound_is_refused_where_a_file_has_no_lines(
+    make_sqlite: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / ".shepherd_session.openai.json"
+    path.write_bytes(b'{"version":1,"messages":[{"content":"' + b"x" * (100 * MB) + b'"}]}')
+    assert "a value has more than 4,194,304 bytes" in imported_within(96 * MB, make_sqlite, path)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("place", ["head", "line"])
+def test_brackets_without_end_are_refused_before_a_parser_meets_them(
+    make_sqlite: Callable[..., str], tmp_path: Path, name: str, place: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    brackets = b"[" * (8 * MB)
+    if place == "line":
+        path.write_bytes(HEADS[name] + brackets + b"\n")
+    else:
+        path.write_bytes(HEADS[name].replace(b'"a"', brackets).replace(b'"0003"', brackets))
+    with Store(make_sqlite()) as store:
+        (report,) = interchange.import_path(store, path)
+    assert report.error or report.skipped
+    assert report.messages == 0
+
+
+def test_a_long_line_within_the_bound_comes_in(make_sqlite: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(HEADS["nanobot"] + b'{"role":"user","content":"' + b"x" * (20 * MB) + b'"}\n')
+    assert '"messages":1' in imported_within(220 * MB, make_sqlite, path, longest=32 * MB)
