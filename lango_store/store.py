@@ -72,6 +72,11 @@ class Store:
         """The engine: yours if the store borrowed it."""
         return self._access.engine
 
+    @property
+    def access(self) -> Access:
+        """The connections and the policy of this store, for packages that are built on it: formats, integrations."""
+        return self._access
+
     def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
         """Give this store on your own connection or session: what it writes, you commit or roll back.
 

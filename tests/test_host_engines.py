@@ -83,7 +83,7 @@ def test_whatever_isolation_level_a_host_has_several_reads_see_one_moment(url: s
         for name, engine in host_engines(url):
             store = Store(engine)
             key = store.create(messages=messages(1)).key
-            with store._access.snapshot() as connection:
+            with store.access.snapshot() as connection:
                 count = sa.text("SELECT count(*) FROM lango_message WHERE session_key = :key")
                 assert connection.execute(count, {"key": key}).scalar() == 1
                 own.append_message(key, message())

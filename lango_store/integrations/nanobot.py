@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -34,7 +35,6 @@ from lango_store.model import UNSET, Message, MessageRole
 from lango_store.model import SessionInfo as StoredInfo
 from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import batch
-from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
 from lango_store.operations.sessions import New
 from lango_store.store import Store
@@ -58,7 +58,7 @@ class LangoSessionStore:
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        self._access = store._access
+        self._access = store.access
         self._memory = Memory()
 
     def load(self, key: str) -> Session | None:
@@ -128,7 +128,8 @@ class LangoSessionStore:
     def list_sessions(self) -> list[SessionInfo]:
         """List live sessions, the last updated first, each with its title and the beginning of what a user said."""
         found: list[tuple[datetime, str, SessionInfo]] = []
-        for page in self._store._session_pages(Filter(), _PAGE):
+        infos = self._store.iter_sessions(page_size=_PAGE)
+        while page := list(islice(infos, _PAGE)):
             previews = self._previews([info.key for info in page])
             found += [(info.updated_at, info.key, self._listed(info, previews[info.key])) for info in page]
         return [listed for *_, listed in sorted(found, key=itemgetter(0, 1), reverse=True)]

@@ -133,9 +133,9 @@ def export(
 
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
-    with store._access.snapshot() as connection:
+    with store.access.snapshot() as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
-        return list(takeoff.keys(connection, store._access.moment(connection), chosen))
+        return list(takeoff.keys(connection, store.access.moment(connection), chosen))
 
 
 def _known(format: str) -> Format:

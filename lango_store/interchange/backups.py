@@ -54,7 +54,7 @@ class Backups:
         try:
             with (
                 files.reading(path) as file,
-                store._access.snapshot() if dry_run else store._access.transaction() as connection,
+                store.access.snapshot() if dry_run else store.access.transaction() as connection,
             ):
                 for outcome in jsonl.load(
                     connection, path, _texts(files.lines_of(file, path, longest_line)), rehearsed=rehearsed
@@ -70,7 +70,7 @@ class Backups:
         """Write these sessions to one file; what is not there or cannot be read is left out of it and told of."""
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
-        with _opened(to if path is None else path, replace=replace) as file, store._access.snapshot() as connection:
+        with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
             faults = _write(connection, chosen, file)
         for key in chosen:
             fault = faults.get(key)

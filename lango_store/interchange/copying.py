@@ -69,9 +69,9 @@ def copy(
     report = CopyReport(dry_run=dry_run)
     after = ""
     while True:
-        with source._access.snapshot() as reading:
+        with source.access.snapshot() as reading:
             keys = transfer.keys(reading, after, BATCH)
-            with target._access.snapshot() if dry_run else target._access.transaction() as writing:
+            with target.access.snapshot() if dry_run else target.access.transaction() as writing:
                 found = [_tried(reading, writing, key, dry_run=dry_run) for key in keys]
         for each in found:  # now that they are on disk
             _count(report, each)

@@ -104,7 +104,7 @@ class Drafts:
         skipped: list[Skipped] = []
         try:
             drafts = self._module.read(path, skipped, longest_line)
-            with store._access.snapshot() if dry_run else store._access.transaction() as connection:
+            with store.access.snapshot() if dry_run else store.access.transaction() as connection:
                 for draft in drafts:
                     _bring_in(store, connection, draft, report, rehearsed)
         except THE_FILES_FAULT as error:
@@ -121,8 +121,8 @@ class Drafts:
         write: Any = self._module.write  # type: ignore[attr-defined] # `writes` said so
         for key in keys:
             try:
-                with store._access.snapshot() as connection:
-                    path = write(takeoff.draft(connection, store._access.moment(connection), key), to, replace=replace)
+                with store.access.snapshot() as connection:
+                    path = write(takeoff.draft(connection, store.access.moment(connection), key), to, replace=replace)
                 yield Exported(key=key, path=str(path))
             except THE_SESSIONS_FAULT as error:
                 yield Exported(key=key, error=error.fact)
@@ -131,7 +131,7 @@ class Drafts:
 def _bring_in(
     store: Store, connection: sa.Connection, draft: Draft, report: FileReport, rehearsed: set[str] | None
 ) -> None:
-    access = store._access
+    access = store.access
     now = access.now(connection)
     if rehearsed is None:
         ttl = access.ttl(draft.key, UNSET)

@@ -238,9 +238,9 @@ def test_what_a_store_holds_of_the_widest_values_is_no_fault(target: Store) -> N
     for _ in range(199):
         deep = [deep]
     target.create("k", metadata={"deep": deep[0]}, messages=[message(deep, extra={"deep": deep[0]})])
-    with target._access.snapshot() as connection:
+    with target.access.snapshot() as connection:
         lines = [jsonl.first_line(), *jsonl.session_lines(connection, "k"), jsonl.last_line(1)]
     target.delete("k")
-    with target._access.transaction() as writing:
+    with target.access.transaction() as writing:
         assert [each.state for each in jsonl.load(writing, "backup", lines)] == ["imported"]
     assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

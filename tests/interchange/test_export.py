@@ -144,8 +144,8 @@ def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
 
 def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
     opened.create("k", messages=messages(takeoff.PAGE + 1))
-    with opened._access.snapshot() as connection:
-        parts = takeoff.draft(connection, opened._access.now(connection), "k").parts()
+    with opened.access.snapshot() as connection:
+        parts = takeoff.draft(connection, opened.access.now(connection), "k").parts()
         first = next(parts)
         opened.append_message("k", message("later"))
         assert sum(len(part.messages) for part in (first, *parts)) == takeoff.PAGE + 1

@@ -36,12 +36,12 @@ def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[str]:
 
 
 def exported(store: Store) -> list[str]:
-    with store._access.snapshot() as connection:
+    with store.access.snapshot() as connection:
         return list(dumped(connection, transfer.keys(connection, "", 1000)))
 
 
 def imported(store: Store, lines: Iterable[str]) -> list[Outcome]:
-    with store._access.transaction() as connection:
+    with store.access.transaction() as connection:
         return list(jsonl.load(connection, "backup.jsonl", lines))
 
 
@@ -229,7 +229,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(source: Store, target: Sto
         put(source, *(message_row("k", seq, content=f'"{content}"') for seq in range(start, start + 500)))
     tracemalloc.start()
     try:
-        with source._access.snapshot() as reading, target._access.transaction() as writing:
+        with source.access.snapshot() as reading, target.access.transaction() as writing:
             list(jsonl.load(writing, "backup.jsonl", dumped(reading, ["k"])))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
