@@ -16,6 +16,7 @@ from lango_store.errors import (
     SchemaOutOfDate,
     SessionExists,
     SessionExpired,
+    SessionHeld,
     SessionNotFound,
 )
 from lango_store.model import (
@@ -55,6 +56,7 @@ __all__ = [
     "Session",
     "SessionExists",
     "SessionExpired",
+    "SessionHeld",
     "SessionInfo",
     "SessionNotFound",
     "Store",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -17,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn, encode_time_text
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld
 from lango_store.pool import BEGIN_OPTION
 from lango_store.tables import Base
 
@@ -87,6 +89,21 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 @compiles(Now)
 def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
     return _DIALECTS[compiler.dialect.name].current(compiler.process(element.clauses, **options))
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """A foreign key of any table, by columns."""
+
+    name: str
+    table: sa.TableClause
+    columns: tuple[str, ...]
+    referred: tuple[str | None, str]
+    """Schema and name of the table that it refers to."""
+
+    referred_columns: tuple[str, ...]
+    on_delete: str
+    """NO ACTION, RESTRICT, CASCADE, SET NULL or SET DEFAULT."""
 
 
 class Dialect:
@@ -188,6 +205,10 @@ class Dialect:
 
     def is_duplicate(self, error: BaseException) -> bool:
         """Whether a driver's error says that a unique value is there already."""
+        raise NotImplementedError
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        """List the foreign keys of all tables that may be read, a host's too."""
         raise NotImplementedError
 
     def is_damage(self, error: BaseException) -> bool:
@@ -362,12 +383,41 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; restore the file from a backup")
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
+            case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+                return SessionHeld(None, reason)
             case _:
                 return LangoStoreError(reason)
 
     def is_duplicate(self, error: BaseException) -> bool:
         codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
         return getattr(error, "sqlite_errorcode", None) in codes
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
+        found: list[ForeignKey] = []
+        for (_, table), named in sa.inspect(connection).get_multi_foreign_keys().items():
+            names = {tuple(each["constrained_columns"]): each["name"] for each in named}
+            pragma = sa.text("SELECT * FROM pragma_foreign_key_list(:name) ORDER BY id, seq")
+            rows = connection.execute(pragma, {"name": table}).all()
+            for _, parts in itertools.groupby(rows, key=lambda row: row.id):
+                key = list(parts)
+                columns = tuple(row[3] for row in key)
+                to = tuple(row.to for row in key)
+                found.append(
+                    ForeignKey(
+                        names.get(columns) or f"({', '.join(columns)})",
+                        sa.table(table, *map(sa.column, columns)),
+                        columns,
+                        (None, key[0].table),
+                        to if None not in to else tuple(self._primary_key(connection, key[0].table)),
+                        key[0].on_delete,
+                    )
+                )
+        return found
+
+    @staticmethod
+    def _primary_key(connection: sa.Connection, table: str) -> list[str]:
+        return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
 
     def is_damage(self, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
@@ -601,6 +651,8 @@ class PostgreSQL(Dialect):
     def translate_error(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
         reason = f"PostgreSQL: {str(error).strip()}"
+        if state in ("23503", "23001"):
+            return SessionHeld(None, reason)
         if state in ("40001", "40P01", "55P03", "57014"):
             return DatabaseBusy(f"{reason}; try again")
         if state == "25006":
@@ -616,6 +668,37 @@ class PostgreSQL(Dialect):
 
     def is_duplicate(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) == "23505"
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        def columns(of: str, numbers: str) -> str:
+            return (
+                f"ARRAY(SELECT a.attname::text FROM unnest(k.{numbers}) WITH ORDINALITY AS n (number, place) "
+                f"JOIN pg_attribute a ON a.attrelid = k.{of} AND a.attnum = n.number ORDER BY place)"
+            )
+
+        query = (
+            "SELECT k.conname::text, ts.nspname::text, t.relname::text, "
+            f"{columns('conrelid', 'conkey')}, rs.nspname::text, r.relname::text, {columns('confrelid', 'confkey')}, "
+            "CASE k.confdeltype WHEN 'r' THEN 'RESTRICT' WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' "
+            "WHEN 'd' THEN 'SET DEFAULT' ELSE 'NO ACTION' END FROM pg_constraint k "
+            "JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace ts ON ts.oid = t.relnamespace "
+            "JOIN pg_class r ON r.oid = k.confrelid JOIN pg_namespace rs ON rs.oid = r.relnamespace "
+            "WHERE k.contype = 'f' AND k.conparentid = 0 AND has_table_privilege(t.oid, 'SELECT') "
+            "AND has_schema_privilege(ts.oid, 'USAGE') ORDER BY 1, 2, 3"
+        )
+        return [
+            ForeignKey(
+                name,
+                sa.table(table, *map(sa.column, columns), schema=schema),
+                tuple(columns),
+                (referred_schema, referred_table),
+                tuple(referred),
+                on_delete,
+            )
+            for name, schema, table, columns, referred_schema, referred_table, referred, on_delete in (
+                connection.exec_driver_sql(query)
+            )
+        ]
 
     def is_damage(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in ("XX001", "XX002")

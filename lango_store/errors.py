@@ -58,6 +58,22 @@ class SessionExists(LangoStoreError):
         self.expired = expired
 
 
+class SessionHeld(LangoStoreError):
+    """A row of another table refers to a session that should go, by a foreign key without ON DELETE.
+
+    Nothing was changed for that session. `constraint` names the foreign key, and its table.
+    """
+
+    def __init__(self, key: str | None, constraint: str) -> None:
+        what = "a session" if key is None else f"session {key!r}"
+        super().__init__(
+            f"{what} is held by {constraint}: delete the row that refers to it first, "
+            "or give the foreign key ON DELETE SET NULL or CASCADE"
+        )
+        self.key = key
+        self.constraint = constraint
+
+
 class Conflict(LangoStoreError):
     """Somebody else wrote to the session first; nothing was changed. `last_seq` says where it stands now."""
 

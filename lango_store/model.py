@@ -333,7 +333,8 @@ class ExpiryReport(Value):
     """What a purge did, or with `dry_run` would do.
 
     `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
-    go, on dry runs only.
+    go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
+    that holds it.
     """
 
     sessions: int = 0
@@ -343,6 +344,7 @@ class ExpiryReport(Value):
     seconds: float = 0.0
     dry_run: bool = False
     oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
+    held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
 
 
 def new_key(now: datetime) -> str:

@@ -17,7 +17,7 @@ from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
+from lango_store.errors import DamagedMessage, SessionExpired, SessionHeld, SessionNotFound
 from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
 from lango_store.operations import appends, lists, sessions, stats
 from lango_store.operations import messages as log
@@ -271,9 +271,11 @@ class Store:
             return sessions.touch(connection, self._access.now(connection), key, ttl, activity=activity)
 
     def delete(self, key: str) -> bool:
-        """Delete a session, live or expired, and all its messages; False if there was none."""
-        with self._access.transaction() as connection:
-            return sessions.delete(connection, key)
+        """Delete a session, live or expired, and all its messages; False if there was none.
+
+        `SessionHeld` if a row of another table refers to it by a foreign key without ON DELETE.
+        """
+        return upkeep.delete(self._access, key)
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
         """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
@@ -450,7 +452,8 @@ class Store:
         The filters narrow that down, `limit` is the most sessions to purge. Each batch is a transaction of its own:
         interrupted, whole batches are done, and another run goes on. `archive` names a SQLite file that keeps what is
         purged; a batch is deleted only when it is on disk there. `on_batch` is called after each with the report so
-        far. With `dry_run` nothing is purged; the report says what would be.
+        far. With `dry_run` nothing is purged; the report says what would be. Sessions that a row of another table holds
+        stay, and the report names them.
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
@@ -467,11 +470,15 @@ class Store:
         """Delete all sessions of a user, an agent or a key prefix, expired ones too, and tell how many.
 
         At least one filter is needed, ValueError otherwise; several narrow it down. A batch is a transaction.
+        `SessionHeld`, when all others are gone, if rows of another table hold some of them.
         """
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError("delete which sessions? Give user_id, agent_id or key_prefix")
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        return upkeep.purge(self._access, policy, None, batch_size).sessions
+        report = upkeep.purge(self._access, policy, None, batch_size)
+        if report.held:
+            raise SessionHeld(*next(iter(report.held.items())))
+        return report.sessions
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Bring a session back from an archive, without a TTL unless one is given; the archive keeps it too.

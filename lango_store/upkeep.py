@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 
+import sqlalchemy as sa
+
 from lango_store.access import Access
 from lango_store.columns import checked_key
 from lango_store.dialect import dialect_of
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import LangoStoreError, SchemaOutOfDate, SessionHeld
 from lango_store.model import ExpiryReport, Finding, Session
-from lango_store.operations import examination, expiry, messages, sessions
+from lango_store.operations import examination, expiry, holders, messages, sessions
 from lango_store.operations.expiry import Policy
 
 
@@ -39,6 +41,11 @@ def purge(
         with access.single_read() as connection:
             now = access.now(connection)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
+    with access.snapshot() as connection:
+        if in_the_way := holders.holders(connection):
+            due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
+            report.held = holders.held(connection, in_the_way, due)
+            narrowed += [~holder.condition for holder in in_the_way]
     if dry_run:
         with access.snapshot() as connection:
             report.sessions, report.messages, report.oldest = expiry.preview(connection, reasons, narrowed, limit, 10)
@@ -69,6 +76,17 @@ def purge(
                     on_batch(report.model_copy())
     report.seconds = perf_counter() - started
     return report
+
+
+def delete(access: Access, key: str) -> bool:
+    """Delete a session and all that belongs to it; `SessionHeld` names what keeps it."""
+    try:
+        with access.transaction() as connection:
+            return sessions.delete(connection, key)
+    except SessionHeld as error:
+        with access.snapshot() as connection:
+            found = holders.held(connection, holders.holders(connection), [sessions.SESSION.c.key == key])
+        raise SessionHeld(key, found.get(key, error.constraint)) from error
 
 
 def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:

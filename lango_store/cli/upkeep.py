@@ -54,7 +54,10 @@ def expire(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Purge sessions past their TTL, in batches; Ctrl-C ends it after the batch under way."""
+    """Purge sessions past their TTL, in batches; Ctrl-C ends it after the batch under way.
+
+    Exit code 1 if rows of another table hold some of them.
+    """
     policy: dict[str, Any] = {
         "older_than": None if older_than is None else duration(older_than, "--older-than"),
         "created_before": None if created_before is None else moment(created_before, "--created-before"),
@@ -78,6 +81,10 @@ def expire(
                 _print(stop.report, json_=json_, cut=True)
                 raise typer.Exit(INTERRUPTED) from None
     _print(report, json_=json_)
+    for key, constraint in report.held.items():
+        say(f"{key} stays: {constraint} holds it")
+    if report.held:
+        raise typer.Exit(1)
 
 
 def _print(report: ExpiryReport, *, json_: bool, cut: bool = False) -> None:

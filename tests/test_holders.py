@@ -1,0 +1,146 @@
+"""A host's foreign keys to our tables: those that hold a session stop that session's purge, and no other's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from commands import run
+from conftest import Clock
+from factories import messages
+
+from lango_store import SessionHeld, SessionNotFound, Store, create_engine
+from lango_store.tables import SessionRow
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sa.Engine]:
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+def ticket(engine: sa.Engine, *keys: str, also: str = "", **options: Any) -> None:
+    """Make a host's table whose rows refer to sessions."""
+    session: Any = SessionRow
+    reference = sa.ForeignKey(session.__table__.c.key, name="fk_ticket", **options)
+    column: sa.Column[str] = sa.Column("session_key", reference)
+    table = sa.Table("ticket", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True), column)
+    with engine.begin() as connection:
+        table.create(connection)
+        if also:
+            connection.exec_driver_sql(also)
+        if keys:
+            connection.execute(table.insert(), [{"session_key": key} for key in keys])
+
+
+def due(store: Store, clock: Clock, *keys: str) -> None:
+    for key in keys:
+        store.create(key, user_id="ann", ttl=DAY, messages=messages(2))
+    clock.move(days=2)
+
+
+HELD = "foreign key fk_ticket of ticket"
+
+
+@pytest.mark.parametrize("options", [{}, {"ondelete": "RESTRICT"}, {"deferrable": True, "initially": "DEFERRED"}])
+def test_a_purge_goes_on_and_names_what_is_held(
+    store: Store, engine: sa.Engine, clock: Clock, options: dict[str, Any]
+) -> None:
+    due(store, clock, "a", "held", "z")
+    ticket(engine, "held", **options)
+    assert store.expire(dry_run=True).sessions == 2
+    report = store.expire(batch_size=1)
+    assert (report.sessions, report.messages, report.held) == (2, 4, {"held": HELD})
+    again = store.expire()
+    assert (again.sessions, again.held) == (0, {"held": HELD})
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM ticket")
+    assert (store.expire().sessions, store.expire().held) == (1, {})
+
+
+def test_what_is_held_is_not_archived(store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path) -> None:
+    due(store, clock, "a", "held")
+    ticket(engine, "held")
+    report = store.expire(archive=tmp_path / "cold.db")
+    assert (report.sessions, report.held) == (1, {"held": HELD})
+    with Store("sqlite://", migrate=True) as other:
+        assert other.restore(tmp_path / "cold.db", "a").key == "a"
+        with pytest.raises(SessionNotFound):
+            other.restore(tmp_path / "cold.db", "held")
+
+
+def test_held_behind_a_cascade(store: Store, engine: sa.Engine, clock: Clock) -> None:
+    due(store, clock, "a", "held")
+    comment = (
+        "CREATE TABLE comment (number INTEGER, ticket INTEGER, "
+        "CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (number))"
+    )
+    ticket(engine, "a", "held", also=comment, ondelete="CASCADE")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO comment SELECT 1, number FROM ticket WHERE session_key = 'held'")
+    assert store.expire().held == {"held": "foreign key fk_comment of comment"}
+    with pytest.raises(SessionNotFound):
+        store.touch("a")
+
+
+def test_held_by_a_message(store: Store, engine: sa.Engine, clock: Clock) -> None:
+    due(store, clock, "a", "held")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE vote (session_key TEXT, seq BIGINT, CONSTRAINT fk_vote FOREIGN KEY (session_key, seq) "
+            "REFERENCES lango_message (session_key, seq))"
+        )
+        connection.exec_driver_sql("INSERT INTO vote VALUES ('held', 2)")
+    report = store.expire()
+    assert (report.sessions, report.held) == (1, {"held": "foreign key fk_vote of vote"})
+
+
+@pytest.mark.parametrize("does", ["", "ON DELETE CASCADE", "ON DELETE SET NULL"])
+def test_keys_written_with_their_column(store: Store, engine: sa.Engine, clock: Clock, does: str) -> None:
+    due(store, clock, "a")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE note (session_key TEXT REFERENCES lango_session {does})")
+        connection.exec_driver_sql("INSERT INTO note VALUES ('a')")
+    assert (store.expire().sessions == 1) == bool(does)
+
+
+@pytest.mark.parametrize("ondelete", ["CASCADE", "SET NULL"])
+def test_keys_that_say_what_to_do_hold_nothing(store: Store, engine: sa.Engine, clock: Clock, ondelete: str) -> None:
+    due(store, clock, "a")
+    ticket(engine, "a", ondelete=ondelete)
+    report = store.expire()
+    assert (report.sessions, report.held) == (1, {})
+
+
+def test_deleting_what_is_held_names_what_holds_it(store: Store, engine: sa.Engine) -> None:
+    store.create("a", user_id="ann")
+    store.create("held", user_id="ann", messages=messages(2))
+    ticket(engine, "held")
+    with pytest.raises(SessionHeld, match=r"'held' is held by foreign key fk_ticket of ticket.*ON DELETE") as raised:
+        store.delete("held")
+    assert (raised.value.key, raised.value.constraint) == ("held", HELD)
+    with engine.begin() as connection, pytest.raises(SessionHeld, match="fk_ticket"):
+        store.using(connection).delete("held")
+    with pytest.raises(SessionHeld, match="fk_ticket"):
+        store.delete_where(user_id="ann")
+    assert not store.exists("a")
+    assert len(store.get("held").messages) == 2
+
+
+def test_the_command_names_what_is_held(url: str, engine: sa.Engine, clock: Clock) -> None:
+    clock.move(days=-3650)
+    with Store(url, clock=clock) as store:
+        due(store, clock, "a", "held")
+    ticket(engine, "held")
+    done = run("expire", "--url", url, "--json")
+    assert (done.returncode, json.loads(done.stdout)["held"]) == (1, {"held": HELD})
+    assert "held stays: foreign key fk_ticket of ticket holds it" in done.stderr
+    assert run("sessions", "delete", "held", "--yes", "--url", url).returncode == 1
