@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -180,9 +180,7 @@ class Archive:
             row = found[0]
             if connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key)).first():
                 raise SessionExists(key)
-            expires_at = (
-                None if ttl is None else encode_time_text(datetime.fromtimestamp(now.timestamp() + ttl, now.tzinfo))
-            )
+            expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             incoming = Incoming()
             self._write(connection, incoming, SESSION, row | anew)

@@ -271,8 +271,19 @@ class SQLite(Dialect):
         return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        form: sa.ColumnElement[str] = sa.literal_column("'%Y-%m-%dT%H:%M:%f000+00:00'")
-        return sa.func.strftime(form, now, ttl.concat(sa.literal_column("' seconds'")), type_=TimeColumn())
+        # SQLite reckons in milliseconds: it adds whole seconds here, and the microseconds are added beside it.
+        million: sa.ColumnElement[int] = sa.literal_column("1000000", sa.Integer)
+        whole = sa.cast(ttl, sa.Integer)
+        rest = sa.cast(sa.func.round((ttl - whole) * million), sa.Integer)
+        micros = sa.cast(_part(now, 21, 6), sa.Integer) + rest
+        seconds = sa.func.strftime(
+            sa.literal_column("'%Y-%m-%dT%H:%M:%S'"),
+            _part(now, 1, 19),
+            sa.cast(whole + micros // million, sa.Text).concat(sa.literal_column("' seconds'")),
+            type_=sa.Text,
+        )
+        digits = sa.func.printf(sa.literal_column("'.%06d+00:00'"), micros % million, type_=sa.Text)
+        return sa.case((ttl.is_not(None), sa.type_coerce(seconds.concat(digits), TimeColumn())))
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         return column.in_(chosen)
@@ -781,6 +792,11 @@ def _begin_immediate(connection: sa.Connection) -> None:
     driver: Any = connection.connection.driver_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:
+    """Write a part of a text in SQL, with no value to bind."""
+    return sa.func.substr(text, sa.literal_column(str(start)), sa.literal_column(str(length)), type_=sa.Text)
 
 
 def _set(driver: Any, settings: Mapping[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from session_model import ModelSession
 
 from lango_store import Conversation, Message, MessageRole
@@ -42,9 +40,7 @@ def counters(found: Conversation, session: ModelSession) -> None:
         assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
         assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)
         assert info.created_at == session.created_at
-        assert (info.expires_at is None) is (session.expires_at is None)
-        if info.expires_at is not None and session.expires_at is not None:
-            assert abs(info.expires_at - session.expires_at) <= timedelta(milliseconds=1)
+        assert info.expires_at == session.expires_at
     assert loaded.last_seq >= max([m.seq for m in session.log], default=0)
     assert 0 <= loaded.last_consolidated <= loaded.message_count
 
