@@ -12,7 +12,7 @@ from sqlalchemy.orm import registry
 from sqlmodel import Field, Relationship, SQLModel
 
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
-from lango_store.model import MessageRole
+from lango_store.model import Message, MessageRole, SessionInfo
 
 SCHEMA_REVISION: Final = "0005"
 """The revision of the schema that this release needs."""
@@ -83,6 +83,18 @@ class SessionRow(Base, table=True):
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
     )
 
+    @classmethod
+    def live(cls, now: datetime) -> sa.ColumnElement[bool]:
+        """Say in a query that a session has not expired at an aware time."""
+        if now.tzinfo is None:
+            raise ValueError("now has no time zone: write datetime.now(UTC)")
+        expires_at = cls.__table__.c.expires_at  # type: ignore[attr-defined]
+        return sa.or_(expires_at.is_(None), expires_at > now)
+
+    def to_info(self) -> SessionInfo:
+        """Make the row the value that `Store.info` gives."""
+        return SessionInfo.model_validate(_values(self, SessionInfo))
+
 
 class TurnRow(Base, table=True):
     """A turn of a session: its messages are those from `first_seq` to `last_seq`."""
@@ -148,3 +160,13 @@ class MessageRow(Base, table=True):
     tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
+
+    def to_message(self) -> Message:
+        """Make the row the value that the store gives."""
+        return Message.model_validate(_values(self, Message))
+
+
+def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
+    """Give a row by the names of a value, without what is NULL."""
+    named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
+    return {name: value for name, value in named.items() if value is not None}
