@@ -85,9 +85,7 @@ def test_json_as_text_whatever_it_holds(url: str, own: sqlmodel.Session) -> None
         store.create("k", settings={"mode": 'Say "hi"'}, messages=[message("hello, wörld"), message(["hello"])])
         call = ToolCall(id="1", name="n")
         store.create("nul", settings={"odd": "a\0b", "mode": "x"})
-        store.append_message(
-            "k", Message(role=MessageRole.TOOL, content="a\0b", tool_calls=[ToolCall(id="1", name="n")])
-        )
+        store.append_message("k", Message(role=MessageRole.TOOL, content="a\0b", tool_calls=[call]))
     assert keys(own, settings["mode"].as_text().like("%Say%hi%")) == ["k"]
     assert keys(own, settings["mode"] == "x") == ["nul"]
     assert seqs(own, content.as_text().contains("wörld")) == [1]
