@@ -29,8 +29,8 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.operations import transfer
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.incoming import Incoming
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 
 _TYPES: Final[dict[type, type]] = {int: int, float: float}
 
@@ -178,7 +178,7 @@ class Archive:
             if not found:
                 raise SessionNotFound(key, f"the archive {self._path} has no session {key!r}: search it for words")
             row = found[0]
-            if connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key)).first():
+            if connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first():
                 raise SessionExists(key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}

@@ -18,6 +18,7 @@ from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, 
 from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
+from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import Begun
 from lango_store.operations.messages import Range, Tail
 
@@ -328,7 +329,7 @@ class Conversation:
     # Steps of more than one verb
 
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
-        return sessions.BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
+        return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         return batch([self._access.counted(message) for message in messages])

@@ -6,7 +6,7 @@ from typing import Any
 
 from lango_store import Store
 from lango_store.operations import transfer
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN
 from lango_store.operations.transfer import Row
 
 TIME = "2026-11-21T12:00:00.123456+00:00"

@@ -15,14 +15,14 @@ from factories import message, messages
 from lango_store import Conflict, Message, Store, schema
 from lango_store.archive import Archive
 from lango_store.interchange import copying
-from lango_store.operations.sessions import SESSION
+from lango_store.operations.binds import SESSION, of_session
 
 HOUR = timedelta(hours=1)
 
 
 def incarnation(store: Store, key: str = "k") -> int:
     with store.engine.connect() as connection:
-        query = sa.select(SESSION.c.incarnation).where(SESSION.c.key == key)
+        query = sa.select(SESSION.c.incarnation).where(of_session(SESSION, key))
         return int(connection.execute(query).scalar_one())
 
 

@@ -17,7 +17,7 @@ from lango_store.interchange.draft import Draft, Skipped
 from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.model import UNSET
-from lango_store.operations.sessions import SESSION
+from lango_store.operations.binds import SESSION, of_session
 from lango_store.store import Store
 
 THE_FILES_FAULT: Final = (InvalidFile, InvalidKey, InvalidMessage)
@@ -148,7 +148,7 @@ def _bring_in(
 
 
 def _rehearse(connection: sa.Connection, draft: Draft, now: datetime, rehearsed: set[str]) -> int | None:
-    taken = sa.select(SESSION.c.key).where(SESSION.c.key == checked_key(draft.key))
+    taken = sa.select(SESSION.c.key).where(of_session(SESSION, checked_key(draft.key)))
     if draft.key in rehearsed or connection.execute(taken).first():
         return None
     rehearsed.add(draft.key)

@@ -30,8 +30,8 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.operations import transfer
+from lango_store.operations.binds import MESSAGE, SESSION, TURN
 from lango_store.operations.incoming import FIRST, Incoming, columns
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 

@@ -16,7 +16,8 @@ from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import sessions
 from lango_store.operations.batches import batch
-from lango_store.operations.sessions import MESSAGE, TURN, New
+from lango_store.operations.binds import MESSAGE, TURN
+from lango_store.operations.sessions import New
 from lango_store.statement import Statement
 
 PAGE: Final = 500

@@ -14,9 +14,9 @@ from lango_store.errors import DamagedMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import lists, messages, sessions
+from lango_store.operations.binds import SESSION, TURN, of_session
 from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
-from lango_store.operations.sessions import SESSION, TURN
 
 PAGE: Final = 500
 _FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
@@ -54,7 +54,7 @@ def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str
 
 
 def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
-    text = connection.execute(sa.select(as_stored(SESSION.c.extra)).where(SESSION.c.key == key)).scalar()
+    text = connection.execute(sa.select(as_stored(SESSION.c.extra)).where(of_session(SESSION, key))).scalar()
     found = _json(key, "extra", text) or {}
     return found if isinstance(found, dict) else {"extra": found}
 
@@ -96,7 +96,7 @@ def _loose(found: Iterator[Message]) -> Iterator[Part]:
 
 def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
     columns = [as_stored(column) for column in TURN.c]
-    query = sa.select(*columns).where(TURN.c.session_key == key).order_by(TURN.c.turn_no).limit(PAGE)
+    query = sa.select(*columns).where(of_session(TURN, key)).order_by(TURN.c.turn_no).limit(PAGE)
     page = connection.execute(query).mappings().all()
     while page:
         for row in page:

@@ -17,8 +17,8 @@ from lango_store.errors import Conflict
 from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions
 from lango_store.operations.batches import Batch
+from lango_store.operations.binds import KEY, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number, of_session
 from lango_store.operations.messages import GIVEN, check_seq
-from lango_store.operations.sessions import KEY, LIVE, MESSAGE, NOW, SESSION, TURN
 from lango_store.statement import Statement
 
 
@@ -50,18 +50,14 @@ class Place(NamedTuple):
     last_turn_no: int | None = None
 
 
-def _number(name: str) -> sa.BindParameter[int]:
-    return sa.bindparam(name, type_=sa.BigInteger(), required=True)
-
-
 def _bump(dialect: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    added, next_expiry = _number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
+    added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
     values: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + added,
-        "token_count": SESSION.c.token_count + _number("tokens_added"),
+        "token_count": SESSION.c.token_count + number("tokens_added"),
         "updated_at": NOW,
         "expires_at": sa.case(
             (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
@@ -69,17 +65,17 @@ def _bump(dialect: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
     }
     given: list[sa.Column[Any]] = [SESSION.c.last_seq, SESSION.c.updated_at]
     if turn:
-        values["last_seq"] += _number("turn_skipped")
+        values["last_seq"] += number("turn_skipped")
         values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
         given.append(SESSION.c.last_turn_no)
-    statement = sa.update(SESSION).where(SESSION.c.key == KEY, LIVE).values(values).returning(*given)
+    statement = sa.update(SESSION).where(LIVE_SESSION).values(values).returning(*given)
     if compare:
-        statement = statement.where(SESSION.c.last_seq == _number("after"))
+        statement = statement.where(SESSION.c.last_seq == number("after"))
     return statement
 
 
 def _insert_one(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
-    given = {name: sa.bindparam(name, type_=MESSAGE.c[name].type, required=True) for name in GIVEN}
+    given = {name: column(MESSAGE.c[name]) for name in GIVEN}
     return {"session_key": KEY, "seq": last_seq} | given
 
 
@@ -101,7 +97,7 @@ def _append_many(dialect: Dialect, *, compare: bool, turn: bool) -> sa.Executabl
     }
     arrays: list[Any] = [sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in GIVEN]
     given = sa.func.unnest(*arrays).table_valued(*GIVEN, with_ordinality="place").render_derived(name="given")
-    columns = {"session_key": KEY, "seq": bumped.c.last_seq - _number("added") + given.c.place}
+    columns = {"session_key": KEY, "seq": bumped.c.last_seq - number("added") + given.c.place}
     columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in GIVEN}
     columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
     if turn:
@@ -118,8 +114,8 @@ def _append_many(dialect: Dialect, *, compare: bool, turn: bool) -> sa.Executabl
 
 def _turn_values(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
     names = ("id", "usage", "metadata", "kind", "replaced_upto")
-    given = {name: sa.bindparam(f"turn_{name}", type_=TURN.c[name].type, required=True) for name in names}
-    places = {"turn_no": turn_no, "first_seq": last_seq - _number("added") + 1, "last_seq": last_seq}
+    given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
+    places = {"turn_no": turn_no, "first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
     return {"session_key": KEY, "created_at": NOW} | places | given
 
 
@@ -134,10 +130,10 @@ _bump_statement = {
     for c, t in _WAYS
 }
 _insert_statement = Statement(
-    lambda _: sa.insert(MESSAGE).values(_insert_one(_number("seq")) | {"turn_no": _number("turn_no")})
+    lambda _: sa.insert(MESSAGE).values(_insert_one(number("seq")) | {"turn_no": number("turn_no")})
 )
 _insert_turn_statement = Statement(
-    lambda _: sa.insert(TURN).values(_turn_values(_number("turn_no"), _number("last_seq")))
+    lambda _: sa.insert(TURN).values(_turn_values(number("turn_no"), number("last_seq")))
 )
 
 
@@ -319,6 +315,6 @@ def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> boo
     """Tell whether all that comes after a seq are messages of these, by their ids, and in their order."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
-    query = sa.select(MESSAGE.c.id).where(MESSAGE.c.session_key == key, removals.later(after))
+    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))
     there = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
     return list(there) == [id for id in dict.fromkeys(message.id for message in new.messages) if id in there]

@@ -13,7 +13,7 @@ from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Session, Turn
 from lango_store.operations import messages, removals, sessions, turns
 from lango_store.operations.batches import Batch, batch
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, SESSION, TURN, of_session
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
     gone = removals.delete(connection, key, MESSAGE.c.seq <= upto)
     if old:
-        connection.execute(sa.delete(TURN).where(TURN.c.session_key == key, TURN.c.turn_no <= old[-1].turn_no))
+        connection.execute(sa.delete(TURN).where(of_session(TURN, key), TURN.c.turn_no <= old[-1].turn_no))
     left = SESSION.c.last_consolidated - len(gone)
     removals.count(
         connection,
@@ -104,10 +104,10 @@ def listed(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]
     """Read the compactions of a live session, the first one first."""
     sessions.row_of(connection, now, key)
     summaries: dict[int | None, list[Message]] = {}
-    for message in messages.where(connection, key, messages.IN_SUMMARY):
+    for message in messages.where(connection, key, IN_SUMMARY):
         summaries.setdefault(message.turn_no, []).append(message)
     found: list[Compaction] = []
-    for turn in turns.read(connection, key, TURN.c.kind == "compaction"):
+    for turn in turns.read(connection, key, IS_COMPACTION):
         after = found[-1].replaced_upto if found else 0
         found.append(_compaction(turn, summaries.get(turn.turn_no, []), after))
     return found

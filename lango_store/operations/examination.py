@@ -15,8 +15,9 @@ from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.model import Finding
 from lango_store.operations import messages, removals, salvage, sessions
+from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store.operations.lists import aware
-from lango_store.operations.sessions import COLUMNS, MESSAGE, SESSION, TURN
+from lango_store.operations.sessions import COLUMNS
 from lango_store.tables import Base
 
 _PAGE = 1_000
@@ -64,8 +65,8 @@ def _orphans(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _times(connection: sa.Connection) -> Iterator[Finding]:
-    for table, place, column in _TIME_COLUMNS:
-        key = table.c[place[0]]
+    for table, _, column in _TIME_COLUMNS:
+        key = key_column(table)
         wrong = sa.and_(column.is_not(None), dialect_of(connection).misformed(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
         for key_, number, example in connection.execute(query):
@@ -153,7 +154,7 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
     """Write the times of a session in our form; False if one is left that is no time, or does not name its zone."""
     whole = True
     for table, place, column in _TIME_COLUMNS:
-        wrong = (column.is_not(None), dialect_of(connection).misformed(column), table.c[place[0]] == key)
+        wrong = (column.is_not(None), dialect_of(connection).misformed(column), of_session(table, key))
         query = sa.select(as_stored(column), *(table.c[name] for name in place)).where(*wrong)
         for stored, *at in connection.execute(query).all():
             try:
@@ -246,10 +247,10 @@ def wrong_counters(connection: sa.Connection) -> list[tuple[str, str]]:
 
 
 def _count_again(connection: sa.Connection, key: str) -> None:
-    connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key).with_for_update())
+    connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
     counters, rows = _counters_and_rows()
     query = sa.select(*(column for each in counters for column in (each.said, each.found))).select_from(rows)
-    numbers = connection.execute(query.where(SESSION.c.key == key)).first()
+    numbers = connection.execute(query.where(of_session(SESSION, key))).first()
     if numbers is None:
         raise SessionNotFound(key)
     mended: dict[str, int] = {}
@@ -259,13 +260,13 @@ def _count_again(connection: sa.Connection, key: str) -> None:
                 raise DamagedMessage(key, 0, each.name, f"{there!r} is what the rows have")
             mended[each.name] = int(there)
     if mended:
-        connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(mended))
+        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(mended))
 
 
 def wrong_summaries(connection: sa.Connection) -> list[tuple[str, str]]:
     """Compare what the sessions say of their summary with their last compaction; gives keys and what is wrong."""
-    latest = sa.select(sa.func.max(TURN.c.turn_no)).where(TURN.c.session_key == SESSION.c.key, _IS_COMPACTION)
-    last = sa.and_(TURN.c.session_key == SESSION.c.key, TURN.c.turn_no == latest.correlate(SESSION).scalar_subquery())
+    latest = sa.select(sa.func.max(TURN.c.turn_no)).where(of_session(TURN, SESSION.c.key), IS_COMPACTION)
+    last = sa.and_(of_session(TURN, SESSION.c.key), TURN.c.turn_no == latest.correlate(SESSION).scalar_subquery())
     upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
     query = (
         sa.select(SESSION.c.key, SESSION.c.summary_turn, SESSION.c.summarized_upto, TURN.c.turn_no, upto)
@@ -280,16 +281,13 @@ def wrong_summaries(connection: sa.Connection) -> list[tuple[str, str]]:
     ]
 
 
-_IS_COMPACTION: Final = TURN.c.kind == "compaction"
-
-
 def _sum_up_again(connection: sa.Connection, key: str) -> None:
-    connection.execute(sa.select(SESSION.c.key).where(SESSION.c.key == key).with_for_update())
-    connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(removals.latest_summary(key)))
+    connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
+    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(removals.latest_summary(key)))
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
-    return ~sa.exists().where(SESSION.c.key == table.c.session_key)
+    return ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
 
 def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from lango_store.columns import encode_text
 from lango_store.dialect import dialect_of
 from lango_store.model import SessionInfo
+from lango_store.operations.binds import SESSION, expired_at, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix
-from lango_store.operations.sessions import COLUMNS, MAX_TTL, SESSION, decoded, valued
+from lango_store.operations.sessions import COLUMNS, MAX_TTL, decoded, valued
 
 MAX_BATCH: Final = 10_000
 
@@ -56,7 +57,7 @@ class Policy:
         """Give the reasons to go, each by itself, so that an index can serve it."""
         if self.everything:
             return [Reason(sa.true(), SESSION.c.key)]
-        reasons = [Reason(SESSION.c.expires_at <= now, SESSION.c.expires_at)]
+        reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
         if self.older_than is not None:
             if not timedelta(0) <= self.older_than <= MAX_TTL:
                 raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years")
@@ -104,7 +105,7 @@ def purge(
         keys = connection.execute(chosen).scalars().all()
         if keys:
             keep(connection, keys)
-        goes = SESSION.c.key.in_(keys)
+        goes = of_sessions(SESSION, keys)
     counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
     after = dialect.free_bytes(connection)
     return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from lango_store.columns import checked_key
 from lango_store.model import UNSET, MessageRole, SessionInfo, Unset
-from lango_store.operations import messages, removals, sessions
+from lango_store.operations import removals, sessions
+from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
 from lango_store.operations.messages import check_seq
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 
 _TAKEN: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
 
@@ -48,13 +48,13 @@ def fork(
         connection.execute(removals.shortened(new, upto))
         _leave_cut_turns(connection, new)
     counters = _same(info) if upto is None else _counted(info, new, upto)
-    last_turn_no = sa.select(SESSION.c.last_turn_no).where(SESSION.c.key == source).scalar_subquery()
+    last_turn_no = sa.select(SESSION.c.last_turn_no).where(of_session(SESSION, source)).scalar_subquery()
     sessions.change(connection, new, counters | {"last_turn_no": last_turn_no})
 
 
 def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> int:
     place = MESSAGE.c.seq if number > 0 else MESSAGE.c.seq.desc()
-    said = (MESSAGE.c.session_key == key, MESSAGE.c.role == MessageRole.USER, ~messages.IN_SUMMARY)
+    said = (of_session(MESSAGE, key), MESSAGE.c.role == MessageRole.USER, ~IN_SUMMARY)
     query = sa.select(MESSAGE.c.seq).where(*said).order_by(place).offset(abs(number) - 1).limit(1)
     seq: int | None = connection.execute(query).scalar() if number else None
     if seq is None:
@@ -67,7 +67,7 @@ def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *wh
     # Columns without types: what a database keeps goes back into it as it is.
     copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    chosen = sa.select(key, *copied).where(table.c.session_key == source, *which)
+    chosen = sa.select(key, *copied).where(of_session(table, source), *which)
     connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
 
 
@@ -76,8 +76,8 @@ def _is_whole(upto: int) -> sa.ColumnElement[bool]:
 
 
 def _leave_cut_turns(connection: sa.Connection, new: str) -> None:
-    whole = sa.exists().where(TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no)
-    cut = (MESSAGE.c.session_key == new, MESSAGE.c.turn_no.is_not(None), ~whole)
+    whole = sa.exists().where(OF_ITS_TURN)
+    cut = (of_session(MESSAGE, new), MESSAGE.c.turn_no.is_not(None), ~whole)
     connection.execute(sa.update(MESSAGE).where(*cut).values(turn_no=None))
 
 
@@ -95,9 +95,9 @@ def _same(info: SessionInfo) -> dict[str, Any]:
 
 
 def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
-    mine = MESSAGE.c.session_key == new
+    mine = of_session(MESSAGE, new)
     count = sa.select(sa.func.count()).where(mine).scalar_subquery()
-    its_turns = TURN.c.session_key == new
+    its_turns = of_session(TURN, new)
     end = sa.select(sa.func.coalesce(sa.func.max(TURN.c.last_seq), 0)).where(its_turns).scalar_subquery()
     return {
         "last_seq": sa.case((end > upto, end), else_=upto),  # a summary's seq may be later than what it stands before

@@ -29,7 +29,7 @@ from lango_store.columns import (
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Compaction, Message, SessionInfo, Turn
 from lango_store.operations import messages, sessions, transfer
-from lango_store.operations.sessions import SESSION, TURN
+from lango_store.operations.binds import SESSION, TURN
 from lango_store.operations.transfer import Row
 
 Kind = TypeVar("Kind", bound=BaseModel)

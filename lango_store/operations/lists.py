@@ -13,11 +13,12 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store.columns import MAX_KEY_LENGTH, TimeColumn, checked_key, encode_text
+from lango_store.columns import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import InvalidCursor
 from lango_store.model import Page, SessionInfo
-from lango_store.operations.sessions import COLUMNS, LIVE, NOW, SESSION, decoded, valued
+from lango_store.operations.binds import LIVE, NOW, SESSION, expired_at, number, session_key, text, time
+from lango_store.operations.sessions import COLUMNS, decoded, valued
 from lango_store.statement import Statement
 
 MAX_PAGE: Final = 1_000
@@ -61,41 +62,30 @@ class Filter:
         }
 
 
-def _text(name: str) -> sa.BindParameter[str]:
-    return sa.bindparam(name, type_=sa.Text(), required=True)
-
-
-def _time(name: str) -> sa.BindParameter[datetime]:
-    return sa.bindparam(name, type_=TimeColumn(), required=True)
-
-
-def _key(name: str) -> sa.BindParameter[str]:
-    return sa.bindparam(name, type_=SESSION.c.key.type, required=True)
-
-
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
 
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
-    "agent_id": SESSION.c.agent_id == _text("agent_id"),
-    "user_id": SESSION.c.user_id == _text("user_id"),
-    "key_prefix": sa.and_(SESSION.c.key >= _key("key_prefix"), SESSION.c.key < _key("prefix_end")),
-    "updated_since": SESSION.c.updated_at >= _time("updated_since"),
-    "created_since": SESSION.c.created_at >= _time("created_since"),
-    "created_before": SESSION.c.created_at < _time("created_before"),
+    "agent_id": SESSION.c.agent_id == text("agent_id"),
+    "user_id": SESSION.c.user_id == text("user_id"),
+    "key_prefix": sa.and_(SESSION.c.key >= session_key("key_prefix"), SESSION.c.key < session_key("prefix_end")),
+    "updated_since": SESSION.c.updated_at >= time("updated_since"),
+    "created_since": SESSION.c.created_at >= time("created_since"),
+    "created_before": SESSION.c.created_at < time("created_before"),
     "live": LIVE,
-    "expired": SESSION.c.expires_at <= NOW,
-    "after": SESSION.c.key > _key("after"),
+    "expired": expired_at(NOW),
+    "after": SESSION.c.key > session_key("after"),
     **{
-        f"behind in {order}": sa.tuple_(place, SESSION.c.key) < sa.tuple_(_time("cursor_time"), _key("cursor_key"))
+        f"behind in {order}": sa.tuple_(place, SESSION.c.key)
+        < sa.tuple_(time("cursor_time"), session_key("cursor_key"))
         for order, place in _ORDERS.items()
     },
 }
-_LIMIT: Final = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
+_LIMIT: Final = number("limit")
 
 
 def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
     for name in conditions:
-        yield dialect.holds(SESSION.c.title, _text("title")) if name == "title" else _CONDITIONS[name]
+        yield dialect.holds(SESSION.c.title, text("title")) if name == "title" else _CONDITIONS[name]
 
 
 @cache

@@ -20,7 +20,16 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
-from lango_store.operations.sessions import KEY, LIVE, MESSAGE, SESSION, TURN
+from lango_store.operations.binds import (
+    IN_SUMMARY,
+    LIVE_SESSION,
+    MESSAGE,
+    SESSION,
+    number,
+    of_session,
+    of_sessions,
+    text,
+)
 from lango_store.statement import Statement
 
 MAX_SEQ: Final = 2**63 - 1
@@ -48,18 +57,18 @@ COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _READ]
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
     # The session is asked for inside: one statement, and an expired session shows nothing.
-    live = sa.exists().where(SESSION.c.key == KEY, LIVE)
+    live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
         sa.select(*COLUMNS)
         .where(
-            MESSAGE.c.session_key == KEY,
-            MESSAGE.c.seq > sa.bindparam("after", type_=sa.BigInteger(), required=True),
-            MESSAGE.c.seq < sa.bindparam("before", type_=sa.BigInteger(), required=True),
+            of_session(MESSAGE),
+            MESSAGE.c.seq > number("after"),
+            MESSAGE.c.seq < number("before"),
             live,
         )
         .order_by(order)
-        .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+        .limit(number("limit"))
     )
 
 
@@ -71,16 +80,16 @@ _window = Statement(
     lambda _: (
         sa.select(*COLUMNS)
         .where(
-            MESSAGE.c.session_key == KEY,
-            MESSAGE.c.seq > sa.bindparam("summarized_upto", type_=sa.BigInteger(), required=True),
-            MESSAGE.c.seq <= sa.bindparam("last_seq", type_=sa.BigInteger(), required=True),
+            of_session(MESSAGE),
+            MESSAGE.c.seq > number("summarized_upto"),
+            MESSAGE.c.seq <= number("last_seq"),
             sa.select(SESSION.c.last_seq - SESSION.c.message_count)
             .where(
-                SESSION.c.key == KEY,
-                SESSION.c.incarnation == sa.bindparam("incarnation", type_=sa.BigInteger(), required=True),
+                of_session(SESSION),
+                SESSION.c.incarnation == number("incarnation"),
             )
             .scalar_subquery()
-            == sa.bindparam("removed", type_=sa.BigInteger(), required=True),
+            == number("removed"),
         )
         .order_by(MESSAGE.c.seq)
     )
@@ -97,10 +106,10 @@ _session_and_window = Statement(
         sa.select(*sessions.LIFE, *COLUMNS)
         .select_from(
             SESSION.outerjoin(
-                MESSAGE, sa.and_(MESSAGE.c.session_key == SESSION.c.key, MESSAGE.c.seq > SESSION.c.summarized_upto)
+                MESSAGE, sa.and_(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto)
             )
         )
-        .where(SESSION.c.key == KEY)
+        .where(of_session(SESSION))
         .order_by(MESSAGE.c.seq)
     )
 )
@@ -136,15 +145,15 @@ def _summary_first(found: list[Message], summary_turn: int | None) -> list[Messa
 
 
 def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
-    return sa.select(column).where(SESSION.c.key == KEY, LIVE).scalar_subquery()
+    return sa.select(column).where(LIVE_SESSION).scalar_subquery()
 
 
 _tail = Statement(
     lambda _: (
         sa.select(*COLUMNS, _of_live_session(SESSION.c.summary_turn))
-        .where(MESSAGE.c.session_key == KEY, MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto))
+        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto))
         .order_by(MESSAGE.c.seq.desc())
-        .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+        .limit(number("limit"))
     )
 )
 
@@ -258,9 +267,9 @@ def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int)
 
 _find = Statement(
     lambda _: sa.select(*COLUMNS).where(
-        MESSAGE.c.session_key == KEY,
-        MESSAGE.c.id == sa.bindparam("id", type_=sa.Text(), required=True),
-        sa.exists().where(SESSION.c.key == KEY, LIVE),
+        of_session(MESSAGE),
+        MESSAGE.c.id == text("id"),
+        sa.exists().where(LIVE_SESSION),
     )
 )
 
@@ -279,14 +288,14 @@ def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) ->
     """Read the first message of a role of each of these sessions that has one; no other is looked at in full."""
     first = (
         sa.select(MESSAGE.c.seq)
-        .where(MESSAGE.c.session_key == SESSION.c.key, MESSAGE.c.role == role)
+        .where(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.role == role)
         .order_by(MESSAGE.c.seq)
         .limit(1)
         .correlate(SESSION)
         .scalar_subquery()
     )
-    places = sa.select(SESSION.c.key, first.label("seq")).where(SESSION.c.key.in_(keys)).cte("places")
-    its = sa.and_(MESSAGE.c.session_key == places.c.key, MESSAGE.c.seq == places.c.seq)
+    places = sa.select(SESSION.c.key, first.label("seq")).where(of_sessions(SESSION, keys)).cte("places")
+    its = sa.and_(of_session(MESSAGE, places.c.key), MESSAGE.c.seq == places.c.seq)
     rows = connection.execute(sa.select(places.c.key, *COLUMNS).join_from(places, MESSAGE, its))
     return {key: salvaged(key, [row])[0] for key, *row in rows}
 
@@ -303,20 +312,14 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
     """Read those messages of a session that a condition holds for."""
-    query = sa.select(*COLUMNS).where(MESSAGE.c.session_key == key, condition).order_by(MESSAGE.c.seq)
+    query = sa.select(*COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return decoded(key, connection.execute(query).all())
-
-
-IN_SUMMARY: Final = sa.exists().where(
-    TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no, TURN.c.kind == "compaction"
-)
-"""Whether a message belongs to a summary, of which nobody said a word."""
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
     """Look up the last message of a live session that somebody with this role said, summaries left out."""
     sessions.row_of(connection, now, key)
-    said = [MESSAGE.c.session_key == key, ~IN_SUMMARY]
+    said = [of_session(MESSAGE, key), ~IN_SUMMARY]
     if role is not None:
         said.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
     query = sa.select(*COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)

@@ -12,8 +12,8 @@ from lango_store.columns import as_stored, decode_json
 from lango_store.errors import Conflict, DamagedMessage
 from lango_store.model import Message, MessageRole
 from lango_store.operations import messages, sessions
+from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
 from lango_store.operations.messages import check_seq
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
@@ -29,13 +29,13 @@ def summary_before(after: int) -> sa.ColumnElement[bool]:
 
     Nothing stands before the start of a session.
     """
-    said = sa.and_(TURN.c.kind == "compaction", sa.func.coalesce(TURN.c.replaced_upto, 0) <= after)
+    said = sa.and_(IS_COMPACTION, sa.func.coalesce(TURN.c.replaced_upto, 0) <= after)
     return said if after else sa.false()
 
 
 def in_later_summary_before(after: int) -> sa.ColumnElement[bool]:
     """Tell a message of such a summary that was written later than that seq: what came in meanwhile is before it."""
-    its = sa.and_(TURN.c.session_key == MESSAGE.c.session_key, TURN.c.turn_no == MESSAGE.c.turn_no)
+    its = OF_ITS_TURN
     return sa.exists().where(its, summary_before(after), TURN.c.first_seq > after)
 
 
@@ -50,7 +50,7 @@ def refuse_blank(connection: sa.Connection, key: str, after: int, last_seq: int)
     A cut at the start of the session asks for that.
     """
     upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
-    gone = (TURN.c.session_key == key, TURN.c.kind == "compaction", upto > after)
+    gone = (of_session(TURN, key), IS_COMPACTION, upto > after)
     query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*gone)
     for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():
         if _discarded(key, turn_no, metadata):
@@ -75,7 +75,7 @@ def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:
 def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
     """Drop what comes after a seq in a locked session, a summary only with what it speaks of."""
     gone = delete(connection, key, later(after))
-    mine = TURN.c.session_key == key
+    mine = of_session(TURN, key)
     turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
     if not gone and not turns:
         return 0
@@ -89,7 +89,7 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
 
 def shortened(key: str, after: int) -> sa.UpdateBase:
     """Let the turn that a cut went through end there."""
-    through = (TURN.c.session_key == key, TURN.c.first_seq <= after, TURN.c.last_seq > after)
+    through = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after)
     return sa.update(TURN).where(*through).values(last_seq=after)
 
 
@@ -100,7 +100,7 @@ def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
     last = tail.messages
     if not last:
         return None
-    seq, mine = last[0].seq, sa.and_(TURN.c.session_key == key, TURN.c.turn_no == last[0].turn_no)
+    seq, mine = last[0].seq, sa.and_(of_session(TURN, key), TURN.c.turn_no == last[0].turn_no)
     gone = delete(connection, key, MESSAGE.c.seq == seq)
     emptied = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq == seq, TURN.c.last_seq == seq)).rowcount
     also: dict[str, Any] = {}
@@ -114,10 +114,10 @@ def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
     """Drop all messages, or all but those of the system, all turns and the summary, and tell how many messages."""
     sessions.lock(connection, now, key)
-    stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~messages.IN_SUMMARY)
+    stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     gone = delete(connection, key, ~stays if keep_system else sa.true())
-    connection.execute(sa.delete(TURN).where(TURN.c.session_key == key))
-    left = sa.update(MESSAGE).where(MESSAGE.c.session_key == key, MESSAGE.c.turn_no.is_not(None))
+    connection.execute(sa.delete(TURN).where(of_session(TURN, key)))
+    left = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None))
     connection.execute(left.values(turn_no=None))
     count(connection, now, key, gone, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
     return len(gone)
@@ -125,7 +125,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
 
 def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Sequence[int | None]:
     """Delete messages of a locked session, and give their tokens."""
-    chosen = sa.delete(MESSAGE).where(MESSAGE.c.session_key == key, condition)
+    chosen = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
     return connection.execute(chosen.returning(MESSAGE.c.tokens)).scalars().all()
 
 
@@ -144,9 +144,7 @@ def count(connection: sa.Connection, now: datetime, key: str, gone: Sequence[int
 
 def latest_summary(key: str) -> dict[str, Any]:
     """Say which compaction is the last that is left, and up to where it speaks."""
-    compactions = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(
-        TURN.c.session_key == key, TURN.c.kind == "compaction"
-    )
+    compactions = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(of_session(TURN, key), IS_COMPACTION)
     last = compactions.order_by(TURN.c.turn_no.desc()).limit(1).subquery()
     return {
         "summary_turn": sa.select(last.c.turn_no).scalar_subquery(),

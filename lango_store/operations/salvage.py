@@ -12,8 +12,8 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages, sessions
+from lango_store.operations.binds import KEY, MESSAGE, SESSION, number, of_session
 from lango_store.operations.messages import COLUMNS, MAX_SEQ, Range
-from lango_store.operations.sessions import KEY, MESSAGE, SESSION
 from lango_store.statement import Statement
 
 Place = Callable[[Dialect], sa.ColumnElement[int] | None]
@@ -94,12 +94,12 @@ class Walk:
         return (
             sa.select(place, *columns)
             .where(
-                place > sa.bindparam("after", type_=sa.BigInteger(), required=True),
-                place < sa.bindparam("before", type_=sa.BigInteger(), required=True),
+                place > number("after"),
+                place < number("before"),
                 *conditions,
             )
             .order_by(place.desc() if backwards else place)
-            .limit(sa.bindparam("limit", type_=sa.BigInteger(), required=True))
+            .limit(number("limit"))
         )
 
     def rows(self, connection: AnyConnection, key: str = "") -> Iterator[Sequence[Any]]:
@@ -154,11 +154,11 @@ def _any_order(column: sa.Column[str]) -> sa.ColumnElement[str]:
     return sa.func.coalesce(column, "")  # which no index is asked for
 
 
-_by_seq: Final = Walk(lambda _: MESSAGE.c.seq, COLUMNS, MESSAGE.c.session_key == KEY)
+_by_seq: Final = Walk(lambda _: MESSAGE.c.seq, COLUMNS, of_session(MESSAGE))
 _by_storage: Final = Walk(
     lambda dialect: dialect.storage_place(MESSAGE), COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
 )
-_seqs: Final = Walk(lambda _: MESSAGE.c.seq, [], MESSAGE.c.session_key == KEY)
+_seqs: Final = Walk(lambda _: MESSAGE.c.seq, [], of_session(MESSAGE))
 
 _all_messages: Final = Walk(lambda dialect: dialect.storage_place(MESSAGE), [MESSAGE.c.session_key, *COLUMNS])
 _all_sessions: Final = Walk(lambda dialect: dialect.storage_place(SESSION), sessions.COLUMNS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -20,7 +20,7 @@ from lango_store.columns import (
     encode_json,
     encode_text,
 )
-from lango_store.dialect import AnyConnection, Dialect, Moment, Now, dialect_of
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -31,12 +31,8 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
+from lango_store.operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, column, expired_at, of_session
 from lango_store.statement import Statement
-from lango_store.tables import Base
-
-SESSION: Final = Base.metadata.tables["lango_session"]
-MESSAGE: Final = Base.metadata.tables["lango_message"]
-TURN: Final = Base.metadata.tables["lango_turn"]
 
 MAX_TTL: Final = timedelta(days=36_525)
 
@@ -48,13 +44,7 @@ _COUNTERS: Final = ("last_seq", "message_count", "turn_count", "summarized_upto"
 FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
 COLUMNS: Final = [as_stored(SESSION.c[name]) for name in FIELDS]
 
-KEY: Final = sa.bindparam("key", type_=SESSION.c.key.type, required=True)
-NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))
 _TTL: Final = SESSION.c.ttl_seconds
-LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
-BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
-"""The time to read at for who looks at an expired session too."""
-"""Whether a session lives. Nothing else decides that: Python compares no expiry with the time."""
 
 TRIES: Final = 3
 """How often a write is tried that meets no row though its session is live: somebody may have revived it just now."""
@@ -168,7 +158,7 @@ def new_incarnation() -> int:
 LIFE: Final = [LIVE, SESSION.c.incarnation, *COLUMNS]
 """What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decoded` reads."""
 
-_select = Statement(lambda _: sa.select(*LIFE).where(SESSION.c.key == KEY))
+_select = Statement(lambda _: sa.select(*LIFE).where(of_session(SESSION)))
 
 
 def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
@@ -219,7 +209,7 @@ def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
     )
 
 
-_alive = Statement(lambda _: sa.select(LIVE).where(SESSION.c.key == KEY))
+_alive = Statement(lambda _: sa.select(LIVE).where(of_session(SESSION)))
 
 
 def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
@@ -237,9 +227,7 @@ class Locked(NamedTuple):
 
 
 _lock = Statement(
-    lambda _: (
-        sa.select(*(SESSION.c[name] for name in Locked._fields)).where(SESSION.c.key == KEY, LIVE).with_for_update()
-    )
+    lambda _: sa.select(*(SESSION.c[name] for name in Locked._fields)).where(LIVE_SESSION).with_for_update()
 )
 
 
@@ -255,15 +243,15 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
-    statement = sa.update(SESSION).where(SESSION.c.key == key).values({SESSION.c[n]: v for n, v in values.items()})
+    statement = sa.update(SESSION).where(of_session(SESSION, key)).values({SESSION.c[n]: v for n, v in values.items()})
     if not connection.execute(statement).rowcount:
-        row = connection.execute(sa.select(*COLUMNS).where(SESSION.c.key == key)).first()
+        row = connection.execute(sa.select(*COLUMNS).where(of_session(SESSION, key))).first()
         raise SessionNotFound(key) if row is None else _withheld(decoded(row))
 
 
 def _write_insert(dialect: Dialect) -> Any:
     names = (*FIELDS, "incarnation")
-    given: dict[str, Any] = {name: sa.bindparam(name, type_=SESSION.c[name].type, required=True) for name in names}
+    given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
     expires_at = sa.func.coalesce(given["expires_at"], dialect.next_expiry(NOW, given["ttl_seconds"]))
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     return (
@@ -324,7 +312,7 @@ def update(
         raise ValueError(f"last_consolidated={consolidated!r} is no count of messages: give 0 or more")
     statement = (
         sa.update(SESSION)
-        .where(SESSION.c.key == checked_key(key), LIVE)
+        .where(of_session(SESSION, checked_key(key)), LIVE)
         .values({SESSION.c[name]: value for name, value in given.items()})
         .values(updated_at=now if activity else SESSION.c.updated_at)
     )
@@ -359,9 +347,9 @@ def touch(
 
 def delete(connection: sa.Connection, key: str) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
-    return bool(connection.execute(sa.delete(SESSION).where(SESSION.c.key == checked_key(key))).rowcount)
+    return bool(connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)))).rowcount)
 
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
     """Delete a session if it has expired."""
-    connection.execute(sa.delete(SESSION).where(SESSION.c.key == checked_key(key), SESSION.c.expires_at <= now))
+    connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now)))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
 from lango_store.model import AgentStats, Stats
-from lango_store.operations.sessions import MESSAGE, SESSION
+from lango_store.operations.binds import MESSAGE, SESSION, expired_at, of_session
 
 EXACT_UP_TO: Final = 20_000
 """So many messages are counted by role one by one; of more, a sample is."""
@@ -72,8 +72,8 @@ def _text(stored: Any) -> str:
 
 
 def _expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
-    cases = [(SESSION.c.expires_at.is_(None), "never"), (SESSION.c.expires_at <= now, "expired")]
-    cases += [(SESSION.c.expires_at <= now + span, name) for name, span in _SPANS.items()]
+    cases = [(SESSION.c.expires_at.is_(None), "never"), (expired_at(now), "expired")]
+    cases += [(expired_at(now + span), name) for name, span in _SPANS.items()]
     when = sa.case(*((condition, sa.literal_column(f"'{name}'")) for condition, name in cases), else_="later")
     counted = connection.execute(sa.select(when, sa.func.count()).group_by(sa.literal_column("1")))
     found: dict[str, int] = {row[0]: row[1] for row in counted}
@@ -105,7 +105,7 @@ def _sampled_roles(connection: sa.Connection, total: int) -> dict[str, int]:
         for place in range(first, count, step):
             at = place * last_seq // count  # seq has gaps where messages were taken away
             role = sa.type_coerce(MESSAGE.c.role, sa.Text)
-            window = sa.select(role).where(MESSAGE.c.session_key == key, MESSAGE.c.seq > at).limit(_WINDOW)
+            window = sa.select(role).where(of_session(MESSAGE, key), MESSAGE.c.seq > at).limit(_WINDOW)
             seen.update(map(_text, connection.execute(window.order_by(MESSAGE.c.seq)).scalars()))
             windows += 1
             if windows > 2 * _WINDOWS:  # counters that are damaged

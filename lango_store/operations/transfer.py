@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from lango_store.columns import TimeColumn, as_stored, decode_time, encode_time_text
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.errors import DamagedMessage
-from lango_store.operations.sessions import KEY, MESSAGE, SESSION, TURN, new_incarnation
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
+from lango_store.operations.sessions import new_incarnation
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
@@ -56,17 +57,17 @@ def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the rows of sessions."""
-    query = sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(SESSION.c.key.in_(keys))
+    query = sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(of_sessions(SESSION, keys))
     return [_row(SESSION, values) for values in connection.execute(query)]
 
 
 def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, int]:
     """Read which life of its key each of these sessions is; 0 for one older than this column."""
-    query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(SESSION.c.key.in_(keys))
+    query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(of_sessions(SESSION, keys))
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-_one: Final = Statement(lambda _: sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(SESSION.c.key == KEY))
+_one: Final = Statement(lambda _: sa.select(*map(as_stored, COLUMNS[SESSION.name])).where(of_session(SESSION)))
 
 
 def session(connection: sa.Connection, key: str) -> Row | None:
@@ -86,9 +87,9 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 
 
 def _page(table: sa.Table, place: str) -> Statement:
-    after = sa.bindparam("after", type_=sa.BigInteger(), required=True)
-    limit = sa.bindparam("limit", type_=sa.BigInteger(), required=True)
-    of_one = sa.select(*map(as_stored, COLUMNS[table.name])).where(table.c.session_key == KEY, table.c[place] > after)
+    after = number("after")
+    limit = number("limit")
+    of_one = sa.select(*map(as_stored, COLUMNS[table.name])).where(of_session(table), table.c[place] > after)
     return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
 
 
@@ -109,7 +110,7 @@ def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequenc
 
 
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
-    values = {column.name: sa.bindparam(column.name, type_=column.type, required=True) for column in table.c}
+    values = {each.name: column(each) for each in table.c}
     return dialect.insert(table).values(values)
 
 
@@ -137,7 +138,7 @@ def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
 def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Set columns of a session that was just written."""
     if values:
-        connection.execute(sa.update(SESSION).where(SESSION.c.key == key).values(dict(values)))
+        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(dict(values)))
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:

@@ -18,8 +18,8 @@ from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
 from lango_store.operations.appends import IdIsThere, Known, NewTurn, told_apart, write
 from lango_store.operations.batches import Batch
+from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import Range, check_seq
-from lango_store.operations.sessions import KEY, MESSAGE, TURN
 from lango_store.statement import Statement
 
 _READ: Final = tuple(name for name in Turn.model_fields if name not in ("messages", "replayed"))
@@ -115,7 +115,7 @@ def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> T
 def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool]) -> list[Turn]:
     """Read turns of a session, in their order, without their messages."""
     columns = [as_stored(TURN.c[name]) for name in _READ]
-    query = sa.select(*columns).where(TURN.c.session_key == key, *conditions).order_by(TURN.c.turn_no)
+    query = sa.select(*columns).where(of_session(TURN, key), *conditions).order_by(TURN.c.turn_no)
     return [_decoded(key, dict(zip(_READ, row, strict=True))) for row in connection.execute(query)]
 
 
@@ -154,7 +154,7 @@ def _json(key: str, turn_no: int, name: str, text: str) -> Any:
 _usages = Statement(
     lambda _: (
         sa.select(TURN.c.turn_no, as_stored(TURN.c.usage))
-        .where(TURN.c.session_key == KEY, TURN.c.usage.is_not(None))
+        .where(of_session(TURN), TURN.c.usage.is_not(None))
         .order_by(TURN.c.turn_no)
     )
 )

@@ -17,7 +17,7 @@ from lango_store import Session, Store
 from lango_store.columns import JsonColumn
 from lango_store.interchange import export, import_path
 from lango_store.operations import incoming, transfer
-from lango_store.operations.sessions import MESSAGE, SESSION, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN
 
 BACKUPS = Path(__file__).parent.parent / "data" / "backups"
 REVISIONS = sorted(

@@ -22,7 +22,7 @@ from lango_store import InvalidFile, Store
 from lango_store.interchange import backups, export, files_of, import_path, jsonl
 from lango_store.interchange.jsonl import Outcome
 from lango_store.operations import transfer
-from lango_store.operations.sessions import MESSAGE
+from lango_store.operations.binds import MESSAGE
 from lango_store.tables import SCHEMA_REVISION
 
 KINDS = ["sqlite", "postgresql"]

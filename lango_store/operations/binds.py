@@ -1,0 +1,93 @@
+"""What the statements of all operations are written with: the tables, the values to bind, and whose rows are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store.columns import TimeColumn
+from lango_store.dialect import Now
+from lango_store.tables import Base
+
+SESSION: Final = Base.metadata.tables["lango_session"]
+MESSAGE: Final = Base.metadata.tables["lango_message"]
+TURN: Final = Base.metadata.tables["lango_turn"]
+
+NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))
+
+
+def number(name: str) -> sa.BindParameter[int]:
+    """Bind a whole number by this name."""
+    return sa.bindparam(name, type_=sa.BigInteger(), required=True)
+
+
+def text(name: str) -> sa.BindParameter[str]:
+    """Bind a text by this name."""
+    return sa.bindparam(name, type_=sa.Text(), required=True)
+
+
+def time(name: str) -> sa.BindParameter[datetime]:
+    """Bind a time by this name, as `Dialect.time` gives it."""
+    return sa.bindparam(name, type_=TimeColumn(), required=True)
+
+
+def column(of: sa.Column[Any], name: str | None = None) -> sa.BindParameter[Any]:
+    """Bind a value of a column, by the column's name or by this one."""
+    return sa.bindparam(name or of.name, type_=of.type, required=True)
+
+
+def session_key(name: str) -> sa.BindParameter[str]:
+    """Bind a session's key by this name."""
+    return column(SESSION.c.key, name)
+
+
+KEY: Final = session_key("key")
+
+
+# Whose rows
+
+
+def key_column(table: sa.Table) -> sa.Column[str]:
+    """Return the column that says of which session a row is."""
+    return table.c.key if table is SESSION else table.c.session_key
+
+
+def of_session(table: sa.Table, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
+    """Whether a row is of the session with this key, the bound one if none is given: its own row, messages or turns."""
+    return key_column(table) == key
+
+
+def of_sessions(table: sa.Table, keys: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Whether a row is of one of the sessions with these keys."""
+    return key_column(table).in_(keys)
+
+
+OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)
+"""Whether a turn is the one that a message is of."""
+
+IS_COMPACTION: Final = TURN.c.kind == "compaction"
+"""Whether a turn is a compaction, its messages a summary."""
+
+IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
+"""Whether a message belongs to a summary, of which nobody said a word."""
+
+
+# Life and expiry. Nothing else decides that: Python compares no expiry with the time.
+
+
+def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Whether a session has expired at a time."""
+    return SESSION.c.expires_at <= moment
+
+
+LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
+"""Whether a session lives."""
+
+LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)
+"""Whether this is the row of the session with the bound key, and it lives."""
+
+BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
+"""The time to read at for who looks at an expired session too."""
