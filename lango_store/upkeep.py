@@ -17,6 +17,7 @@ from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate, SessionHeld
 from lango_store.model import ExpiryReport, Finding, Session
 from lango_store.operations import examination, expiry, holders, messages, sessions
+from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
 
 
@@ -85,7 +86,7 @@ def delete(access: Access, key: str) -> bool:
             return sessions.delete(connection, key)
     except SessionHeld as error:
         with access.snapshot() as connection:
-            found = holders.held(connection, holders.holders(connection), [sessions.SESSION.c.key == key])
+            found = holders.held(connection, holders.holders(connection), [of_session(SESSION, key)])
         raise SessionHeld(key, found.get(key, error.constraint)) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.dialect import ForeignKey, dialect_of
-from lango_store.operations.sessions import SESSION
+from lango_store.operations.binds import SESSION
 
 MAX_SHOWN: Final = 1_000
 
