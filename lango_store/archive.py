@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
-from lango_store import dialect
 from lango_store.columns import decode_json, encode_time_text
+from lango_store.dialect.sqlite import SQLite
 from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,
@@ -222,8 +222,9 @@ def _our_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, NotFoundError) as error:
-        ours = dialect.SQLite().translate_error(error)
-        raise type(ours)(f"archive {path}: {ours}") if type(ours) is not LangoStoreError else ours from error
+        translated = SQLite().translate_error(error)
+        known = type(translated) is not LangoStoreError
+        raise (type(translated)(f"archive {path}: {translated}") if known else translated) from error
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ import pytest
 from conftest import Clock, MakeDatabase, awaiting, watched
 from factories import message, messages
 
-from lango_store import AsyncStore, Store, access, dialect
+from lango_store import AsyncStore, Store, access
+from lango_store.dialect import postgresql
 
 TTL = timedelta(minutes=5)
 Machine = Callable[[float], Any]
@@ -174,7 +175,7 @@ def test_doctor_says_how_far_the_clocks_are_apart(
             return datetime.now(tz) + timedelta(minutes=minutes)
 
     with Store(make_postgres()) as store:
-        monkeypatch.setattr(dialect, "datetime", Off)
+        monkeypatch.setattr(postgresql, "datetime", Off)
         found = [each.detail for each in store.examine() if "clock" in each.detail]
     assert len(found) == (said is not None)
     assert said is None or said in found[0]

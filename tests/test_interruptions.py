@@ -15,9 +15,10 @@ import pytest
 from conftest import MakeDatabase
 from factories import message
 
-from lango_store import DatabaseBusy, Store, connections, create_engine, dialect, pool, statement
+from lango_store import DatabaseBusy, Store, connections, create_engine, pool, statement
+from lango_store.dialect import base, postgresql, sqlite
 
-OURS = {module.__file__ for module in (connections, dialect, pool, statement)}
+OURS = {module.__file__ for module in (connections, base, postgresql, sqlite, pool, statement)}
 
 
 class Interrupted(BaseException):

@@ -1,0 +1,224 @@
+"""What a database is asked for, by methods that name the differences; and what every dialect is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+
+from lango_store.errors import LangoStoreError
+
+NO_TRANSACTION: Final = (
+    "this connection is in autocommit, so that there is no transaction to take part in: give using() a connection "
+    'with .execution_options(isolation_level="READ COMMITTED") ("SERIALIZABLE" on SQLite), '
+    "or use the store without using()"
+)
+"""What a caller is told whose connection is in autocommit."""
+
+
+class Started(Enum):
+    """What `Dialect.start` began, for `Dialect.finish` to end."""
+
+    ALONE = auto()
+    """Nothing: each statement commits by itself."""
+
+    SWITCHED = auto()
+    """Nothing, after the driver was told to let each statement commit by itself."""
+
+    TRANSACTION = auto()
+    """A transaction."""
+
+
+class HasCursors(Protocol):
+    """As much of a connection as a statement needs."""
+
+    def cursor(self) -> Any:
+        """Make a cursor."""
+
+
+class AnyConnection(Protocol):
+    """What a statement runs on: a SQLAlchemy connection, or as little of one as it needs."""
+
+    @property
+    def connection(self) -> HasCursors:
+        """What its cursors come from: the pool's proxy of the driver's connection, or that one itself."""
+
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The dialect of its engine."""
+
+    def get_execution_options(self) -> Mapping[str, Any]:
+        """Return what SQLAlchemy calls so; of these, statements know the observer."""
+
+
+Moment = datetime | None
+"""A time that the caller or the store's clock gave; None is the database's own, at each statement."""
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """A foreign key of any table, by columns."""
+
+    name: str
+    table: sa.TableClause
+    columns: tuple[str, ...]
+    referred: tuple[str | None, str]
+    """Schema and name of the table that it refers to."""
+
+    referred_columns: tuple[str, ...]
+    on_delete: str
+    """NO ACTION, RESTRICT, CASCADE, SET NULL or SET DEFAULT."""
+
+
+class Dialect:
+    """What the operations may ask of a database."""
+
+    drivers: tuple[str, ...]
+    """The drivers that we know the behaviour of, by SQLAlchemy's names."""
+
+    purge_pause: float
+    """How long a purge rests after a batch, as a part of the batch's time, to let writers in who wait."""
+
+    modifying_cte: bool
+    """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
+
+    tells_time: bool
+    """Whether the database has a clock of its own, which decides unless the store was given one."""
+
+    def time(self, moment: Moment) -> Any:
+        """Make an aware time what the driver takes."""
+        raise NotImplementedError
+
+    def current(self, given: str) -> str:
+        """Write the time of a statement in SQL: the one given, or the database's where that is NULL."""
+        raise NotImplementedError
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        """Whether a time is stored in a form that does not sort among the others."""
+        raise NotImplementedError
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        """Say when a session expires that was written to now; NULL without a TTL."""
+        raise NotImplementedError
+
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
+        raise NotImplementedError
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """Say that a text holds another, which is in small letters already; only A to Z have a small form here."""
+        raise NotImplementedError
+
+    def insert(self, table: sa.Table) -> Any:
+        """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
+        raise NotImplementedError
+
+    def join(self, connection: sa.Connection) -> None:
+        """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
+        raise NotImplementedError
+
+    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        """Undo an append that fails half-way in the caller's transaction, which the caller may commit all the same."""
+        raise NotImplementedError
+
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        """Commit several writes together, or none of them, whatever isolation level the engine has."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        """Let several reads see one moment, whatever isolation level the engine has."""
+        raise NotImplementedError
+        yield
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        """Begin single reads, or one append, with as few round trips as the database allows."""
+        raise NotImplementedError
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        """End what `start` began, and leave the driver's connection as it was."""
+        raise NotImplementedError
+
+    def file(self, connection: sa.Connection) -> str | None:
+        """Return the path of the file that the database is; None where it is in memory or a server's."""
+        raise NotImplementedError
+
+    def schema(self, connection: sa.Connection) -> str | None:
+        """Tell in which schema tables are made, and ours are looked for; None where there are no schemas."""
+        raise NotImplementedError
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        """See that schema only, within a transaction: no table of ours that stands further down the search path."""
+        raise NotImplementedError
+        yield
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        """Tell how many bytes tables and their indexes take."""
+        raise NotImplementedError
+
+    def free_bytes(self, connection: sa.Connection) -> int | None:
+        """Tell how many bytes of the database are free for new rows; None where it does not tell."""
+        raise NotImplementedError
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        """Make a driver's error one of ours."""
+        raise NotImplementedError
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        """Whether a driver's error says that a unique value is there already."""
+        raise NotImplementedError
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        """List the foreign keys of all tables that may be read, a host's too."""
+        raise NotImplementedError
+
+    def is_damage(self, error: BaseException) -> bool:
+        """Whether a driver's error says that stored bytes are damaged: other rows may still be read."""
+        raise NotImplementedError
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        """Whether a driver's error says that a stored text is none."""
+        raise NotImplementedError
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
+        """Let a stored text that is none come as bytes meanwhile, so that who decodes it can say where it stands."""
+        raise NotImplementedError
+        yield
+
+    def storage_place(self, table: sa.Table) -> sa.ColumnElement[int] | None:
+        """Give the number that a table's rows are stored by, apart from any index; None where there is none."""
+        raise NotImplementedError
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Run a migration in the caller's transaction, alone until that ends; what fails leaves nothing behind."""
+        raise NotImplementedError
+        yield
+
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        """Give what is wrong with the database itself or worth changing in its settings, each with a remedy."""
+        raise NotImplementedError
+
+    def incompatibility(self, connection: sa.Connection) -> str | None:
+        """Say what a host's engine lacks that we rely on, with the line to add; None if nothing."""
+        raise NotImplementedError
+
+
+def ensure_transaction(connection: sa.Connection) -> sa.RootTransaction:
+    """Return the connection's transaction, which a host's listener may have begun."""
+    return connection.get_transaction() or connection.begin()

@@ -1,0 +1,293 @@
+"""What PostgreSQL does in its own way, with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store.columns import TimeColumn
+from lango_store.dialect.base import (
+    NO_TRANSACTION,
+    AnyConnection,
+    Dialect,
+    ForeignKey,
+    Moment,
+    Started,
+    ensure_transaction,
+)
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld
+
+_MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
+_MIGRATION_PATIENCE: Final = 60.0
+_CLOCKS_MAY_DIFFER: Final = 5.0
+_READ_COMMITTED: Final = 2  # as psycopg numbers them
+_REPEATABLE_READ: Final = 3
+
+
+class PostgreSQL(Dialect):
+    """Many writers, row locks, and a network in between: round trips are what costs."""
+
+    drivers = ("psycopg",)
+    purge_pause = 0.0  # only rows are locked
+    modifying_cte = True
+    tells_time = True  # clients are on many machines, whose clocks differ
+
+    def time(self, moment: Moment) -> Moment:
+        return moment
+
+    def current(self, given: str) -> str:
+        # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
+        return f"coalesce({given}, statement_timestamp())"
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        return sa.false()  # a timestamptz has no form
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
+
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        # For IN (SELECT …) the planner hashes the few and reads the whole table.
+        return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        # Other collations than C fold other letters, each its own; SQLite folds A to Z.
+        return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
+
+    def insert(self, table: sa.Table) -> Any:
+        return postgresql.insert(table)
+
+    def join(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        if driver.autocommit:
+            raise LangoStoreError(NO_TRANSACTION)
+
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        # Our statements take row locks and look again: READ COMMITTED is enough, and fails nobody who waited.
+        with self._isolated(connection, _READ_COMMITTED, None), ensure_transaction(connection):
+            yield
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        # READ COMMITTED shows each statement its own moment.
+        with self._isolated(connection, _REPEATABLE_READ, True), ensure_transaction(connection):
+            if getattr(connection.connection.dbapi_connection, "isolation_level", None) != _REPEATABLE_READ:
+                try:
+                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                except sa.exc.DBAPIError as error:
+                    if getattr(error.orig, "sqlstate", None) != "25001":
+                        raise
+                    raise LangoStoreError(
+                        "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
+                        "transaction open, so that several reads cannot see one moment: commit it in the listener, "
+                        "or set what is needed in a listener for `begin`"
+                    ) from error
+            yield
+
+    @staticmethod
+    @contextmanager
+    def _isolated(connection: sa.Connection, level: int, read_only: bool | None) -> Iterator[None]:
+        """Let the driver begin its next transaction at a level; one that a listener has begun stays as it is."""
+        # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
+        driver: Any = connection.connection.dbapi_connection
+        if driver.pgconn.transaction_status:
+            yield
+            return
+        before = {name: getattr(driver, name) for name in ("autocommit", "isolation_level", "read_only")}
+        wanted = {"autocommit": False, "isolation_level": level}
+        if read_only is not None:
+            wanted["read_only"] = read_only
+        try:
+            _set(driver, wanted)
+            yield
+        finally:
+            if not driver.closed:
+                if driver.pgconn.transaction_status:
+                    driver.rollback()
+                _set(driver, before)
+
+    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return nullcontext()  # one statement, and after an error the transaction commits nothing
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        # A transaction around one statement costs three round trips, autocommit one.
+        if driver.autocommit:
+            return Started.ALONE
+        if driver.pgconn.transaction_status:  # begun by a listener, and what it set may end with the transaction
+            return Started.TRANSACTION
+        driver.autocommit = True
+        return Started.SWITCHED
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is Started.ALONE or driver.closed:
+            return
+        if started is Started.SWITCHED:
+            # Left on, the next transaction on this pooled connection could not be rolled back.
+            driver.autocommit = False
+        elif failed:
+            driver.rollback()
+        else:
+            driver.commit()
+
+    def file(self, connection: sa.Connection) -> None:
+        return None
+
+    def schema(self, connection: sa.Connection) -> str | None:
+        # A name without a schema is looked for along the whole search path: in a schema that has no tables of ours
+        # yet, those of another tenant further down would be found.
+        found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
+        return found
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        before = connection.exec_driver_sql("SHOW search_path").scalar()
+        if self.schema(connection) is None:
+            raise LangoStoreError(f"search_path is {before}, no such schema is there: CREATE SCHEMA, or correct it")
+        connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
+        yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
+        self._set_local(connection, "search_path", before)
+
+    @staticmethod
+    def _set_local(connection: sa.Connection, name: str, value: object) -> None:
+        connection.execute(sa.select(sa.func.set_config(name, str(value), True)))
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
+        return sum(connection.execute(sizes).one())
+
+    def free_bytes(self, connection: sa.Connection) -> None:
+        return None  # deleted rows are freed later, by a vacuum
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        state = getattr(error, "sqlstate", None)
+        reason = f"PostgreSQL: {str(error).strip()}"
+        if state in ("23503", "23001"):
+            return SessionHeld(None, reason)
+        if state in ("40001", "40P01", "55P03", "57014"):
+            return DatabaseBusy(f"{reason}; try again")
+        if state == "25006":
+            return DatabaseUnavailable(f"{reason}; this server takes no writes: connect to the primary")
+        if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
+            return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if state is None and kinds & {"OperationalError", "InterfaceError"}:
+            return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
+        if state == "42501":
+            return DatabaseUnavailable(f"{reason}; grant it to the role of this URL")
+        return LangoStoreError(reason)
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) == "23505"
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        def columns(of: str, numbers: str) -> str:
+            return (
+                f"ARRAY(SELECT a.attname::text FROM unnest(k.{numbers}) WITH ORDINALITY AS n (number, place) "
+                f"JOIN pg_attribute a ON a.attrelid = k.{of} AND a.attnum = n.number ORDER BY place)"
+            )
+
+        query = (
+            "SELECT k.conname::text, ts.nspname::text, t.relname::text, "
+            f"{columns('conrelid', 'conkey')}, rs.nspname::text, r.relname::text, {columns('confrelid', 'confkey')}, "
+            "CASE k.confdeltype WHEN 'r' THEN 'RESTRICT' WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' "
+            "WHEN 'd' THEN 'SET DEFAULT' ELSE 'NO ACTION' END FROM pg_constraint k "
+            "JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace ts ON ts.oid = t.relnamespace "
+            "JOIN pg_class r ON r.oid = k.confrelid JOIN pg_namespace rs ON rs.oid = r.relnamespace "
+            "WHERE k.contype = 'f' AND k.conparentid = 0 AND has_table_privilege(t.oid, 'SELECT') "
+            "AND has_schema_privilege(ts.oid, 'USAGE') ORDER BY 1, 2, 3"
+        )
+        return [
+            ForeignKey(
+                name,
+                sa.table(table, *map(sa.column, columns), schema=schema),
+                tuple(columns),
+                (referred_schema, referred_table),
+                tuple(referred),
+                on_delete,
+            )
+            for name, schema, table, columns, referred_schema, referred_table, referred, on_delete in (
+                connection.exec_driver_sql(query)
+            )
+        ]
+
+    def is_damage(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) in ("XX001", "XX002")
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        return False  # the server checks the encoding of what comes in
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
+        yield
+
+    def storage_place(self, table: sa.Table) -> None:
+        return None  # where a row lies is no number that could be counted through
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # An advisory lock that waits holds a snapshot, which deadlocks with CREATE INDEX CONCURRENTLY: ask and ask
+        # again, on a connection of its own that the migration's failure does not touch.
+        engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as keeper:
+            self._wait_for_lock(keeper, "pg_try_advisory_lock")
+            try:
+                with self.transaction(connection):
+                    # A migration that waits for a table makes every append wait behind it.
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
+                    yield
+            finally:
+                keeper.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK})")
+
+    @contextmanager
+    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # The lock has to last until the caller commits: before that, nobody else sees the tables.
+        self._wait_for_lock(connection, "pg_try_advisory_xact_lock")
+        before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
+        with connection.begin_nested():
+            self._set_local(connection, "lock_timeout", int(lock_timeout * 1000))
+            yield
+            self._set_local(connection, "lock_timeout", before)
+
+    @staticmethod
+    def _wait_for_lock(connection: sa.Connection, ask: str) -> None:
+        deadline = time.monotonic() + _MIGRATION_PATIENCE
+        while not connection.exec_driver_sql(f"SELECT {ask}({_MIGRATION_LOCK})").scalar():
+            if time.monotonic() > deadline:
+                raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+            time.sleep(0.05)
+
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        wanted = {
+            "fsync": "a crash of the machine can destroy the database",
+            "full_page_writes": "a crash of the machine can destroy the database",
+            "synchronous_commit": "a crash can take the last appends",
+            "autovacuum": "tables grow without end",
+        }
+        server: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        ahead = (datetime.now(UTC) - server).total_seconds()
+        if abs(ahead) > _CLOCKS_MAY_DIFFER:
+            yield (
+                f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's",
+                "set both by NTP; the server's decides what has expired, unless a store was given a clock",
+            )
+        for name, risk in wanted.items():
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
+                yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+
+    def incompatibility(self, connection: sa.Connection) -> str | None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
+        return None
+
+
+def _set(driver: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if getattr(driver, name) != value:
+            setattr(driver, name, value)
