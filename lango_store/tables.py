@@ -5,7 +5,7 @@ store's: rows are not validated, values are.
 """
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import registry
@@ -22,6 +22,8 @@ VERSION_TABLE: Final = "lango_store_version"
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     """The parent of our tables."""
+
+    __table__: ClassVar[sa.Table]  # what SQLAlchemy makes, for a host's foreign keys to name
 
 
 class SessionRow(Base, table=True):
@@ -88,7 +90,7 @@ class SessionRow(Base, table=True):
         """Say in a query that a session has not expired at an aware time."""
         if now.tzinfo is None:
             raise ValueError("now has no time zone: write datetime.now(UTC)")
-        expires_at = cls.__table__.c.expires_at  # type: ignore[attr-defined]
+        expires_at = cls.__table__.c.expires_at
         return sa.or_(expires_at.is_(None), expires_at > now)
 
     def to_info(self) -> SessionInfo:

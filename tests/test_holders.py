@@ -29,8 +29,7 @@ def engine(url: str) -> Iterator[sa.Engine]:
 
 def ticket(engine: sa.Engine, *keys: str, also: str = "", **options: Any) -> None:
     """Make a host's table whose rows refer to sessions."""
-    session: Any = SessionRow
-    reference = sa.ForeignKey(session.__table__.c.key, name="fk_ticket", **options)
+    reference = sa.ForeignKey(SessionRow.__table__.c.key, name="fk_ticket", **options)
     column: sa.Column[str] = sa.Column("session_key", reference)
     table = sa.Table("ticket", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True), column)
     with engine.begin() as connection:
