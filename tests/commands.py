@@ -1,4 +1,4 @@
-"""The command line as a process, in a pipe and on a terminal."""
+"""The command line in this process, as a process of its own, and on a terminal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
 from lango_store import schema
 from lango_store.cli import main
 
+_NOT_INHERITED = {*schema.URL_VARIABLES, "COLUMNS", "LINES"}  # a test runner's own width is not the terminal's
+
 
 def _environment(more: dict[str, str] | None) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in schema.URL_VARIABLES}
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     return inherited | {"NO_COLOR": "1"} | (more or {})
 
 
@@ -30,27 +32,17 @@ def run(
     environment: dict[str, str] | None = None,
     answer: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `lango-store` with these words, with no URL of ours in its environment, and with what a user answers."""
-    return subprocess.run(
-        [sys.executable, "-m", "lango_store.cli", *words],
-        cwd=folder,
-        env={"COLUMNS": "200"} | _environment(environment),
-        input=answer,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    """Run `lango-store` with these words, with no URL of ours in its environment, and with what a user answers.
 
-
-def invoke(
-    *words: str, environment: dict[str, str] | None = None, answer: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `lango-store` as `run` does, in this process: nothing is loaded anew."""
-    out, error, code = io.StringIO(), io.StringIO(), 0
+    In this process, where everything is loaded already; `run_process` shows what a process of its own does otherwise.
+    """
+    out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    code = 0
     with (
+        chdir(folder or Path.cwd()),
         mock.patch.dict(os.environ, {"COLUMNS": "200"} | _environment(environment), clear=True),
         mock.patch.object(sys, "argv", ["lango-store", *words]),
-        mock.patch.object(sys, "stdin", io.StringIO(answer or "")),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO((answer or "").encode()), "utf-8")),
         redirect_stdout(out),
         redirect_stderr(error),
     ):
@@ -58,7 +50,26 @@ def invoke(
             main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
+    shown = (stream.buffer.getvalue().decode() for stream in (out, error))  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(words, code, *shown)
+
+
+def run_process(
+    *words: str,
+    folder: Path | None = None,
+    environment: dict[str, str] | None = None,
+    answer: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `lango-store` as `run` does, as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "lango_store.cli", *words],
+        cwd=folder,
+        env={"COLUMNS": "200"} | _environment(environment),
+        input=answer or "",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def run_on_terminal(

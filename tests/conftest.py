@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
+from places import fast_folder
+from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
 
 from lango_store import AsyncConversation, AsyncStore, Store, schema
@@ -32,6 +33,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("lango")
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 
 _server: PostgresServer | None = None
 
@@ -76,53 +78,11 @@ def administrator(server_url: sa.URL) -> Iterator[sa.Engine]:
 _numbers = itertools.count()
 
 
-class Postgres:
-    """Makes databases, empty or as copies of a migrated one, and drops them."""
-
-    def __init__(self, administrator: sa.Engine, server_url: sa.URL) -> None:
-        self._administrator = administrator
-        self._server_url = server_url
-        self._run = uuid.uuid4().hex[:10]
-        self._made: list[str] = []
-        self._template: str | None = None
-
-    def make(self, *, migrated: bool = True) -> str:
-        name = f"t_{self._run}_{next(_numbers)}"
-        if migrated:
-            self._say(f"CREATE DATABASE {name} TEMPLATE {self._migrated()} STRATEGY FILE_COPY")
-        else:
-            self._say(f"CREATE DATABASE {name}")
-        self._made.append(name)
-        return self._url(name)
-
-    def drop_all(self) -> None:
-        while self._made:  # FORCE: a connection that leaked in one test must not fail the next
-            self._say(f"DROP DATABASE {self._made.pop()} WITH (FORCE)")
-
-    def _migrated(self) -> str:
-        if self._template is None:
-            self._template = f"t_{self._run}_template"
-            self._say(f"CREATE DATABASE {self._template}")
-            schema.upgrade(self._url(self._template))
-        return self._template
-
-    def forget(self) -> None:
-        if self._template is not None:
-            self._say(f"DROP DATABASE {self._template} WITH (FORCE)")
-
-    def _url(self, name: str) -> str:
-        return self._server_url.set(database=name).render_as_string(hide_password=False)
-
-    def _say(self, statement: str) -> None:
-        with self._administrator.connect() as connection:
-            connection.exec_driver_sql(statement)
-
-
 @pytest.fixture(scope="session")
-def postgres_databases(administrator: sa.Engine, server_url: sa.URL) -> Iterator[Postgres]:
-    databases = Postgres(administrator, server_url)
+def postgres_databases(administrator: sa.Engine, server_url: sa.URL) -> Iterator[PostgresDatabases]:
+    databases = PostgresDatabases(administrator, server_url)
     yield databases
-    databases.forget()
+    databases.drop_all()
 
 
 @pytest.fixture(scope="session")
@@ -148,9 +108,9 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
 
         yield make_file
         return
-    databases: Postgres = request.getfixturevalue("postgres_databases")
+    databases: PostgresDatabases = request.getfixturevalue("postgres_databases")
     yield databases.make
-    databases.drop_all()
+    databases.take_back()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from places import fast_folder
+
 CONFIGURATION = """
 listen_addresses = ''
 unix_socket_directories = '{socket}'
@@ -24,7 +26,7 @@ shared_buffers = 64MB
 fsync = {fsync}
 synchronous_commit = {fsync}
 full_page_writes = {fsync}
-max_wal_size = 1GB
+max_wal_size = {wal}
 wal_level = minimal
 max_wal_senders = 0
 autovacuum = off
@@ -37,7 +39,7 @@ class PostgresServer:
     """A server on a socket of its own."""
 
     def __init__(self, *, fsync: bool = False) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp"))  # short: socket paths end at 107 bytes
+        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         programs = _programs()
         account: dict[str, Any] = {}
         if os.geteuid() == 0:  # the server refuses root: run it as nobody, and change nobody's folders
@@ -59,7 +61,11 @@ class PostgresServer:
             **account,
         )
         with (data / "postgresql.conf").open("a") as file:
-            file.write(CONFIGURATION.format(socket=self.folder, fsync="on" if fsync else "off"))
+            file.write(
+                CONFIGURATION.format(
+                    socket=self.folder, fsync="on" if fsync else "off", wal="1GB" if fsync else "256MB"
+                )
+            )
         self._command: list[str | Path] = [programs / "postgres", "-D", data]
         self._options: dict[str, Any] = {"cwd": self.folder, "env": environment, **account}
         self.resume()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from commands import invoke, run_on_terminal
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import messages
 
@@ -38,7 +38,7 @@ def cold(make_sqlite: MakeDatabase, tmp_path: Path) -> Path:
 
 def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:
     command = ("db", "downgrade", "base", "--url", filled)
-    refused = invoke(*command)
+    refused = run(*command)
     assert refused.returncode == 2
     told = " ".join(refused.stderr.replace("│", " ").split())
     for said in ("lango_session with 3 rows", "lango_message with 15 rows", "lango_turn with 3 rows", "0001 (Sessions"):
@@ -52,11 +52,11 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
 
 
 def test_a_downgrade_to_a_revision_names_those_it_undoes(filled: str) -> None:
-    done = invoke("db", "downgrade", "0001", "--yes", "--url", filled)
+    done = run("db", "downgrade", "0001", "--yes", "--url", filled)
     assert done.returncode == 0
     assert "0002 (Turns" in done.stderr
     assert "0001 (" not in done.stderr
-    assert invoke("db", "downgrade", "0099", "--yes", "--url", filled).returncode == 1
+    assert run("db", "downgrade", "0099", "--yes", "--url", filled).returncode == 1
 
 
 def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:
@@ -66,7 +66,7 @@ def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> 
         ("--user", "ann"): "2 sessions, 10 messages",
         ("--prefix", "chat"): "3 sessions, 15 messages",
     }.items():
-        refused = invoke("sessions", "delete", *words, "--url", filled)
+        refused = run("sessions", "delete", *words, "--url", filled)
         assert refused.returncode == 2
         assert said in " ".join(refused.stderr.replace("│", " ").split())
         with Store(filled) as store:
@@ -81,19 +81,19 @@ def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> 
 def test_what_is_damaged_can_be_deleted(filled: str) -> None:
     with Store(filled) as store, store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET last_seq = -1 WHERE key = 'chat:0'")
-    done = invoke("sessions", "delete", "--user", "ann", "--yes", "--url", filled)
+    done = run("sessions", "delete", "--user", "ann", "--yes", "--url", filled)
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
 
 
 def test_to_forget_says_what_goes_and_does_nothing_without_a_yes(cold: Path) -> None:
     command = ("archive", "forget", str(cold), "--user", "ann")
-    refused = invoke(*command)
+    refused = run(*command)
     assert refused.returncode == 2
     assert "2 sessions, 10 messages" in " ".join(refused.stderr.replace("│", " ").split())
     assert run_on_terminal(*command, answer="n\n")[1] == 1
     with Archive(cold) as archive:
         assert archive.count(key_prefix="chat") == (3, 15)
-    assert invoke(*command, "--yes").stdout == "forgot 2 sessions\n"
+    assert run(*command, "--yes").stdout == "forgot 2 sessions\n"
     with Archive(cold) as archive:
         assert archive.count(key_prefix="chat") == (1, 5)
 
@@ -101,9 +101,9 @@ def test_to_forget_says_what_goes_and_does_nothing_without_a_yes(cold: Path) -> 
 def test_an_expired_session_can_be_shown_and_stays_expired(url: str) -> None:
     with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
         store.create("old", ttl=DAY, messages=messages(2))
-    assert invoke("sessions", "show", "old", "--url", url).returncode == 1
+    assert run("sessions", "show", "old", "--url", url).returncode == 1
     for words in ((), ("--json",), ("--last", "1")):
-        done = invoke("sessions", "show", "old", "--expired", *words, "--url", url)
+        done = run("sessions", "show", "old", "--expired", *words, "--url", url)
         assert done.returncode == 0, done.stderr
     with Store(url) as store:
         assert store.exists("old") is False

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from commands import invoke
+from commands import run
 from factories import messages
 
 from lango_store import Store
@@ -63,7 +63,7 @@ COMMANDS = [
 def test_a_mistyped_path_makes_no_file(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in (f"sqlite:///{tmp_path}/agnet.db", f"sqlite:///file:{tmp_path}/agnet.db?uri=true"):
-        done = invoke(*words, "--url", url)
+        done = run(*words, "--url", url)
         assert done.returncode == 3, done
         assert f"there is no database {tmp_path}/agnet.db" in done.stderr
         assert "lango-store db upgrade" in done.stderr

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from commands import invoke as run
-from commands import run_on_terminal
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
 from rich.cells import cell_len

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from commands import invoke, run_on_terminal
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import messages
 
@@ -44,7 +44,7 @@ def test_errors_say_the_next_command_and_no_word_of_the_api(
         (("export", "sick", "--to", "out", "--format", "nanobot"), url, "message 2 of session 'sick'"),
         (("sessions", "list"), empty, "lango-store db upgrade"),
     ):
-        done = invoke(*words, "--url", at)
+        done = run(*words, "--url", at)
         assert done.returncode == 1, done
         assert said in done.stderr
         assert not API.search(done.stderr), done.stderr
@@ -63,7 +63,7 @@ def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
         (("stats", "--url", "postgresql://localhost:port/agents"), "--url"),
         (("stats", "--url", "nonsense"), "--url"),
     ):
-        done = invoke(*words, environment={"LANGO_STORE_URL": url})
+        done = run(*words, environment={"LANGO_STORE_URL": url})
         assert done.returncode == 2, done
         assert option in done.stderr
         assert not API.search(done.stderr), done.stderr
@@ -75,7 +75,7 @@ def test_what_the_store_refuses_is_no_wrong_usage(url: str, tmp_path: Path) -> N
         ("sessions", "list", "--agent", "\ud800"),
         ("import", str(tmp_path / "missing")),
     ):
-        assert invoke(*words, "--url", url).returncode == 1
+        assert run(*words, "--url", url).returncode == 1
 
 
 def test_ctrl_c_leaves_the_bar_whole(url: str) -> None:

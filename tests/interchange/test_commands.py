@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoke, run
+from commands import run
 from conftest import MakeDatabase
 from factories import message
 
@@ -24,7 +24,7 @@ def home(tmp_path: Path, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPa
     folder, url = tmp_path / "home", make_sqlite()
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return lambda *words: invoke(*words, environment={"LANGO_STORE_URL": url})
+    return lambda *words: run(*words, environment={"LANGO_STORE_URL": url})
 
 
 def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Databases of a PostgreSQL server for tests: copies of a migrated one, used again as long as nobody changed them."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import Any, Final
+
+import psycopg
+import sqlalchemy as sa
+
+from lango_store import schema
+from lango_store.tables import VERSION_TABLE, Base
+
+_EMPTY: Final = f"TRUNCATE {', '.join(table.name for table in Base.metadata.sorted_tables)}".encode()
+# A catalog's row without what TRUNCATE, a vacuum and an ANALYZE write there.
+_MOVING: Final = "'{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[]"
+_OURS: Final = ("attribute:attrelid", "constraint:oid", "index:indexrelid", "policy:oid", "proc:oid", "trigger:oid")
+_WHOLE: Final = ("namespace", "extension", "event_trigger", "default_acl", "publication", "largeobject_metadata")
+_FINGERPRINT: Final = " UNION ALL ".join(
+    [
+        f"SELECT (to_jsonb(c) - {_MOVING})::text FROM pg_class c WHERE oid >= 16384",
+        *(
+            f"SELECT to_jsonb(c)::text FROM pg_{name} c WHERE {oid} >= 16384"
+            for name, _, oid in (each.partition(":") for each in _OURS)
+        ),
+        *(f"SELECT to_jsonb(c)::text FROM pg_{name} c" for name in _WHOLE),
+        f"SELECT to_jsonb(c)::text FROM {VERSION_TABLE} c",
+        "SELECT count(*)::text FROM pg_statistic WHERE starelid >= 16384",
+        "SELECT concat(d.datacl::text, s.setconfig::text) FROM pg_database d "
+        "LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE d.datname = current_database()",
+    ]
+)
+_END_OTHERS: Final = (
+    "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+_numbers = itertools.count()
+
+
+class PostgresDatabases:
+    """Makes databases, empty or migrated; takes them back after a test."""
+
+    def __init__(self, administrator: sa.Engine, server_url: sa.URL) -> None:
+        self._administrator = administrator
+        self._server_url = server_url
+        self._run = uuid.uuid4().hex[:10]
+        self._made: list[tuple[str, bool]] = []
+        self._free: list[str] = []
+        self._template: str | None = None
+        self._fingerprint: list[Any] = []
+
+    def make(self, *, migrated: bool = True) -> str:
+        """Return the URL of a database without a row, with our tables or without any."""
+        name = self._free.pop() if migrated and self._free else self._created(migrated)
+        self._made.append((name, migrated))
+        return self._url(name)
+
+    def take_back(self) -> None:
+        """Empty what a test had, so that the next one may have it; drop what it changed."""
+        while self._made:
+            name, migrated = self._made.pop()
+            if migrated and self._emptied(name):
+                self._free.append(name)
+            else:  # FORCE: a connection that leaked in one test must not fail the next
+                self._say(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def drop_all(self) -> None:
+        """Drop what is left."""
+        self.take_back()
+        for name in [*self._free, self._template]:
+            if name is not None:
+                self._say(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _created(self, migrated: bool) -> str:
+        name = f"t_{self._run}_{next(_numbers)}"
+        template = f"TEMPLATE {self._migrated()} STRATEGY FILE_COPY" if migrated else ""
+        self._say(f"CREATE DATABASE {name} {template}")
+        return name
+
+    def _migrated(self) -> str:
+        if self._template is None:
+            self._template = f"t_{self._run}_template"
+            self._say(f"CREATE DATABASE {self._template}")
+            schema.upgrade(self._url(self._template))
+            with self._connected(self._template) as connection:
+                self._fingerprint = _fingerprint(connection)
+        return self._template
+
+    def _emptied(self, name: str) -> bool:
+        try:
+            with self._connected(name) as connection:
+                connection.execute(_END_OTHERS)
+                if _fingerprint(connection) != self._fingerprint:
+                    return False
+                connection.execute(_EMPTY)
+                return True
+        except psycopg.Error:
+            return False
+
+    def _connected(self, name: str) -> psycopg.Connection[Any]:
+        url = self._server_url.set(database=name, drivername="postgresql")
+        return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True)
+
+    def _url(self, name: str) -> str:
+        return self._server_url.set(database=name).render_as_string(hide_password=False)
+
+    def _say(self, statement: str) -> None:
+        with self._administrator.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+
+def _fingerprint(connection: psycopg.Connection[Any]) -> list[Any]:
+    return sorted(connection.execute(_FINGERPRINT.encode()).fetchall())
