@@ -50,7 +50,7 @@ def run(
             main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-    shown = (stream.buffer.getvalue().decode() for stream in (out, error))  # type: ignore[attr-defined]
+    shown = (stream.buffer.getvalue().decode() for stream in (out, error))
     return subprocess.CompletedProcess(words, code, *shown)
 
 

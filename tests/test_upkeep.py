@@ -287,7 +287,7 @@ def test_a_full_disk_is_exit_code_3_and_purges_nothing(filled: str, tmp_path: Pa
     program = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_960, 40_960))
 from lango_store.cli import main
 sys.argv = ["lango-store", "expire", "--archive", sys.argv[1], "--url", sys.argv[2]]
 main()

@@ -104,7 +104,7 @@ def test_no_text_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("url", URLS[:: len(URLS) // 40])
 def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
-    done = CliRunner().run(cli.app, ["db", "current", "--url", url])
+    done = CliRunner().invoke(cli.app, ["db", "current", "--url", url])
     if done.exception is not None and isinstance(done.exception, Exception):
         say_error(done.exception)
     written = capfd.readouterr()
