@@ -1,10 +1,11 @@
-# Every target makes the virtual environment it needs; PYTHON and VENV choose another.
+# Every target makes the virtual environment it needs; PYTHON and VENV choose another. `make check` checks everything,
+# `make lowest` runs the tests on the oldest versions of what the package depends on.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check lowest bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -20,11 +21,14 @@ lint: $(VENV)/.dev
 
 check: lint test
 
+lowest:
+	$(MAKE) test VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
+
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .venv-lowest build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -38,7 +42,7 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable '.[test]' $(CONSTRAINTS)
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml

@@ -32,11 +32,15 @@ from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.incoming import Incoming
 
-_TYPES: Final[dict[type, type]] = {int: int, float: float}
-
 
 def _columns(table: sa.Table) -> dict[str, type]:
-    return {c.name: _TYPES.get(c.type.python_type, str) for c in table.c if c.name != "session_key"}
+    return {column.name: _kind(column.type) for column in table.c if column.name != "session_key"}
+
+
+def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
+    if isinstance(column_type, sa.Integer):
+        return int
+    return float if isinstance(column_type, sa.Numeric | sa.Float) else str
 
 
 def _row(table: sa.Table, kept: dict[str, Any]) -> transfer.Row:

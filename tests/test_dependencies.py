@@ -1,0 +1,17 @@
+"""The versions that the package says it works with are those that are tested."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    admitted = dict(re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", each).groups() for each in project["dependencies"])  # type: ignore[union-attr]
+    lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert tested == admitted | {"psycopg-binary": admitted["psycopg"]}
