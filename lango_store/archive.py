@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlite_utils import Database
