@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    admitted = dict(re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", each).groups() for each in project["dependencies"])  # type: ignore[union-attr]
+    admitted = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))
     lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
     tested = dict(line.split("==") for line in lines if not line.startswith("#"))
     beside = {"psycopg-binary": admitted["psycopg"], "click": tested["click"]}
