@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
 
 from lango_store import window
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import DamagedMessage
+from lango_store.errors import Conflict, DamagedMessage, UniqueViolation
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
 from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
@@ -25,6 +26,8 @@ from lango_store.operations.messages import Range, Tail
 Summary = Message | Sequence[Message]
 Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
 """What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
+
+R = TypeVar("R")
 
 _FIRST_LOOK: Final = 64
 
@@ -108,11 +111,12 @@ class Conversation:
             with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
-        if not (new.ids and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.single_write() as connection:
-                return appends.append(connection, self._access.moment(connection), self.key, new, after)
-        with self._access.transaction() as connection:
-            return appends.append_new_ids(connection, self._access.now(connection), self.key, new, after)
+        return self._once(
+            new,
+            bool(new.ids),
+            lambda connection, now: appends.append(connection, now, self.key, new, after),
+            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, after),
+        )
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -206,11 +210,12 @@ class Conversation:
         cost and an id made of theirs. `after` as in `append_message`.
         """
         new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
-        if not ((new.ids or turn.id) and self._access.in_callers_transaction):  # which a duplicate would end
-            with suppress(appends.IdIsThere), self._access.single_write() as connection:
-                return turns.save(connection, self._access.moment(connection), self.key, new, turn, after)
-        with self._access.transaction() as connection:
-            return turns.save_new(connection, self._access.now(connection), self.key, new, turn, after)
+        return self._once(
+            new,
+            bool(new.ids or turn.id),
+            lambda connection, now: turns.save(connection, now, self.key, new, turn, after),
+            lambda connection, now: turns.save_new(connection, now, self.key, new, turn, after),
+        )
 
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
@@ -333,6 +338,24 @@ class Conversation:
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         return batch([self._access.counted(message) for message in messages])
+
+    def _once(
+        self,
+        new: Batch,
+        has_ids: bool,
+        write: Callable[[AnyConnection, Moment], R],
+        write_new: Callable[[sa.Connection, datetime], R],
+    ) -> R:
+        """Write what is new in one statement, or where an id may be stored already in a transaction that tells."""
+        if not (has_ids and (new.repeats or self._access.in_callers_transaction)):  # which a duplicate would end
+            try:
+                with self._access.single_write() as connection:
+                    return write(connection, self._access.moment(connection))
+            except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
+                if not has_ids:
+                    raise
+        with self._access.transaction() as connection:
+            return write_new(connection, self._access.now(connection))
 
     def _read(self, chosen: Range) -> list[Message]:
         with self._access.single_read() as connection:

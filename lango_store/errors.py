@@ -88,6 +88,10 @@ class Conflict(LangoStoreError):
         self.last_seq = last_seq
 
 
+class UniqueViolation(LangoStoreError):
+    """A unique value, such as an id, is stored already; nothing was written."""
+
+
 class InvalidKey(LangoStoreError, ValueError):
     """A session key is not non-empty text of at most 512 characters without NUL or lone surrogates."""
 

@@ -24,7 +24,7 @@ from lango_store.dialect.base import (
     Started,
     ensure_transaction,
 )
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.pool import BEGIN_OPTION
 from lango_store.tables import Base
 
@@ -179,7 +179,7 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
                 return SessionHeld(None, reason)
             case _:
-                return LangoStoreError(reason)
+                return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
 
     def is_duplicate(self, error: BaseException) -> bool:
         codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,10 +19,6 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.binds import KEY, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number, of_session
 from lango_store.operations.messages import GIVEN, check_seq
 from lango_store.statement import Statement
-
-
-class IdIsThere(Exception):
-    """An append met an id that is there already: what is new has to be told from what is not."""
 
 
 @dataclass(frozen=True)
@@ -138,29 +133,13 @@ _insert_turn_statement = Statement(
 
 
 def append(connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None) -> list[Message]:
-    """Add messages at the end of a live session, and give them back as stored.
+    """Append messages to a live session, whatever their ids, and return them as stored.
 
-    Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
+    Of an id that is stored already the database makes an error: `append_new_ids` leaves it out.
     """
     checked_key(key)
     check_seq("after", after)
-    if not new.ids:
-        return write(connection, now, key, new, after)[0]
-    if new.repeats:
-        raise IdIsThere
-    with told_apart(connection):
-        return write(connection, now, key, new, after)[0]
-
-
-@contextmanager
-def told_apart(connection: AnyConnection) -> Iterator[None]:
-    """Raise `IdIsThere` for an error that an id may be the reason of."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, Conflict) or dialect_of(connection).is_duplicate(error):
-            raise IdIsThere from None
-        raise
+    return write(connection, now, key, new, after)[0]
 
 
 def append_new_ids(
@@ -225,9 +204,10 @@ def write(
         return [], Place(0, now)
     dialect = dialect_of(connection)
     moment = dialect.time(now)
-    rows = list(new.rows)
-    for row, message in zip(rows, new.messages, strict=True):
-        row["created_at"] = moment if message.created_at is None else dialect.time(message.created_at)
+    rows = [
+        row | {"created_at": moment if message.created_at is None else dialect.time(message.created_at)}
+        for row, message in zip(new.rows, new.messages, strict=True)
+    ]
     values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
     if turn is not None:
         values |= turn.values()

@@ -16,7 +16,7 @@ from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
-from lango_store.operations.appends import IdIsThere, Known, NewTurn, told_apart, write
+from lango_store.operations.appends import Known, NewTurn, write
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import Range, check_seq
@@ -41,18 +41,13 @@ def _encoded_object(value: Mapping[str, Any] | None, field: str) -> str | None:
 
 
 def save(connection: AnyConnection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
-    """Add a turn at the end of a live session, in one statement where the database can.
+    """Append a turn to a live session, whatever its ids, in one statement where the database can.
 
-    Raises `IdIsThere`, and wants to be rolled back, where telling old from new takes a transaction and this is none.
+    Of an id that is stored already the database makes an error: `save_new` leaves it out.
     """
     checked_key(key)
     check_seq("after", after)
-    if not (new.ids or turn.id):
-        return write_turn(connection, now, key, new, turn, after)
-    if new.repeats:
-        raise IdIsThere
-    with told_apart(connection):
-        return write_turn(connection, now, key, new, turn, after)
+    return write_turn(connection, now, key, new, turn, after)
 
 
 def save_new(

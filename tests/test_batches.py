@@ -1,0 +1,18 @@
+"""A batch is encoded once: a try that fails, or a second one, finds it as it was."""
+
+from copy import deepcopy
+
+from lango_store import Message, Store
+from lango_store.operations import appends
+from lango_store.operations.batches import batch
+
+
+def test_an_append_leaves_its_batch_as_it_was(store: Store) -> None:
+    new = batch([Message.user("one"), Message.assistant("two")])
+    before = deepcopy(new.rows)
+    key = store.create("k").key
+    for _ in range(2):
+        with store.access.single_write() as connection:
+            appends.append(connection, store.access.moment(connection), key, new)
+        assert new.rows == before
+    assert [message.content for message in store.messages(key)] == ["one", "two", "one", "two"]
