@@ -8,7 +8,6 @@ connection it works in the caller's transaction, inside the caller's own Alembic
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -31,6 +30,7 @@ from lango_store.engine import create_engine
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+from lango_store.url import url_from_environment
 
 Database = str | sa.URL | sa.Engine | sa.Connection
 
@@ -40,7 +40,6 @@ Steps = Callable[[ScriptDirectory, Any], Iterable[Any]]
 LOCK_TIMEOUT: Final = 5.0
 """Seconds that a migration waits for a table on PostgreSQL."""
 
-URL_VARIABLES: Final = ("LANGO_STORE_URL", "DATABASE_URL")
 
 _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
 
@@ -149,11 +148,6 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
     """Leave our tables out of your autogenerate: `context.configure(..., include_name=schema.include_name)`."""
     return type_ != "table" or name not in _TABLES
-
-
-def url_from_environment() -> str | None:
-    """Give the URL that `LANGO_STORE_URL`, else `DATABASE_URL`, names."""
-    return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)
 
 
 def head() -> str:

@@ -6,10 +6,14 @@ before, in words that quote nothing of the URL.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
 import sqlalchemy as sa
+
+URL_VARIABLES: Final = ("LANGO_STORE_URL", "DATABASE_URL")
+"""The environment's names for a URL that was not given, the first before the second."""
 
 _DRIVERS: Final = {
     "sqlite": ("", "pysqlite", "aiosqlite"),
@@ -199,3 +203,8 @@ def _prepare_threshold(text: str | tuple[str, ...]) -> int | None:
     if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text):
         return int(text)
     raise ValueError("prepare_threshold in the URL: give a number or none")
+
+
+def url_from_environment() -> str | None:
+    """Return the URL that `LANGO_STORE_URL`, else `DATABASE_URL`, names."""
+    return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)

@@ -15,10 +15,10 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
-from lango_store import schema
 from lango_store.cli import main
+from lango_store.url import URL_VARIABLES
 
-_NOT_INHERITED = {*schema.URL_VARIABLES, "COLUMNS", "LINES"}  # a test runner's own width is not the terminal's
+_NOT_INHERITED = {*URL_VARIABLES, "COLUMNS", "LINES"}  # a test runner's own width is not the terminal's
 
 
 def _environment(more: dict[str, str] | None) -> dict[str, str]:

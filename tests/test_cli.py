@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import run, run_process
 
 import lango_store
 from lango_store import schema
@@ -16,7 +17,7 @@ from lango_store.tables import SCHEMA_REVISION
 
 
 def test_version() -> None:
-    done = run("--version")
+    done = run_process("--version")
     assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
 
 
@@ -101,6 +102,34 @@ def test_every_command_has_help(command: str) -> None:
     done = run("db", command, "--help")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) > 3
+
+
+def test_a_command_loads_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    with lango_store.Store(url, migrate=True) as store:
+        store.create("k")
+    program = """
+import sys
+from lango_store.cli import main
+sys.argv = ["lango-store", "sessions", "touch", "k", "--url", sys.argv[1]]
+try:
+    main()
+finally:
+    heavy = {"alembic", "mako", "sqlite_utils", "psycopg", "rich.table", "rich.progress", "rich.markdown"}
+    ours = {"lango_store.schema", "lango_store.archive", "lango_store.interchange", "lango_store.cli.upkeep"}
+    print(sorted((heavy | ours) & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("never expires\n[]\n", "", 0)
+
+
+def test_help_names_every_command_and_a_mistyped_one_is_told_the_next() -> None:
+    shown = run("--help").stdout
+    names = ("sessions", "expire", "stats", "doctor", "archive", "import", "export", "copy", "db", "demo")
+    assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
+    mistyped = run("sesions", "list")
+    assert mistyped.returncode == 2
+    assert "sessions" in mistyped.stderr
 
 
 def test_importing_the_package_is_light() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import archives, copying, db, demo, interchange, sessions, upkeep
+from lango_store.cli.commands import Commands
 from lango_store.cli.terminal import say_error
 from lango_store.cli.text import let_streams_escape
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
@@ -17,22 +17,13 @@ NO, UNREACHABLE = 1, 3
 """Exit codes: the answer is no, the database is not there; 2 is wrong usage, which the options' checks find."""
 
 app = typer.Typer(
+    cls=Commands,
     name="lango-store",
     help="Keep a store of sessions and messages: its schema, and what is in it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(sessions.app, name="sessions")
-app.command("expire")(upkeep.expire)
-app.command("stats")(upkeep.stats)
-app.command("doctor")(upkeep.doctor)
-app.add_typer(archives.app, name="archive")
-app.command("import")(interchange.import_)
-app.command("export")(interchange.export)
-app.command("copy")(copying.copy)
-app.add_typer(db.app, name="db")
-app.command("demo")(demo.demo)
 
 
 def _version(wanted: bool) -> None:

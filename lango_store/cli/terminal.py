@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from lango_store.cli.text import say
 from lango_store.engine import create_engine, database_file
@@ -25,9 +24,11 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.operations.sessions import MAX_TTL
-from lango_store.schema import URL_VARIABLES, url_from_environment
 from lango_store.store import Store
-from lango_store.url import shown
+from lango_store.url import URL_VARIABLES, shown, url_from_environment
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 UrlOption = Annotated[
     str | None,
@@ -118,6 +119,8 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Table:
     """Make an empty table; the columns at `right` are aligned there."""
+    from rich.table import Table  # which few commands draw
+
     made = Table(title=title, title_justify="left")
     for place, column in enumerate(columns):
         made.add_column(column, justify="right" if place in right else "left", overflow="fold")
