@@ -7,12 +7,13 @@ from lango_store.operations import appends
 from lango_store.operations.batches import batch
 
 
-def test_an_append_leaves_its_batch_as_it_was(store: Store) -> None:
+def test_an_append_leaves_its_batch_as_it_was(url: str) -> None:
     new = batch([Message.user("one"), Message.assistant("two")])
     before = deepcopy(new.rows)
-    key = store.create("k").key
-    for _ in range(2):
-        with store.access.single_write() as connection:
-            appends.append(connection, store.access.moment(connection), key, new)
-        assert new.rows == before
-    assert [message.content for message in store.messages(key)] == ["one", "two", "one", "two"]
+    with Store(url) as store:
+        store.create("k")
+        for _ in range(2):
+            with store.access.single_write() as connection:
+                appends.append(connection, store.access.moment(connection), "k", new)
+            assert new.rows == before
+        assert [message.content for message in store.messages("k")] == ["one", "two", "one", "two"]
