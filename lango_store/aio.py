@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter
+from lango_store.arguments import checking
 from lango_store.conversation import Conversation, Summarizer
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
@@ -175,6 +176,7 @@ class AsyncStore:
             for message in page:
                 yield message
 
+    @checking
     async def iter_sessions(
         self,
         *,
@@ -264,6 +266,7 @@ class AsyncConversation:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
         return self._store.iter_messages(self.key, after=after, before=before, page_size=page_size)
 
+    @checking
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Put a summary in the place of the window, as `Conversation.compact` does.
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
+from lango_store.arguments import checked
 from lango_store.columns import decode_json, encode_time_text
 from lango_store.dialect.sqlite import SQLite
 from lango_store.errors import (
@@ -47,6 +48,7 @@ def _row(table: sa.Table, kept: dict[str, Any]) -> transfer.Row:
     return {column.name: kept.get(column.name) for column in table.c}
 
 
+@checked()
 class Archive:
     """An archive's file; `Archive(path)` makes it if `create`, and closes it as a context manager."""
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from lango_store import window
 from lango_store.access import Access
+from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict, DamagedMessage, UniqueViolation
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
@@ -32,6 +33,7 @@ R = TypeVar("R")
 _FIRST_LOOK: Final = 64
 
 
+@checked(delegating=("append_message",))
 class Conversation:
     """A handle of one session. `Store.open` gives it; it holds no copy of anything.
 

@@ -13,6 +13,7 @@ from sqlalchemy import orm
 
 from lango_store import upkeep
 from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
+from lango_store.arguments import checked
 from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
@@ -28,6 +29,7 @@ from lango_store.operations.sessions import New
 from lango_store.statement import Observer
 
 
+@checked(delegating=("append_message", "append_messages", "get", "using"))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
 

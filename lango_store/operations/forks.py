@@ -58,7 +58,9 @@ def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> in
     query = sa.select(MESSAGE.c.seq).where(*said).order_by(place).offset(abs(number) - 1).limit(1)
     seq: int | None = connection.execute(query).scalar() if number else None
     if seq is None:
-        raise ValueError(f"session {key!r} has no user message {number}: 1 is its first one, -1 its last one")
+        raise ValueError(
+            f"session {key!r} has no user message {number} (before_user_message): 1 is its first one, -1 its last one"
+        )
     return seq
 
 
