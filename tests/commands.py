@@ -31,12 +31,13 @@ def run(
     folder: Path | None = None,
     environment: dict[str, str] | None = None,
     answer: str | None = None,
+    encoding: str = "utf-8",
 ) -> subprocess.CompletedProcess[str]:
     """Run `lango-store` with these words, with no URL of ours in its environment, and with what a user answers.
 
     In this process, where everything is loaded already; `run_process` shows what a process of its own does otherwise.
     """
-    out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    out, error = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
     code = 0
     with (
         chdir(folder or Path.cwd()),
@@ -50,7 +51,7 @@ def run(
             main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-    shown = (stream.buffer.getvalue().decode() for stream in (out, error))
+    shown = (stream.buffer.getvalue().decode(encoding) for stream in (out, error))
     return subprocess.CompletedProcess(words, code, *shown)
 
 

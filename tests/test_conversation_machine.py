@@ -411,6 +411,7 @@ class Machine(RuleBasedStateMachine):
         assert [finding for finding in self.store.examine() if finding.name != "settings"] == []
 
 
+@pytest.mark.timeout(0 if SHRINKS else 300)
 def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(
         cast(Any, lambda: Machine(store, clock)),  # any function that makes a machine will do

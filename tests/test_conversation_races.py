@@ -18,6 +18,7 @@ SECONDS = float(os.environ.get("LANGO_STORE_RACE_SECONDS", "4"))
 RACERS = 3
 
 
+@pytest.mark.timeout(120 + 2 * SECONDS)
 def test_a_session_that_many_write_to_at_once_stays_whole(url: str) -> None:
     with Store(url) as store:
         store.create("k")

@@ -172,7 +172,6 @@ def test_in_a_pipe_show_gives_all_messages(long: str) -> None:
 def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
     with Store(url) as store:
         store.create("snow", title="☃ Ä", messages=[message("☃ 漢字 🎉 Ä")])
-    environment = {"PYTHONIOENCODING": encoding, "LANG": "C"}
     for words in (
         ("sessions", "list"),
         ("sessions", "show", "snow"),
@@ -180,14 +179,15 @@ def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
         ("stats",),
         ("sessions", "list", "--help"),
     ):
-        done = _bytes(*words, "--url", url, environment=environment)
+        done = run(*words, "--url", url, encoding=encoding)
         assert done.returncode == (1 if "☃" in words else 0), done.stderr
-        done.stdout.decode(encoding)
-        assert b"Traceback" not in done.stderr
-    shown = _bytes("sessions", "show", "snow", "--url", url, environment=environment).stdout
-    assert b"\\u2603 \\u6f22\\u5b57 \\ud83c\\udf89" in shown
-    lines = _bytes("sessions", "show", "snow", "--json", "--url", url, environment=environment).stdout.splitlines()
-    assert json.loads(lines[1].decode(encoding))["content"] == "☃ 漢字 🎉 Ä"
+    lines = run("sessions", "show", "snow", "--json", "--url", url, encoding=encoding).stdout.splitlines()
+    assert json.loads(lines[1])["content"] == "☃ 漢字 🎉 Ä"
+    shown = _bytes("sessions", "show", "snow", "--url", url, environment={"PYTHONIOENCODING": encoding, "LANG": "C"})
+    assert b"\\u2603 \\u6f22\\u5b57 \\ud83c\\udf89" in shown.stdout
+    missed = _bytes("sessions", "show", "☃", "--url", url, environment={"PYTHONIOENCODING": encoding, "LANG": "C"})
+    assert missed.returncode == 1
+    assert b"Traceback" not in missed.stderr
 
 
 def _bytes(*words: str, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:

@@ -41,11 +41,17 @@ def test_programs_run(number: int, tmp_path: Path, make_postgres: MakeDatabase) 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timeout(300)
 def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
     for number, program in enumerate(PROGRAMS):
         (tmp_path / f"program_{number}.py").write_text(program)
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
-    strictly = ["--strict", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", "--config-file=mypy.ini"]
+    strictly = [
+        "--strict",
+        "--follow-imports=silent",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'readme'}",
+        "--config-file=mypy.ini",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *strictly, "."],
         cwd=tmp_path,

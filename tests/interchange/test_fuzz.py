@@ -121,6 +121,7 @@ def opened(url: str) -> Store:
     return Store(url)
 
 
+@pytest.mark.timeout(120 + 2 * SECONDS)
 def test_damaged_files_come_in_whole_or_not_at_all(
     opened: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
