@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from lango_store import Store
 
 SECONDS = float(os.environ.get("LANGO_STORE_RACE_SECONDS", "4"))

@@ -20,6 +20,7 @@ from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
 from lango_store import DamagedMessage, DatabaseUnavailable, LangoStoreError, Message, SessionNotFound, Store
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
+pytestmark = pytest.mark.timeout(120 + 20 * ROUNDS)
 KEYS = [f"telegram:{number}" for number in range(SESSIONS)]
 
 
