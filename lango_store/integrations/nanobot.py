@@ -36,6 +36,7 @@ from lango_store.model import SessionInfo as StoredInfo
 from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import batch
 from lango_store.operations.messages import Range
+from lango_store.operations.rows import salvage_messages, session_value
 from lango_store.operations.sessions import New
 from lango_store.store import Store
 from lango_store.url import shown
@@ -153,7 +154,7 @@ class LangoSessionStore:
     def _deep_preview(self, connection: sa.Connection, key: str) -> str:
         """Look further where the first user message has no words, or there is none."""
         rows = messages.read_rows(connection, self._access.moment(connection), key, Range(limit=_PREVIEWED))
-        found = messages.salvaged(key, rows)
+        found = salvage_messages(key, rows)
         return _preview(found, "user") or _preview(found, "assistant")
 
     def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
@@ -217,7 +218,7 @@ def _adopted(connection: sa.Connection, now: datetime, session: Session, state: 
 
 def _loaded(connection: sa.Connection, now: Moment, key: str) -> tuple[Session, Known]:
     incarnation, row = sessions.life_of(connection, now, key)
-    info = sessions.valued(StoredInfo, row)
+    info = session_value(StoredInfo, row)
     found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]
     session = _session(takeoff.draft(connection, now, key))
     session.messages = [line for _, lines in found for line in lines]

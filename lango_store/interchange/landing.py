@@ -17,6 +17,7 @@ from lango_store.model import Message
 from lango_store.operations import sessions
 from lango_store.operations.batches import batch
 from lango_store.operations.binds import MESSAGE, TURN
+from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import New
 from lango_store.statement import Statement
 
@@ -141,7 +142,7 @@ def land(
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
         "last_consolidated": draft.last_consolidated,
-        "forked_from": sessions.encoded({"forked_from": draft.forked_from})["forked_from"],
+        "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
         "extra": draft.extra or None,
         **landing.counters(),
     }
@@ -151,7 +152,7 @@ def land(
 
 def rehearse(draft: Draft, now: datetime) -> int:
     """Do everything of `land` that needs no database: count the messages, and raise for what cannot be kept."""
-    sessions.encoded(draft.fields | {"forked_from": draft.forked_from})
+    encode_session(draft.fields | {"forked_from": draft.forked_from})
     encode_json(draft.extra, "extra")
     landing = Landing(draft.key, now, lambda message: message)
     for part in draft.parts():

@@ -17,7 +17,8 @@ from lango_store.model import Message
 from lango_store.operations import messages, removals, sessions
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import KEY, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number, of_session
-from lango_store.operations.messages import GIVEN, check_seq
+from lango_store.operations.messages import check_seq
+from lango_store.operations.rows import MESSAGE_GIVEN, whole_number
 from lango_store.statement import Statement
 
 
@@ -70,7 +71,7 @@ def _bump(dialect: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
 
 
 def _insert_one(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
-    given = {name: column(MESSAGE.c[name]) for name in GIVEN}
+    given = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN}
     return {"session_key": KEY, "seq": last_seq} | given
 
 
@@ -86,14 +87,16 @@ def _append_one(dialect: Dialect, *, compare: bool) -> sa.Executable:
 def _append_many(dialect: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
     """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
     bumped = _bump(dialect, compare=compare, turn=turn).cte("bumped")
-    kinds: dict[str, Any] = {name: sa.Text() for name in GIVEN} | {
+    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
     }
-    arrays: list[Any] = [sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in GIVEN]
-    given = sa.func.unnest(*arrays).table_valued(*GIVEN, with_ordinality="place").render_derived(name="given")
+    arrays: list[Any] = [
+        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
+    ]
+    given = sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="place").render_derived(name="given")
     columns = {"session_key": KEY, "seq": bumped.c.last_seq - number("added") + given.c.place}
-    columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in GIVEN}
+    columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
     columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
     if turn:
         columns["turn_no"] = bumped.c.last_turn_no
@@ -217,9 +220,9 @@ def write(
     ) is None:
         tries -= 1
         sessions.refuse(connection, now, key, after, tries_left=tries)
-    sessions.whole(key, "last_seq", place.last_seq)
+    whole_number(key, "last_seq", place.last_seq)
     if place.last_turn_no is not None:
-        sessions.whole(key, "last_turn_no", place.last_turn_no)
+        whole_number(key, "last_turn_no", place.last_turn_no)
     first = place.last_seq - len(rows) + 1
     written_at = now or decode_time(place.updated_at)
     stored = [
@@ -250,14 +253,14 @@ def _write(
         if len(rows) == 1 and not turn:
             found = _append_one_statement[compare].run(connection, values | rows[0])  # type: ignore[operator]
         else:
-            columns = {name: [row[name] for row in rows] for name in GIVEN}
+            columns = {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
             found = _append_many_statement[compare, turn].run(connection, values | columns)  # type: ignore[operator]
         return Place(*found[0]) if found else None
     found = _bump_statement[compare, turn].run(connection, values)
     if not found:
         return None
     key = values["key"]
-    place = Place(sessions.whole(key, "last_seq", found[0][0]), *found[0][1:])
+    place = Place(whole_number(key, "last_seq", found[0][0]), *found[0][1:])
     for seq, row in enumerate(rows, place.last_seq - len(rows) + 1):
         row["key"] = key
         row["seq"] = seq

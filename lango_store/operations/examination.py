@@ -14,10 +14,10 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.model import Finding
-from lango_store.operations import messages, removals, salvage, sessions
+from lango_store.operations import removals, salvage
 from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store.operations.lists import aware
-from lango_store.operations.sessions import COLUMNS
+from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
 from lango_store.tables import Base
 
 _PAGE = 1_000
@@ -107,9 +107,9 @@ def _all_or_reachable(
 def _damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
     key = ""
     while True:
-        query = sa.select(*COLUMNS).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
+        query = sa.select(*SESSION_COLUMNS).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
         rows = connection.execute(query).all()
-        yield from sessions.damaged(rows)
+        yield from damaged_rows(rows)
         if len(rows) < _PAGE:
             return
         key = rows[-1][0]
@@ -294,7 +294,7 @@ def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
     key, seq = "", 0
     while True:
         query = (
-            sa.select(MESSAGE.c.session_key, *messages.COLUMNS)
+            sa.select(MESSAGE.c.session_key, *MESSAGE_COLUMNS)
             .where(
                 sa.tuple_(MESSAGE.c.session_key, MESSAGE.c.seq)
                 > sa.tuple_(sa.literal(key, MESSAGE.c.session_key.type), seq)

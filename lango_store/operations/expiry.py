@@ -14,7 +14,8 @@ from lango_store.dialect import dialect_of
 from lango_store.model import SessionInfo
 from lango_store.operations.binds import SESSION, expired_at, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix
-from lango_store.operations.sessions import COLUMNS, MAX_TTL, decoded, valued
+from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
+from lango_store.operations.sessions import MAX_TTL
 
 MAX_BATCH: Final = 10_000
 
@@ -125,6 +126,10 @@ def preview(
     chosen = sa.select(SESSION.c.message_count).where(*conditions).order_by(turn, within).limit(limit).subquery()
     totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(chosen.c.message_count), 0))
     sessions, messages = connection.execute(totals).one()
-    first = sa.select(*COLUMNS).where(*conditions)
+    first = sa.select(*SESSION_COLUMNS).where(*conditions)
     listed = first.order_by(turn, within).limit(shown if limit is None else min(shown, limit))
-    return sessions, int(messages), [valued(SessionInfo, decoded(row)) for row in connection.execute(listed)]
+    return (
+        sessions,
+        int(messages),
+        [session_value(SessionInfo, decode_session(row)) for row in connection.execute(listed)],
+    )

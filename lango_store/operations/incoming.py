@@ -28,8 +28,9 @@ from lango_store.columns import (
 )
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Compaction, Message, SessionInfo, Turn
-from lango_store.operations import messages, sessions, transfer
+from lango_store.operations import sessions, transfer
 from lango_store.operations.binds import SESSION, TURN
+from lango_store.operations.rows import MESSAGE_FIELDS, SESSION_FIELDS, decode_messages, decode_session, session_value
 from lango_store.operations.transfer import Row
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -187,7 +188,7 @@ def _no_constant(name: str) -> Any:
 
 def _as_session(row: Row) -> None:
     try:
-        sessions.valued(SessionInfo, sessions.decoded([row[name] for name in sessions.FIELDS]))
+        session_value(SessionInfo, decode_session([row[name] for name in SESSION_FIELDS]))
     except DamagedMessage as error:
         raise _refused(error) from None
 
@@ -212,7 +213,7 @@ def _as_turn(row: Row) -> Turn:
 
 def _as_message(row: Row) -> Message:
     try:
-        return messages.decoded(row["session_key"], [[row[name] for name in ("seq", "turn_no", *messages.GIVEN)]])[0]
+        return decode_messages(row["session_key"], [[row[name] for name in MESSAGE_FIELDS]])[0]
     except DamagedMessage as error:
         raise _refused(error) from None
 

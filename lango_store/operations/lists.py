@@ -18,7 +18,7 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import InvalidCursor
 from lango_store.model import Page, SessionInfo
 from lango_store.operations.binds import LIVE, NOW, SESSION, expired_at, number, session_key, text, time
-from lango_store.operations.sessions import COLUMNS, decoded, valued
+from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.statement import Statement
 
 MAX_PAGE: Final = 1_000
@@ -93,7 +93,7 @@ def _page(order: Order, *conditions: str) -> Statement:
     place = _ORDERS[order]
     return Statement(
         lambda dialect: (
-            sa.select(*COLUMNS)
+            sa.select(*SESSION_COLUMNS)
             .where(*_where(dialect, conditions))
             .order_by(place.desc(), SESSION.c.key.desc())
             .limit(_LIMIT)
@@ -103,7 +103,7 @@ def _page(order: Order, *conditions: str) -> Statement:
 
 @cache
 def _walk(*conditions: str, keys_only: bool) -> Statement:
-    columns = [SESSION.c.key] if keys_only else COLUMNS
+    columns = [SESSION.c.key] if keys_only else SESSION_COLUMNS
     return Statement(
         lambda dialect: sa.select(*columns).where(*_where(dialect, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
     )
@@ -131,13 +131,13 @@ def page(
         moment, values["cursor_key"] = _read_cursor(cursor, order)
         values["cursor_time"] = dialect.time(moment)
         conditions += (f"behind in {order}",)
-    items = _values([decoded(row) for row in _page(order, *conditions).run(connection, values)])
+    items = _values([decode_session(row) for row in _page(order, *conditions).run(connection, values)])
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
     """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
-    return _values([decoded(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
+    return _values([decode_session(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
 
 
 def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
@@ -173,7 +173,7 @@ def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
     try:
         return _infos.validate_python(rows)
     except ValidationError:
-        return [valued(SessionInfo, row) for row in rows]  # for the error that names the session
+        return [session_value(SessionInfo, row) for row in rows]  # for the error that names the session
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:

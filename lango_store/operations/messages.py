@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter, ValidationError
 
 from lango_store.columns import (
-    as_stored,
     checked_key,
-    decode_json,
-    decode_time,
     encode_id,
 )
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
@@ -30,29 +26,10 @@ from lango_store.operations.binds import (
     of_sessions,
     text,
 )
+from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, salvage_messages, session_value
 from lango_store.statement import Statement
 
 MAX_SEQ: Final = 2**63 - 1
-
-GIVEN: Final = (
-    "id",
-    "role",
-    "author",
-    "name",
-    "tool_call_id",
-    "content",
-    "tool_calls",
-    "tokens",
-    "extra",
-    "created_at",
-)
-"""The columns of a message that its caller gives."""
-
-_READ: Final = ("seq", "turn_no", *GIVEN)
-_many: Final = TypeAdapter(list[Message])
-
-
-COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _READ]
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
@@ -60,7 +37,7 @@ def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
-        sa.select(*COLUMNS)
+        sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("after"),
@@ -78,7 +55,7 @@ _backwards = Statement(lambda d: _read(d, backwards=True))
 
 _window = Statement(
     lambda _: (
-        sa.select(*COLUMNS)
+        sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("summarized_upto"),
@@ -103,7 +80,7 @@ def load(connection: AnyConnection, now: Moment, key: str) -> Session:
 
 _session_and_window = Statement(
     lambda _: (
-        sa.select(*sessions.LIFE, *COLUMNS)
+        sa.select(*sessions.LIFE, *MESSAGE_COLUMNS)
         .select_from(
             SESSION.outerjoin(
                 MESSAGE, sa.and_(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto)
@@ -125,7 +102,7 @@ def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Se
     """
     incarnation, row = sessions.life_of(connection, now, key)
     if not row["message_count"]:
-        return incarnation, sessions.valued(Session, row)
+        return incarnation, session_value(Session, row)
     state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
     wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
     rows = _window.run(connection, wanted | state)
@@ -133,8 +110,8 @@ def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Se
         both = _session_and_window.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
         incarnation, row = sessions.decoded_life(key, [each[: len(sessions.LIFE)] for each in both[:1]])
         rows = [window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None]
-    found = _summary_first(decoded(key, rows), row.get("summary_turn"))
-    return incarnation, sessions.valued(Session, row | {"messages": found})
+    found = _summary_first(decode_messages(key, rows), row.get("summary_turn"))
+    return incarnation, session_value(Session, row | {"messages": found})
 
 
 def _summary_first(found: list[Message], summary_turn: int | None) -> list[Message]:
@@ -150,7 +127,7 @@ def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
 
 _tail = Statement(
     lambda _: (
-        sa.select(*COLUMNS, _of_live_session(SESSION.c.summary_turn))
+        sa.select(*MESSAGE_COLUMNS, _of_live_session(SESSION.c.summary_turn))
         .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto))
         .order_by(MESSAGE.c.seq.desc())
         .limit(number("limit"))
@@ -195,7 +172,7 @@ def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: i
         if len(rows) < limit or limit == most or len(rows) - in_summary >= last:
             break
         limit = following or min(last + in_summary, most)  # the third reads all, if somebody compacted meanwhile
-    found = decoded(key, [row[:-1] for row in reversed(rows)])
+    found = decode_messages(key, [row[:-1] for row in reversed(rows)])
     if not in_summary:
         return Tail([], found).end(last)
     summary = [message for message in found if message.turn_no == summary_turn]
@@ -229,7 +206,7 @@ class Range:
 
 def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
-    return decoded(key, read_rows(connection, now, key, chosen))
+    return decode_messages(key, read_rows(connection, now, key, chosen))
 
 
 def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Any]:
@@ -266,7 +243,7 @@ def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int)
 
 
 _find = Statement(
-    lambda _: sa.select(*COLUMNS).where(
+    lambda _: sa.select(*MESSAGE_COLUMNS).where(
         of_session(MESSAGE),
         MESSAGE.c.id == text("id"),
         sa.exists().where(LIVE_SESSION),
@@ -281,7 +258,7 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
     if not rows:
         sessions.refuse(connection, now, key)
         return None
-    return decoded(key, rows)[0]
+    return decode_messages(key, rows)[0]
 
 
 def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) -> dict[str, Message | DamagedMessage]:
@@ -296,8 +273,8 @@ def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) ->
     )
     places = sa.select(SESSION.c.key, first.label("seq")).where(of_sessions(SESSION, keys)).cte("places")
     its = sa.and_(of_session(MESSAGE, places.c.key), MESSAGE.c.seq == places.c.seq)
-    rows = connection.execute(sa.select(places.c.key, *COLUMNS).join_from(places, MESSAGE, its))
-    return {key: salvaged(key, [row])[0] for key, *row in rows}
+    rows = connection.execute(sa.select(places.c.key, *MESSAGE_COLUMNS).join_from(places, MESSAGE, its))
+    return {key: salvage_messages(key, [row])[0] for key, *row in rows}
 
 
 def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
@@ -312,8 +289,8 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
     """Read those messages of a session that a condition holds for."""
-    query = sa.select(*COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
-    return decoded(key, connection.execute(query).all())
+    query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
+    return decode_messages(key, connection.execute(query).all())
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
@@ -322,68 +299,6 @@ def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole 
     said = [of_session(MESSAGE, key), ~IN_SUMMARY]
     if role is not None:
         said.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
-    query = sa.select(*COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)
-    found = decoded(key, connection.execute(query).all())
+    query = sa.select(*MESSAGE_COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)
+    found = decode_messages(key, connection.execute(query).all())
     return found[0] if found else None
-
-
-def decoded(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
-    """Make rows messages, all in one validation; `DamagedMessage` names the first that cannot be read."""
-    values: list[dict[str, Any]] = []
-    for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is no number behind all others
-        if row and isinstance(row[0][0], str | bytes):
-            raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is no number")
-    for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:
-        value = {"role": role, "seq": seq}
-        if content is not None:
-            value["content"] = _json(key, seq, "content", content)
-        if tool_calls is not None:
-            value["tool_calls"] = _json(key, seq, "tool_calls", tool_calls)
-        if extra is not None:
-            value["extra"] = _json(key, seq, "extra", extra)
-        if turn_no is not None:
-            value["turn_no"] = turn_no
-        if id_ is not None:
-            value["id"] = id_
-        if author is not None:
-            value["author"] = author
-        if name is not None:
-            value["name"] = name
-        if tool_call_id is not None:
-            value["tool_call_id"] = tool_call_id
-        if tokens is not None:
-            value["tokens"] = tokens
-        try:
-            value["created_at"] = decode_time(created_at)
-        except ValueError as error:
-            raise DamagedMessage(key, place(seq), "created_at", str(error)) from None
-        values.append(value)
-    try:
-        return _many.validate_python(values)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        number, *field = fault["loc"]
-        raise DamagedMessage(key, place(values[int(number)]["seq"]), ".".join(map(str, field)), fault["msg"]) from None
-
-
-def salvaged(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
-    """Make rows messages, a damaged one the error that names it."""
-    try:
-        return list(decoded(key, rows))
-    except DamagedMessage as error:
-        if len(rows) == 1:
-            return [error]
-    middle = len(rows) // 2
-    return salvaged(key, rows[:middle]) + salvaged(key, rows[middle:])
-
-
-def _json(key: str, seq: int, field: str, text: str) -> Any:
-    try:
-        return decode_json(text)
-    except ValueError as error:
-        raise DamagedMessage(key, place(seq), field, str(error)) from None
-
-
-def place(seq: Any) -> int:
-    """Give a seq for an error to name: 0 for what is no number."""
-    return seq if type(seq) is int else 0

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
-from lango_store.operations import messages, sessions
+from lango_store.operations import messages
 from lango_store.operations.binds import KEY, MESSAGE, SESSION, number, of_session
-from lango_store.operations.messages import COLUMNS, MAX_SEQ, Range
+from lango_store.operations.messages import MAX_SEQ, Range
+from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows, salvage_messages, seq_or_zero
 from lango_store.statement import Statement
 
 Place = Callable[[Dialect], sa.ColumnElement[int] | None]
@@ -29,7 +30,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> lis
     Where the session's own row cannot be read, its messages are given all the same.
     """
     try:
-        return messages.salvaged(key, messages.read_rows(connection, now, key, chosen))
+        return salvage_messages(key, messages.read_rows(connection, now, key, chosen))
     except SessionExpired:
         raise
     except SessionNotFound:
@@ -59,7 +60,7 @@ def _in_pieces(connection: AnyConnection, key: str) -> dict[int, Message | Damag
             for _, *row in walk.rows(connection, key):
                 rows.setdefault(row[0], row)
         for row in rows.values():
-            for each in messages.salvaged(key, [row]):
+            for each in salvage_messages(key, [row]):
                 found[each.seq] = each
         for seq in _seqs.places(connection, key):
             found.setdefault(seq, unreadable(key, seq))
@@ -154,14 +155,14 @@ def _any_order(column: sa.Column[str]) -> sa.ColumnElement[str]:
     return sa.func.coalesce(column, "")  # which no index is asked for
 
 
-_by_seq: Final = Walk(lambda _: MESSAGE.c.seq, COLUMNS, of_session(MESSAGE))
+_by_seq: Final = Walk(lambda _: MESSAGE.c.seq, MESSAGE_COLUMNS, of_session(MESSAGE))
 _by_storage: Final = Walk(
-    lambda dialect: dialect.storage_place(MESSAGE), COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
+    lambda dialect: dialect.storage_place(MESSAGE), MESSAGE_COLUMNS, _any_order(MESSAGE.c.session_key) == KEY
 )
 _seqs: Final = Walk(lambda _: MESSAGE.c.seq, [], of_session(MESSAGE))
 
-_all_messages: Final = Walk(lambda dialect: dialect.storage_place(MESSAGE), [MESSAGE.c.session_key, *COLUMNS])
-_all_sessions: Final = Walk(lambda dialect: dialect.storage_place(SESSION), sessions.COLUMNS)
+_all_messages: Final = Walk(lambda dialect: dialect.storage_place(MESSAGE), [MESSAGE.c.session_key, *MESSAGE_COLUMNS])
+_all_sessions: Final = Walk(lambda dialect: dialect.storage_place(SESSION), SESSION_COLUMNS)
 
 
 def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
@@ -170,7 +171,7 @@ def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
     for _, *row in _all_sessions.rows(connection):
         if row[0] not in keys:
             keys.add(row[0])
-            yield from sessions.damaged([row])
+            yield from damaged_rows([row])
     for key in sorted({key for _, key, *_ in _all_messages.rows(connection) if isinstance(key, str)} - keys):
         yield unreadable(key, 0)
 
@@ -178,9 +179,9 @@ def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
 def damaged_message(key: Any, row: Sequence[Any]) -> Iterator[DamagedMessage]:
     """Name what is wrong with one message's row, if anything is."""
     if not isinstance(key, str):
-        yield DamagedMessage(repr(key), messages.place(row[0]), "session_key", "is no text")
+        yield DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is no text")
         return
-    yield from (each for each in messages.salvaged(key, [row]) if isinstance(each, DamagedMessage))
+    yield from (each for each in salvage_messages(key, [row]) if isinstance(each, DamagedMessage))
 
 
 def damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:

@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 
 from lango_store.columns import (
     TimeColumn,
-    as_stored,
     checked_key,
-    decode_json,
     decode_time,
-    encode_json,
-    encode_text,
 )
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.errors import (
     Conflict,
-    DamagedMessage,
     DatabaseUnavailable,
-    InvalidMessage,
     SessionExists,
     SessionExpired,
     SessionNotFound,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
 from lango_store.operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, column, expired_at, of_session
+from lango_store.operations.rows import (
+    SESSION_COLUMNS,
+    SESSION_FIELDS,
+    decode_session,
+    encode_session,
+    session_value,
+    whole_number,
+)
 from lango_store.statement import Statement
 
 MAX_TTL: Final = timedelta(days=36_525)
-
-_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
-_OBJECTS: Final = ("settings", "metadata")
-_JSON: Final = (*_OBJECTS, "tools")
-_TIMES: Final = ("created_at", "updated_at", "expires_at")
-_COUNTERS: Final = ("last_seq", "message_count", "turn_count", "summarized_upto", "last_consolidated")
-FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
-COLUMNS: Final = [as_stored(SESSION.c[name]) for name in FIELDS]
 
 _TTL: Final = SESSION.c.ttl_seconds
 
@@ -53,22 +46,6 @@ TRIES: Final = 3
 # Values in and out
 
 
-def encoded(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Make what a caller gave of a session what the driver takes; `InvalidMessage` names the field that cannot be."""
-    row: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in _TEXTS:
-            row[name] = encode_text(value, name)
-        elif name in _OBJECTS or name == "tools":
-            kind = list if name == "tools" else dict
-            if value is not None and not isinstance(value, kind):
-                raise InvalidMessage(name, f"is {type(value).__name__}, not a {kind.__name__}")
-            row[name] = encode_json(value, name) if value else None
-        else:
-            row[name] = value
-    return row
-
-
 def seconds(ttl: timedelta | None) -> float | None:
     """Check a TTL and give it in seconds."""
     if ttl is None:
@@ -76,60 +53,6 @@ def seconds(ttl: timedelta | None) -> float | None:
     if not timedelta(0) < ttl <= MAX_TTL:
         raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
     return ttl.total_seconds()
-
-
-def decoded(row: Sequence[Any]) -> dict[str, Any]:
-    """Make a row of `FIELDS` what `SessionInfo` takes."""
-    value = {name: each for name, each in zip(FIELDS, row, strict=True) if each is not None}
-    for name in _COUNTERS:
-        if type(value.get(name)) is not int:
-            whole(_key_of(value), name, value.get(name))
-    for name in _TIMES:
-        if name in value:
-            try:
-                value[name] = decode_time(value[name])
-            except ValueError as error:
-                raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
-    for name in _JSON:
-        if name in value:
-            try:
-                value[name] = decode_json(value[name])
-            except ValueError as error:
-                raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
-    return value
-
-
-def _key_of(value: Mapping[str, Any]) -> str:
-    key = value.get("key")
-    return key if isinstance(key, str) else repr(key)
-
-
-Info = TypeVar("Info", bound=SessionInfo)
-
-
-def valued(kind: type[Info], value: dict[str, Any]) -> Info:
-    """Make a decoded row a value."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        raise DamagedMessage(_key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
-
-
-def damaged(rows: Iterable[Sequence[Any]]) -> Iterator[DamagedMessage]:
-    """Name the rows of `COLUMNS` that are no sessions."""
-    for row in rows:
-        try:
-            valued(SessionInfo, decoded(row))
-        except DamagedMessage as error:
-            yield error
-
-
-def whole(key: str, name: str, stored: Any) -> int:
-    """Give a counter of a session back; `DamagedMessage` if it is no number that counts."""
-    if type(stored) is not int:
-        raise DamagedMessage(key, 0, name, f"{stored!r} is no whole number")
-    return stored
 
 
 # One session
@@ -155,8 +78,8 @@ def new_incarnation() -> int:
     return secrets.randbits(63)
 
 
-LIFE: Final = [LIVE, SESSION.c.incarnation, *COLUMNS]
-"""What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decoded` reads."""
+LIFE: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
+"""What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decode_session` reads."""
 
 _select = Statement(lambda _: sa.select(*LIFE).where(of_session(SESSION)))
 
@@ -177,7 +100,7 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
     if not rows:
         raise SessionNotFound(key)
     live, incarnation, *row = rows[0]
-    value = decoded(row)
+    value = decode_session(row)
     if not live:
         raise SessionExpired(key, value["expires_at"])
     return incarnation, value
@@ -185,7 +108,7 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
 
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     """Look up a live session without its messages."""
-    return valued(SessionInfo, row_of(connection, now, key))
+    return session_value(SessionInfo, row_of(connection, now, key))
 
 
 def refuse(connection: AnyConnection, now: Moment, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
@@ -238,19 +161,19 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     while not (rows := _lock.run(connection, values)):
         tries -= 1
         refuse(connection, now, key, tries_left=tries)
-    return Locked(*(whole(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
+    return Locked(*(whole_number(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
     statement = sa.update(SESSION).where(of_session(SESSION, key)).values({SESSION.c[n]: v for n, v in values.items()})
     if not connection.execute(statement).rowcount:
-        row = connection.execute(sa.select(*COLUMNS).where(of_session(SESSION, key))).first()
-        raise SessionNotFound(key) if row is None else _withheld(decoded(row))
+        row = connection.execute(sa.select(*SESSION_COLUMNS).where(of_session(SESSION, key))).first()
+        raise SessionNotFound(key) if row is None else _withheld(decode_session(row))
 
 
 def _write_insert(dialect: Dialect) -> Any:
-    names = (*FIELDS, "incarnation")
+    names = (*SESSION_FIELDS, "incarnation")
     given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
     expires_at = sa.func.coalesce(given["expires_at"], dialect.next_expiry(NOW, given["ttl_seconds"]))
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
@@ -265,7 +188,7 @@ def _write_insert(dialect: Dialect) -> Any:
 _insert = Statement(_write_insert)
 
 
-_BLANK: Final[dict[str, Any]] = {name: None if SESSION.c[name].nullable else 0 for name in FIELDS}
+_BLANK: Final[dict[str, Any]] = {name: None if SESSION.c[name].nullable else 0 for name in SESSION_FIELDS}
 """What a new session's row holds beside its key, its times and what its creator gives."""
 
 
@@ -283,7 +206,7 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     given = {name: value for name, value in new.fields.items() if value is not None}
     ttl_seconds = seconds(new.ttl)
     dialect = dialect_of(connection)
-    row = _BLANK | encoded(given)
+    row = _BLANK | encode_session(given)
     row |= {"key": checked_key(new.key), "ttl_seconds": ttl_seconds, "incarnation": new_incarnation()}
     row |= {"now": dialect.time(now), "expires_at": dialect.time(now + new.ttl) if now and new.ttl else None}
     rows = _insert.run(connection, row)
@@ -306,7 +229,7 @@ def update(
 ) -> SessionInfo:
     """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
     given = {name: value for name, value in fields.items() if value is not UNSET}
-    encoded(given)  # for the error that names the field
+    encode_session(given)  # for the error that names the field
     consolidated = given.get("last_consolidated")
     if "last_consolidated" in given and (type(consolidated) is not int or consolidated < 0):
         raise ValueError(f"last_consolidated={consolidated!r} is no count of messages: give 0 or more")

@@ -6,35 +6,25 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 
-from lango_store.columns import as_stored, checked_key, decode_json, decode_time, encode_id, encode_json
+from lango_store.columns import as_stored, checked_key, decode_json, encode_id
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
 from lango_store.operations.appends import Known, NewTurn, write
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import Range, check_seq
+from lango_store.operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store.statement import Statement
-
-_READ: Final = tuple(name for name in Turn.model_fields if name not in ("messages", "replayed"))
-_JSON: Final = ("usage", "metadata")
 
 
 def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
     """Encode what a caller says of a turn; `InvalidMessage` for what cannot be kept."""
-    return NewTurn(encode_id(id), _encoded_object(usage, "usage"), _encoded_object(metadata, "metadata"))
-
-
-def _encoded_object(value: Mapping[str, Any] | None, field: str) -> str | None:
-    if value is not None and not isinstance(value, dict):
-        raise InvalidMessage(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
-    return encode_json(value, field) if value else None
+    return NewTurn(encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
 
 
 # Save
@@ -109,9 +99,8 @@ def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> T
 
 def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool]) -> list[Turn]:
     """Read turns of a session, in their order, without their messages."""
-    columns = [as_stored(TURN.c[name]) for name in _READ]
-    query = sa.select(*columns).where(of_session(TURN, key), *conditions).order_by(TURN.c.turn_no)
-    return [_decoded(key, dict(zip(_READ, row, strict=True))) for row in connection.execute(query)]
+    query = sa.select(*TURN_COLUMNS).where(of_session(TURN, key), *conditions).order_by(TURN.c.turn_no)
+    return [decode_turn(key, row) for row in connection.execute(query)]
 
 
 def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
@@ -124,24 +113,6 @@ def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message
     """Read the messages of a turn that are still there."""
     its = (MESSAGE.c.seq >= turn.first_seq, MESSAGE.c.seq <= turn.last_seq, MESSAGE.c.turn_no == turn.turn_no)
     return messages.where(connection, key, sa.and_(*its))
-
-
-def _decoded(key: str, row: dict[str, Any]) -> Turn:
-    value = {name: each for name, each in row.items() if each is not None}
-    for name in _JSON:
-        if name in value:
-            value[name] = _json(key, row["turn_no"], name, value[name])
-    try:
-        return Turn.model_validate(value | {"created_at": decode_time(value["created_at"])})
-    except (ValidationError, ValueError) as error:
-        raise DamagedMessage(key, 0, f"turn {row['turn_no']}", str(error)) from None
-
-
-def _json(key: str, turn_no: int, name: str, text: str) -> Any:
-    try:
-        return decode_json(text)
-    except ValueError as error:
-        raise DamagedMessage(key, 0, f"{name} of turn {turn_no}", str(error)) from None
 
 
 # Usage
@@ -158,7 +129,7 @@ _usages = Statement(
 def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
     """Read what each turn cost."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
-        yield _json(key, turn_no, "usage", text)
+        yield turn_json(key, turn_no, "usage", text)
 
 
 def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
