@@ -151,6 +151,11 @@ def decode_json(text: str) -> Any:
             raise ValueError("is nested too deeply") from None
 
 
+def refuse_constant(word: str) -> Any:
+    """Refuse NaN and Infinity, which Python's decoder reads though they are not JSON."""
+    raise ValueError(f"{word} is not JSON")
+
+
 def _described(stored: object) -> str:
     """Say what stands where a text should: SQLite's columns hold values of any type."""
     if not isinstance(stored, bytes):

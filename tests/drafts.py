@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lango_store.backup.files import LONGEST_LINE
 from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.format import DraftFormat
 
 
-class Given:
+class Given(DraftFormat):
     """Reads any file as these drafts."""
 
-    NAME = "given"
+    name = "given"
 
     def __init__(self, *drafts: Draft) -> None:
         self.drafts = list(drafts)
@@ -19,7 +21,7 @@ class Given:
     def recognises(self, path: Path) -> bool:
         return path.suffix == ".given"
 
-    def read(self, path: Path, skipped: list[Skipped], longest_line: int) -> list[Draft]:
+    def read(self, path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
         return self.drafts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lango_store import Store, interchange
 from lango_store.interchange import FileReport
-from lango_store.interchange.nanobot_lines import line_from_message
+from lango_store.interchange.nanobot.lines import line_from_message
 
 DATA = Path(__file__).parent / "data"
 FILES = sorted(path for path in DATA.glob("nanobot_*/*.jsonl"))

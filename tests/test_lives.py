@@ -14,7 +14,7 @@ from factories import message, messages
 
 from lango_store import Conflict, Message, Store, schema
 from lango_store.archive import Archive
-from lango_store.interchange import copying
+from lango_store.backup import copying
 from lango_store.operations.binds import SESSION, of_session
 
 HOUR = timedelta(hours=1)

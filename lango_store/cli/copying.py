@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from lango_store.backup.copying import CopyReport
+from lango_store.backup.copying import copy as copy_sessions
 from lango_store.cli.progress import progress
 from lango_store.cli.terminal import (
     JsonOption,
@@ -16,8 +18,6 @@ from lango_store.cli.terminal import (
 )
 from lango_store.cli.text import say
 from lango_store.errors import SchemaOutOfDate
-from lango_store.interchange.copying import CopyReport
-from lango_store.interchange.copying import copy as copy_sessions
 from lango_store.store import Store
 from lango_store.url import shown
 

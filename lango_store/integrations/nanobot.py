@@ -28,9 +28,14 @@ from lango_store import model
 from lango_store.dialect import Moment
 from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
 from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
-from lango_store.interchange import nanobot, takeoff
+from lango_store.interchange import exporting
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.nanobot_lines import STYLES, lines_from_message, message_from_line, moment
+from lango_store.interchange.fidelity import mapping
+from lango_store.interchange.moments import moment
+from lango_store.interchange.nanobot.heads import title_of
+from lango_store.interchange.nanobot.lines import STYLES, lines_from_message, message_from_line
+from lango_store.interchange.nanobot.names import NAME, file_name
+from lango_store.interchange.nanobot.writing import metadata_out
 from lango_store.model import UNSET, Message, MessageRole
 from lango_store.model import SessionInfo as StoredInfo
 from lango_store.operations import appends, messages, sessions
@@ -104,7 +109,7 @@ class LangoSessionStore:
         """Read what there is of a session besides its messages and the provider's private state."""
         try:
             with self._access.snapshot() as connection:
-                return _public(_session(takeoff.draft(connection, self._access.moment(connection), key)))
+                return _public(_session(exporting.draft(connection, self._access.moment(connection), key)))
         except SessionNotFound:
             return None
 
@@ -114,14 +119,14 @@ class LangoSessionStore:
             with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 sessions.lock(connection, now, key)
-                draft = takeoff.draft(connection, now, key)
+                draft = exporting.draft(connection, now, key)
                 session = _session(draft)
                 session.metadata = session.metadata | updates
-                kept = _kept(draft)
-                if "metadata" in kept:
-                    kept["metadata"] = kept["metadata"] | {"metadata": session.metadata}
-                fields = {"metadata": session.metadata, "title": nanobot.title_of(session.metadata)}
-                sessions.adopt(connection, key, fields | {"extra": (draft.extra | {nanobot.NAME: kept}) or None})
+                raw = _raw(draft)
+                if "metadata" in raw:
+                    raw["metadata"] = raw["metadata"] | {"metadata": session.metadata}
+                fields = {"metadata": session.metadata, "title": title_of(session.metadata)}
+                sessions.adopt(connection, key, fields | {"extra": (draft.extra | {NAME: raw}) or None})
         except SessionNotFound:
             return False
         return True
@@ -177,7 +182,7 @@ class LangoSessionStore:
             raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key).last_seq)  # made just now
 
     def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
-        draft = takeoff.draft(connection, now, session.key)
+        draft = exporting.draft(connection, now, session.key)
         metadata = known.merged(session.key, session.metadata, _metadata(draft))
         seqs, last_seq = self._write_messages(connection, now, session, state, known)
         fields = _fields(session, draft, metadata, seqs)
@@ -219,8 +224,8 @@ def _adopted(connection: sa.Connection, now: datetime, session: Session, state: 
 def _loaded(connection: sa.Connection, now: Moment, key: str) -> tuple[Session, Known]:
     incarnation, row = sessions.life_of(connection, now, key)
     info = session_value(StoredInfo, row)
-    found = [(message.seq, lines_from_message(message, _STYLE)) for message in takeoff.log(connection, now, key)]
-    session = _session(takeoff.draft(connection, now, key))
+    found = [(message.seq, lines_from_message(message, _STYLE)) for message in exporting.log(connection, now, key)]
+    session = _session(exporting.draft(connection, now, key))
     session.messages = [line for _, lines in found for line in lines]
     session.last_consolidated = sum(
         len(lines)
@@ -232,37 +237,32 @@ def _loaded(connection: sa.Connection, now: Moment, key: str) -> tuple[Session, 
 
 
 def _session(draft: Draft) -> Session:
-    """Make nanobot's session, its messages aside."""
-    kept = _kept(draft)
-    head = kept.get("metadata")
-    head = head if isinstance(head, dict) else {}
-    private = kept.get("provider_state")
+    """Return nanobot's session, its messages aside."""
+    raw = _raw(draft)
+    head = mapping(raw.get("metadata"))
+    private = raw.get("provider_state")
     return Session(
         key=draft.key,
         created_at=_time(head.get("created_at"), draft.created_at),
         updated_at=_time(head.get("updated_at"), draft.updated_at),
         metadata=_metadata(draft),
-        provider_state=ProviderConversationState.from_private_record(
-            private.get("state") if isinstance(private, dict) else None
-        ),
+        provider_state=ProviderConversationState.from_private_record(mapping(private).get("state")),
     )
 
 
-def _kept(draft: Draft) -> Line:
-    kept = draft.extra.get(nanobot.NAME)
-    return dict(kept) if isinstance(kept, dict) else {}
+def _raw(draft: Draft) -> Line:
+    return dict(mapping(draft.extra.get(NAME)))
 
 
 def _metadata(draft: Draft) -> Line:
-    head = _kept(draft).get("metadata")
-    return nanobot.metadata_out(draft, head if isinstance(head, dict) else {})
+    return metadata_out(draft, mapping(_raw(draft).get("metadata")))
 
 
-def _time(text: object, kept: datetime | None) -> datetime:
-    """Give a time as nanobot wrote it, unless it has changed since."""
-    if isinstance(text, str) and moment(text) == kept:
+def _time(text: object, stored: datetime | None) -> datetime:
+    """Return a time as nanobot wrote it, unless it has changed since."""
+    if isinstance(text, str) and moment(text, local=True) == stored:
         return datetime.fromisoformat(text)
-    return _local(kept or datetime.now(UTC))
+    return _local(stored or datetime.now(UTC))
 
 
 def _local(time: datetime) -> datetime:
@@ -270,26 +270,26 @@ def _local(time: datetime) -> datetime:
 
 
 def _fields(session: Session, draft: Draft, metadata: Line, seqs: Sequence[int]) -> dict[str, Any]:
-    """Give what the session's row says beside its counters."""
-    created_at = moment(session.created_at.isoformat()) or draft.created_at
-    updated_at = moment(session.updated_at.isoformat()) or draft.updated_at
-    kept: Line = {
+    """Return what the session's row says beside its counters."""
+    created_at = moment(session.created_at.isoformat(), local=True) or draft.created_at
+    updated_at = moment(session.updated_at.isoformat(), local=True) or draft.updated_at
+    raw: Line = {
         "key": session.key,
         "generation": _GENERATION,
-        "stem": nanobot.file_name(session.key, _GENERATION).removesuffix(".jsonl"),
+        "stem": file_name(session.key, _GENERATION).removesuffix(".jsonl"),
         "metadata": _head(session, metadata),
     }
     if (private := _private(session)) is not None:
-        kept["provider_state"] = private
+        raw["provider_state"] = private
     if updated_at is not None:
-        kept["updated_at"] = updated_at.isoformat()
+        raw["updated_at"] = updated_at.isoformat()
     return {
         "created_at": created_at,
         "updated_at": updated_at,
         "metadata": metadata or None,
-        "title": nanobot.title_of(metadata),
+        "title": title_of(metadata),
         "last_consolidated": len(set(seqs[: session.last_consolidated])),
-        "extra": draft.extra | {nanobot.NAME: kept},
+        "extra": draft.extra | {NAME: raw},
     }
 
 
@@ -299,7 +299,7 @@ def _state(session: Session) -> State:
 
 
 def _head(session: Session, metadata: Line) -> Line:
-    """Make the line that stands first in nanobot's own file."""
+    """Return the line that stands first in nanobot's own file."""
     return {
         "_type": "metadata",
         "key": session.key,
@@ -312,7 +312,7 @@ def _head(session: Session, metadata: Line) -> Line:
 
 
 def _private(session: Session) -> Line | None:
-    """Make the line of the provider's private state."""
+    """Return the line of the provider's private state."""
     state = session.provider_state
     return None if state is None else {"_type": "provider_state", "state": state.to_private_record()}
 

@@ -1,4 +1,4 @@
-"""The files of other systems, in and out: one module a system, each between its files and a `Draft`.
+"""The files of other systems, in and out: one package a system, each between its files and a `Draft`.
 
 `import_path` and `export` are what the commands `import` and `export` print.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
-from lango_store.interchange import takeoff
-from lango_store.interchange.files import LONGEST_LINE, PACKED, unfinished
-from lango_store.interchange.formats import FORMATS, Format
+from lango_store.interchange import exporting
+from lango_store.interchange.format import Format, WritableFormat
+from lango_store.interchange.formats import FORMATS
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.operations.lists import Filter
 from lango_store.store import Store
@@ -31,17 +32,17 @@ __all__ = [
 
 
 def recognise(path: str | Path) -> str | None:
-    """Tell the name of a file's format, None if it is of none that we know."""
+    """Return the name of a file's format, None if no format recognises it."""
     return next((name for name, each in FORMATS.items() if each.recognises(Path(path))), None)
 
 
 def writable() -> list[str]:
-    """List the formats that sessions can be exported to."""
-    return [name for name, each in FORMATS.items() if each.writes]
+    """Return the names of the formats that sessions can be exported to."""
+    return [name for name, each in FORMATS.items() if isinstance(each, WritableFormat)]
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
-    """List the files that an import would read, each with its format: `source` itself, or what lies in the folder.
+    """Return the files that an import would read, each with its format: `source` itself, or what lies in the folder.
 
     Hidden files count only if a format recognises them, what a killed export left behind never. With `format`, a folder
     gives the files of that format.
@@ -54,7 +55,7 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
             return [(source, (format or recognise(source)) if source.is_file() else None)]
         found = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
     except OSError as error:
-        raise InvalidFile(source, f"cannot be looked at ({error.strerror}): see its rights") from error
+        raise InvalidFile(source, f"cannot be looked at ({error.strerror}): check its permissions") from error
     named = [(path, recognise(path) if format is None else _only(format, path)) for path in found]
     chosen = [(path, name) for path, name in named if name or (format is None and not path.name.startswith("."))]
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
@@ -69,18 +70,18 @@ def import_path(
     longest_line: int = LONGEST_LINE,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
-    """Import a file, or the files of a folder, each in one transaction, and tell what came of each.
+    """Import a file, or the files of a folder, each in one transaction, and return what came of each.
 
     A session whose key the store has already is left as it is, so that a second run imports nothing. A file that
-    cannot be imported is told of in its report, and the next one is read. Files are never changed. `on_file` is called
-    after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
+    cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
+    called after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
     (256 MB) is refused before that line is parsed.
     """
     reports: list[FileReport] = []
-    rehearsed: set[str] | None = set() if dry_run else None
+    planned: set[str] | None = set() if dry_run else None
     for path, name in files_of(source, format=format):
         if name is not None:
-            report = FORMATS[name].bring_in(store, path, rehearsed=rehearsed, longest_line=longest_line)
+            report = FORMATS[name].import_file(store, path, planned=planned, longest_line=longest_line)
         else:
             error = _unknown(path) if path == Path(source) or path.suffix in _SESSIONS else None
             report = FileReport(path=str(path), error=error, dry_run=dry_run)
@@ -96,8 +97,8 @@ _SESSIONS: Final = (".jsonl", PACKED)
 
 def _unknown(path: Path) -> str:
     if not path.is_file():
-        return f"{path}: is no file or folder: see the path"
-    return f"{path}: no format recognises it: give one of {', '.join(FORMATS)}"
+        return f"{path}: is not a file or folder: check the path"
+    return f"{path}: no format recognises it: name one of {', '.join(FORMATS)}"
 
 
 def export(
@@ -114,18 +115,20 @@ def export(
     """Write live sessions to a folder, as `jsonl` expired ones too: of these keys, of a user, or all.
 
     As `jsonl` it is one file: `to` may be its name, ending with `.jsonl` or `.jsonl.gz`, or an open binary file. A
-    session that cannot be written is told of with its error, and the next one is written. A file that is there with the
-    same bytes stays; with other bytes it is an error and stays too, unless `replace` says otherwise. ValueError unless
+    session that cannot be written is reported with its error, and the next one is written. A file that is there with
+    the same bytes stays; with other bytes it is an error and stays too, unless `replace` is True. ValueError unless
     exactly one of `keys`, `user_id` and `everything` says which sessions.
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
-        raise ValueError("export which sessions? Give keys, or a user_id, or everything=True")
+        raise ValueError("no sessions are chosen to export: give keys, or a user_id, or everything=True (one of them)")
     chosen = _known(format)
-    if not chosen.writes:
+    if not isinstance(chosen, WritableFormat):
         raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    for each in chosen.take_out(store, keys or _keys(store, user_id, expired=chosen.expired), target, replace=replace):
+    for each in chosen.export(
+        store, keys or _keys(store, user_id, expired=chosen.exports_expired), target, replace=replace
+    ):
         done.append(each)
         if on_file is not None:
             on_file(each)
@@ -135,12 +138,12 @@ def export(
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
     with store.access.snapshot() as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
-        return list(takeoff.keys(connection, store.access.moment(connection), chosen))
+        return list(exporting.keys(connection, store.access.moment(connection), chosen))
 
 
 def _known(format: str) -> Format:
     if format not in FORMATS:
-        raise ValueError(f"{format!r} is no format: give one of {', '.join(FORMATS)}")
+        raise ValueError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}")
     return FORMATS[format]
 
 

@@ -11,8 +11,9 @@ from typing import IO, BinaryIO, Final
 
 import sqlalchemy as sa
 
+from lango_store.backup import files, jsonl
 from lango_store.errors import DamagedMessage, InvalidFile, LangoStoreError, SessionNotFound
-from lango_store.interchange import files, jsonl
+from lango_store.interchange.format import WritableFormat
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 
@@ -26,30 +27,25 @@ _IN_MEMORY: Final = 8 << 20
 _BEGINNING: Final = b'{"lango_store":'
 
 
-class Backups:
+class Backups(WritableFormat):
     """The format `jsonl`: lossless, for backups and for moving. An export is one file, of one moment."""
 
     name = NAME
-    writes = True
-    expired = True
+    exports_expired = True
 
     def recognises(self, path: Path) -> bool:
-        """Tell by a file's first bytes whether it is one of this format."""
+        """Whether a file is one of this format, by its first bytes."""
         try:
             with files.reading(path) as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING
         except InvalidFile:  # who reads it will say so
             return False
 
-    def rank(self, path: Path) -> int:
-        """Treat all files alike."""
-        return 0
-
-    def bring_in(
-        self, store: Store, path: Path, *, rehearsed: set[str] | None = None, longest_line: int = files.LONGEST_LINE
+    def import_file(
+        self, store: Store, path: Path, *, planned: set[str] | None = None, longest_line: int = files.LONGEST_LINE
     ) -> FileReport:
         """Import a file in one transaction; a file that is damaged or cut off gives an error and no session."""
-        dry_run = rehearsed is not None
+        dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         try:
             with (
@@ -57,17 +53,17 @@ class Backups:
                 store.access.snapshot() if dry_run else store.access.transaction() as connection,
             ):
                 for outcome in jsonl.load(
-                    connection, path, _texts(files.lines_of(file, path, longest_line)), rehearsed=rehearsed
+                    connection, path, _texts(files.lines_of(file, path, longest_line)), planned=planned
                 ):
                     _count(report, outcome)
         except InvalidFile as error:
             return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
         return report
 
-    def take_out(
+    def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write these sessions to one file; what is not there or cannot be read is left out of it and told of."""
+        """Write these sessions to one file; what is not there or cannot be read is left out and reported."""
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
         with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
@@ -82,7 +78,7 @@ def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[Bin
 
 
 def _file(to: Path) -> Path:
-    """Give the file that is meant: `to` itself if it is named like one, else one in that folder."""
+    """Return the file that is meant: `to` itself if it is named like one, else one in that folder."""
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 

@@ -51,7 +51,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, counted from 1, that could not be read or kept as it was, and why."""
+    """A line, counted from 1, that could not be read or stored as it was, and why."""
 
     line: int
     reason: str

@@ -1,14 +1,16 @@
-"""What our fields cannot give back of a JSON object: kept beside them on the way in, put back on the way out."""
+"""What our fields cannot give back of a JSON object: stored beside them on the way in, put back on the way out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lango_store.columns import encode_id, encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.model import MessageRole
+
+_ROLES: Final = {role.value: role for role in MessageRole}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -17,38 +19,40 @@ def same(one: Any, other: Any) -> bool:
 
 
 def difference(original: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what turns the object that we would write into the original: `fields` to set, names that are `absent`."""
+    """Return what turns the object that we would write into the original: `fields` to set, names that are `absent`."""
     fields = {name: value for name, value in original.items() if name not in written or not same(value, written[name])}
     absent = [name for name in written if name not in original]
     return ({"fields": fields} if fields else {}) | ({"absent": absent} if absent else {})
 
 
-def restored(written: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the original back, from what we would write and the difference that was kept."""
-    absent = kept.get("absent") or ()
-    return {name: value for name, value in {**written, **mapping(kept.get("fields"))}.items() if name not in absent}
+def restored(written: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the original, from what we would write and the difference."""
+    absent = difference.get("absent") or ()
+    return {
+        name: value for name, value in {**written, **mapping(difference.get("fields"))}.items() if name not in absent
+    }
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Give a JSON object, an empty one for any other value."""
+    """Return a JSON object as it is, an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
-def kept_text(value: Any) -> str | None:
-    """Give a text that a column can keep, None for any other value."""
+def known_role(word: Any) -> MessageRole | None:
+    """Return the role that a word stands for, None if it is not one of ours."""
+    return _ROLES.get(word) if isinstance(word, str) else None
+
+
+def storable_text(value: Any) -> str | None:
+    """Return a text that a column can store, None for any other value, the empty text too."""
     try:
         return encode_text(value, "text") or None if isinstance(value, str) else None
     except InvalidMessage:
         return None
 
 
-def known_role(word: Any) -> MessageRole | None:
-    """Give the role that a word stands for, None if it is none of ours."""
-    return next((role for role in MessageRole if role.value == word), None)
-
-
-def kept_id(value: Any) -> str | None:
-    """Give an id that an index can keep, None for any other value."""
+def storable_id(value: Any) -> str | None:
+    """Return an id that an index can hold, None for any other value."""
     try:
         return encode_id(value) if isinstance(value, str) else None
     except InvalidMessage:

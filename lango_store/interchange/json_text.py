@@ -1,23 +1,21 @@
-"""JSON of other systems: refused where we could not write it again, and large objects read member by member."""
+"""JSON of other systems: read whole, or refused with the reason, and large objects read member by member."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from lango_store import columns
-from lango_store.interchange.files import LONGEST_LINE, too_long
+from lango_store.backup.files import LONGEST_LINE, too_long
+from lango_store.columns import MAX_LEVELS, levels_within, refuse_constant
 
-_MAX_LEVELS: Final = columns.MAX_LEVELS + 10
+LEVELS: Final = MAX_LEVELS + 10
 """The levels of a line or a member: those of a field, and what is around it."""
 
-_TOO_DEEP: Final = "is nested too deeply"
 
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+class NotJson(ValueError):
+    """A text is not JSON, perhaps because it was cut off."""
 
 
 def _finite(text: str) -> float:
@@ -27,43 +25,45 @@ def _finite(text: str) -> float:
     return number
 
 
-_LIMITS: Final[dict[str, Any]] = {"parse_constant": _no_number, "parse_float": _finite}
-"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot keep (1e999)."""
+_STRICT: Final[dict[str, Any]] = {"parse_constant": refuse_constant, "parse_float": _finite}
+"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot store (1e999)."""
 
 
-def strict_json(text: str) -> Any:
-    """Read JSON; ValueError for what is none or cannot be kept."""
+def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
+    """Return the value of a JSON text; `NotJson` or another ValueError says why it cannot be read or stored.
+
+    Unless `strict`, NaN and Infinity are read, as Python writes them.
+    """
     try:
-        value = json.loads(text, **_LIMITS)
+        value = json.loads(text, **(_STRICT if strict else {}))
+    except json.JSONDecodeError as error:
+        raise NotJson(f"is not JSON ({error})") from None
+    except ValueError as error:
+        raise ValueError(f"cannot be read ({error})") from None
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    _check_levels(value, text, 0, len(text))
+        raise _too_deep(levels) from None
+    _check_levels(value, levels, text, 0, len(text))
     return value
 
 
-def _check_levels(value: Any, text: str, start: int, end: int) -> None:
-    """Raise ValueError if a value, read from this part of a text, has more levels than we can write again."""
-    if text.count("[", start, end) + text.count("{", start, end) <= _MAX_LEVELS:
-        return
-    level = [value]
-    for _ in range(_MAX_LEVELS):
-        level = [inner for each in level for inner in _inside(each) if isinstance(inner, (dict, list))]
-    if level:
-        raise ValueError(_TOO_DEEP)
+def _check_levels(value: Any, levels: int, text: str, start: int, end: int) -> None:
+    """Raise ValueError if a value, read from this part of a text, has more levels than that."""
+    if text.count("[", start, end) + text.count("{", start, end) > levels and not levels_within(value, levels):
+        raise _too_deep(levels)
 
 
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _too_deep(levels: int) -> ValueError:
+    return ValueError(f"is nested more than {levels} levels deep")
 
 
-_DECODER: Final = json.JSONDecoder(**_LIMITS)
+_DECODER: Final = json.JSONDecoder(**_STRICT)
 _CHUNK: Final = 64 * 1024
 
 
 class JsonMembers:
     """The JSON object in a text file; after each of `names`, `value` or `elements` reads what stands there.
 
-    ValueError where the text is no JSON object, or says a name twice.
+    ValueError where the text is not a JSON object, or says a name twice.
     """
 
     def __init__(self, file: TextIO, longest: int = LONGEST_LINE) -> None:
@@ -74,7 +74,7 @@ class JsonMembers:
         self._ended = False
 
     def names(self) -> Iterator[str]:
-        """Give the object's names, in their order."""
+        """Yield the object's names, in their order."""
         self._take("{")
         seen: set[str] = set()
         mark = self._next() if self._next() == "}" else ","
@@ -94,7 +94,7 @@ class JsonMembers:
             raise ValueError("the text goes on after the object")
 
     def elements(self) -> Iterator[Any]:
-        """Read a list, one element after the other."""
+        """Yield the elements of a list."""
         self._take("[")
         if self._next() == "]":
             self._take("]")
@@ -104,25 +104,25 @@ class JsonMembers:
             yield self.value()
 
     def value(self) -> Any:
-        """Read a value whole."""
+        """Return the next value, read whole."""
         self._next()
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except RecursionError:
-                raise ValueError(_TOO_DEEP) from None
+                raise _too_deep(LEVELS) from None
             except ValueError:
                 if self._ended:
                     raise
             else:
                 if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
-                    _check_levels(value, self._text, self._at, end)
+                    _check_levels(value, LEVELS, self._text, self._at, end)
                     self._at = end
                     return value
             self._more()
 
     def _next(self) -> str:
-        """Look at the next character that is no white space, "" at the end."""
+        """Look at the next character that is not white space, "" at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in " \t\r\n":

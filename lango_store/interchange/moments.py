@@ -1,4 +1,4 @@
-"""Times as other systems write them: RFC 3339 with nanoseconds, `T` or a space between date and time."""
+"""Times as other systems write them: ISO 8601, with up to nine digits behind the second."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-_FORM: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))?", re.ASCII | re.IGNORECASE
-)
 _EPOCH: Final = datetime(1970, 1, 1)
+_NANOSECONDS: Final = re.compile(r"[.,]\d{6}(\d{1,3})", re.ASCII)
 # Go's zero time stands for "no time"; a day at either end is what a database's time zone may shift.
 _EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -17,34 +15,42 @@ _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 GO_ZERO: Final = "0001-01-01T00:00:00Z"
 
 
-def nanoseconds(text: Any) -> int | None:
-    """Read a time as nanoseconds since 1970, in UTC if it names no zone; None if it is no time."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        return None
-    date, time, fraction, sign, hours, minutes = found.groups(default="0")
+def _parsed(text: Any) -> datetime | None:
     try:
-        seconds = (datetime.fromisoformat(f"{date}T{time}") - _EPOCH) // timedelta(seconds=1)
+        return datetime.fromisoformat(text.upper()) if isinstance(text, str) else None
     except ValueError:
         return None
-    offset = int(hours) * 3600 + int(minutes) * 60
-    return (seconds + (offset if sign == "-" else -offset)) * 10**9 + int(fraction[:9].ljust(9, "0"))
 
 
-def moment(text: Any) -> datetime | None:
-    """Read a time, to the microsecond; None if it is none, Go's zero time, or out of what databases keep."""
-    count = nanoseconds(text)
-    if count is None:
+def nanoseconds(text: Any) -> int | None:
+    """Return a time as nanoseconds since 1970, in UTC if it names no zone; None if the text is not a time."""
+    found = _parsed(text)
+    if found is None:
         return None
+    since = found.replace(tzinfo=None) - _EPOCH - (found.utcoffset() or timedelta(0))
+    rest = _NANOSECONDS.search(text)
+    return since // timedelta(microseconds=1) * 1_000 + (int(rest[1].ljust(3, "0")) if rest else 0)
+
+
+def moment(text: Any, *, local: bool = False) -> datetime | None:
+    """Return a time in UTC, to the microsecond; None for Go's zero time, and for what no database can store as a time.
+
+    A text that names no zone is read in UTC, with `local` on this machine's clock.
+    """
+    found = _parsed(text)
+    if found is None:
+        return None
+    if found.tzinfo is None and not local:
+        found = found.replace(tzinfo=UTC)
     try:
-        found = _EPOCH.replace(tzinfo=UTC) + timedelta(microseconds=count // 1000)
-    except OverflowError:
+        found = found.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
         return None
     return found if _EARLIEST <= found < _LATEST else None
 
 
 def go_text(time: datetime | None) -> str:
-    """Write a time as Go does: UTC, no zeros at the end of the fraction; its zero time for None."""
+    """Return a time as Go writes it: UTC, no zeros at the end of the fraction; its zero time for None."""
     if time is None:
         return GO_ZERO
     text = time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

@@ -23,7 +23,7 @@ class FileReport(Value):
 
     `keys` are the sessions made, `messages` how many they hold. Sessions that the store has already, with the file's
     messages, are `already_there`; a key under which it has another session is in `collided`: neither was changed.
-    With an `error` nothing of the file was kept. `format` is None for a file that none recognised.
+    With an `error` nothing of the file was imported. `format` is None for a file that none recognised.
     """
 
     path: Shown

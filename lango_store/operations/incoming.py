@@ -25,6 +25,7 @@ from lango_store.columns import (
     encode_id,
     encode_text,
     levels_within,
+    refuse_constant,
 )
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Compaction, Message, SessionInfo, Turn
@@ -175,15 +176,11 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
 
 def _json_fault(text: str, kind: type | None) -> str | None:
     if "NaN" in text or "Infinity" in text:  # a text may hold the words
-        json.loads(text, parse_constant=_no_constant)
+        json.loads(text, parse_constant=refuse_constant)
     value = decode_json(text)
     if kind is not None and not isinstance(value, kind):
         return f"is {type(value).__name__}, not a {kind.__name__}"
     return None if levels_within(value, _MOST_LEVELS) else f"is more than {_MOST_LEVELS} levels deep"
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _as_session(row: Row) -> None:

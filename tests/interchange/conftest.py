@@ -12,9 +12,9 @@ from conftest import Clock
 from drafts import Given
 
 from lango_store import Store
-from lango_store.interchange import FORMATS, nanobot
+from lango_store.interchange import FORMATS
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.formats import Drafts
+from lango_store.interchange.nanobot.names import file_name
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def opened(url: str, clock: Clock) -> Iterator[Store]:
 def file(tmp_path: Path) -> Callable[..., Path]:
     """Write a file of these lines: objects as nanobot writes them, text as it is."""
 
-    def make(*lines: Any, name: str = nanobot.file_name("telegram:1", "g2"), end: str = "\n") -> Path:
+    def make(*lines: Any, name: str = file_name("telegram:1", "g2"), end: str = "\n") -> Path:
         path = tmp_path / name
         texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
         path.write_bytes(("\n".join(texts) + end).encode())
@@ -41,7 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Make a file that is read as these drafts."""
 
     def make(*drafts: Draft) -> Path:
-        monkeypatch.setitem(FORMATS, "given", Drafts(Given(*drafts)))
+        monkeypatch.setitem(FORMATS, "given", Given(*drafts))
         path = tmp_path / "one.given"
         path.touch()
         return path

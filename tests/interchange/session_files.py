@@ -12,7 +12,7 @@ from typing import Any
 
 from lango_store import Store, interchange
 from lango_store.errors import LangoStoreError
-from lango_store.interchange import landing
+from lango_store.interchange import importing
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.model import Message
 
@@ -44,7 +44,7 @@ def assert_only_our_errors(
         path.write_bytes(_mutated(original, chance))
         try:
             for draft in read(path, []):
-                landing.rehearse(draft, datetime.now(UTC))
+                importing.checked(datetime.now(UTC), draft)
                 if write is not None:
                     shutil.rmtree(path.parent / "out", ignore_errors=True)
                     write(draft, path.parent / "out")

@@ -18,8 +18,8 @@ from factories import message, messages
 from rows import all_rows, fill, message_row, put, session_row
 
 from lango_store import Store
-from lango_store.interchange import copying
-from lango_store.interchange.copying import CopyReport, copy
+from lango_store.backup import copying
+from lango_store.backup.copying import CopyReport, copy
 from lango_store.operations import transfer
 
 KINDS = ["sqlite", "postgresql"]
@@ -139,7 +139,7 @@ KILLED = """
 import os, signal, sys
 import sqlalchemy as sa
 from lango_store import Store
-from lango_store.interchange import copying
+from lango_store.backup import copying
 from lango_store.operations import transfer
 
 copying.BATCH = 5

@@ -18,7 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lango_store import InvalidFile, SessionExpired, Store
-from lango_store.interchange import export, import_path, jsonl
+from lango_store.backup import jsonl
+from lango_store.interchange import export, import_path
 from lango_store.tables import SCHEMA_REVISION
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)

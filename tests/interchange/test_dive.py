@@ -16,10 +16,11 @@ from interchange.session_files import DATA, assert_only_our_errors, carried, gol
 
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange import dive
-from lango_store.interchange.dive_names import id_of, key_of
+from lango_store.interchange.dive import Dive
+from lango_store.interchange.dive.names import id_fault, id_of, key_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 
+DIVE = Dive()
 FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / system).glob("*.jsonl"))]
 
 TIME = "2026-11-21T20:34:01.833901979Z"
@@ -28,7 +29,7 @@ TEXT = [{"type": "text", "text": "hello"}]
 
 
 def read(path: Path) -> Draft:
-    (draft,) = dive.read(path, [])
+    (draft,) = DIVE.read(path, [])
     return draft
 
 
@@ -93,8 +94,8 @@ def test_a_draft_says_what_dive_says(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_file_comes_out_as_it_came_in(path: Path, tmp_path: Path) -> None:
-    assert dive.recognises(path)
-    out = dive.write(read(path), tmp_path)
+    assert DIVE.recognises(path)
+    out = DIVE.write(read(path), tmp_path)
     assert out == tmp_path / path.name
     assert out.read_bytes() == path.read_bytes()
 
@@ -173,14 +174,14 @@ def test_a_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     draft = read(file(tmp_path, suspended, event(user())))
     assert (draft.fields["title"], draft.forked_from) == ("waits", "base")
     assert list(draft.extra["dive"]["header"]) == list(suspended["data"])
-    assert lines(dive.write(draft, tmp_path / "out"))[0] == suspended
+    assert lines(DIVE.write(draft, tmp_path / "out"))[0] == suspended
 
 
 def test_the_later_of_the_header_and_the_last_event_is_when_a_session_was_updated(tmp_path: Path) -> None:
     later = "2026-11-21T20:34:01.833901980Z"
     draft = read(file(tmp_path, header(), event(user(), timestamp="2027-01-01T00:00:00.5+09:00")))
     assert draft.updated_at == datetime(2026, 12, 31, 15, 0, 0, 500000, tzinfo=UTC)
-    assert lines(dive.write(draft, tmp_path / "out"))[0] == header()
+    assert lines(DIVE.write(draft, tmp_path / "out"))[0] == header()
     assert read(file(tmp_path, header(updated_at=later), event(user()))).updated_at == MOMENT
 
 
@@ -188,7 +189,7 @@ def test_an_event_without_messages_counts(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(id="evt-1", usage={"input_tokens": 3}), event(user(), id="evt-2"))
     draft = read(path)
     assert [len(part.messages) for part in draft.parts()] == [0, 1]
-    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
+    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) -> None:
@@ -200,23 +201,23 @@ def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) ->
     )
     draft = read(path)
     assert [message.id for message in messages(draft)] == [None, "b", None, None, None]
-    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
+    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 def test_events_with_one_id_are_two_events(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user()), event(user()))
     draft = read(path)
     assert [part.id for part in draft.parts()] == [None, None]
-    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
+    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 def test_an_unknown_role_is_kept_as_user_and_comes_out_again(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user(role="oracle"), user(role="tool")))
     skipped: list[Skipped] = []
-    (draft,) = dive.read(path, skipped)
+    (draft,) = DIVE.read(path, skipped)
     assert [message.role for message in messages(draft)] == [MessageRole.USER, MessageRole.TOOL]
     assert [(each.line, "oracle" in each.reason) for each in skipped] == [(2, True)]
-    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
+    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 def test_a_torn_last_line_is_dropped_and_told_of(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_a_torn_last_line_is_dropped_and_told_of(tmp_path: Path) -> None:
     for cut in (whole[:-2], whole[: whole.rindex("é".encode()) + 1], whole[: whole.rindex(b"\n", 0, -1) + 2]):
         path.write_bytes(cut)
         skipped: list[Skipped] = []
-        (draft,) = dive.read(path, skipped)
+        (draft,) = DIVE.read(path, skipped)
         assert [each.line for each in skipped] == [3]
         assert len(messages(draft)) == 1
         assert path.read_bytes() == cut
@@ -281,10 +282,10 @@ def test_lines_of_unknown_types_are_told_of_and_come_out_in_their_places(tmp_pat
         tmp_path, header(), note(1), note(2), event(user()), note(3), event(user(), id="evt-2"), note(4), note(5)
     )
     skipped: list[Skipped] = []
-    (draft,) = dive.read(path, skipped)
+    (draft,) = DIVE.read(path, skipped)
     assert [each.line for each in skipped] == [2, 3, 5, 7, 8]
     assert len(messages(draft)) == 2
-    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
+    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 @pytest.mark.parametrize("id", ["", ".", "..", "a..b", "a/b", "a\\b", None, 7])
@@ -307,12 +308,12 @@ def test_an_id_that_dive_refuses_is_refused(id: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
-    path = dive.write(Draft(key, lambda: iter(()), forked_from=key), tmp_path)
+    path = DIVE.write(Draft(key, lambda: iter(()), forked_from=key), tmp_path)
     assert path == tmp_path / f"{id}.jsonl"
     assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
     draft = read(path)
     assert (draft.key, draft.forked_from) == (key, key)
-    again = dive.write(draft, tmp_path / "again")
+    again = DIVE.write(draft, tmp_path / "again")
     assert (again.name, again.read_bytes()) == (path.name, path.read_bytes())
 
 
@@ -320,7 +321,7 @@ def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: 
 def test_every_key_has_an_id_of_its_own_that_dive_takes(key: str) -> None:
     id = id_of(key)
     assert key_of(id) == key
-    assert dive._id_fault(id) is None
+    assert id_fault(id) is None
 
 
 @pytest.mark.parametrize("id", ["50%", "%2f", "a%2", "%252", "%2E%2E"])
@@ -328,7 +329,7 @@ def test_an_id_with_a_percent_sign_of_dives_own_stays_as_it_is(id: str, tmp_path
     path = file(tmp_path, header(id=id))
     draft = read(path)
     assert draft.key == id
-    assert dive.write(draft, tmp_path / "out").name == f"{id}.jsonl"
+    assert DIVE.write(draft, tmp_path / "out").name == f"{id}.jsonl"
     assert lines(tmp_path / "out" / f"{id}.jsonl")[0] == lines(path)[0]
 
 
@@ -337,7 +338,7 @@ def test_an_id_that_no_key_can_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidFile, match="key"):
             read(file(tmp_path, header(id=id)))
     with pytest.raises(InvalidKey, match="too long"):
-        dive.write(Draft("é" * 130, lambda: iter(())), tmp_path)
+        DIVE.write(Draft("é" * 130, lambda: iter(())), tmp_path)
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
@@ -361,7 +362,7 @@ def test_a_large_file_is_read_and_written_an_event_at_a_time(tmp_path: Path) -> 
         path = file(tmp_path, header(), *(event(user(content="x" * size), id=str(each)) for each in range(count)))
         tracemalloc.start()
         try:
-            assert dive.write(read(path), tmp_path / str(count)).stat().st_size > count * size
+            assert DIVE.write(read(path), tmp_path / str(count)).stat().st_size > count * size
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -373,7 +374,7 @@ def test_a_large_file_is_read_and_written_an_event_at_a_time(tmp_path: Path) -> 
 def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
     draft = Draft("s", lambda: iter([Part([Message(role="user", content=content)])]))
-    text = dive.write(draft, tmp_path).read_text()
+    text = DIVE.write(draft, tmp_path).read_text()
     assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
     assert ", " not in text
     assert messages(read(tmp_path / "s.jsonl"))[0].content == content
@@ -388,7 +389,7 @@ def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
         Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
         Message(role="user"),
     ]
-    out = dive.write(Draft("s", lambda: iter([Part(made, created_at=MOMENT)]), created_at=MOMENT), tmp_path)
+    out = DIVE.write(Draft("s", lambda: iter([Part(made, created_at=MOMENT)]), created_at=MOMENT), tmp_path)
     events = [line["data"] for line in lines(out)[1:]]
     assert len({each["id"] for each in events}) == len(made)
     assert {each["timestamp"] for each in events} == {"2026-11-21T20:34:01.833901Z"}
@@ -425,7 +426,7 @@ def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
     draft = read(file(tmp_path, header(title="old", metadata={"a": 1}, suspended=True), event(user())))
     draft.key, draft.fields, draft.forked_from = "branch", {"title": "new"}, "s"
     draft.updated_at = datetime(2027, 1, 1, tzinfo=UTC)
-    assert lines(dive.write(draft, tmp_path / "out"))[0]["data"] == {
+    assert lines(DIVE.write(draft, tmp_path / "out"))[0]["data"] == {
         "id": "branch",
         "title": "new",
         "created_at": TIME,
@@ -450,7 +451,7 @@ def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: 
             Part(sent(13), first_seq=13),
         ]
 
-    draft = read(dive.write(Draft("s", lambda: iter(stored())), tmp_path))
+    draft = read(DIVE.write(Draft("s", lambda: iter(stored())), tmp_path))
     told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts()]
     assert told == [
         ("turn", ["1", "2"]),
@@ -496,7 +497,7 @@ headers = st.fixed_dictionaries(
 def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory, head: Any, happened: Any) -> None:
     folder = tmp_path_factory.mktemp("dive")
     said = [{"line_type": "header", "data": head}, *({"line_type": "event", "data": each} for each in happened)]
-    out = dive.write(read(file(folder, *said)), folder / "out")
+    out = DIVE.write(read(file(folder, *said)), folder / "out")
     assert [json.dumps(line, sort_keys=True) for line in lines(out)] == [
         json.dumps(line, sort_keys=True) for line in said
     ]
@@ -505,10 +506,10 @@ def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("name", ["tools", "compacted-once"])
 def test_damaged_files_give_our_errors_only(name: str, tmp_path: Path) -> None:
     original = (DATA / "dive" / f"{name}.jsonl").read_bytes()
-    assert_only_our_errors(dive.read, original, tmp_path / "s.jsonl", rounds=300, write=dive.write)
+    assert_only_our_errors(DIVE.read, original, tmp_path / "s.jsonl", rounds=300, write=DIVE.write)
 
 
 def test_other_files_are_not_recognised(tmp_path: Path) -> None:
     for name, start in (("a.jsonl", '{"_type": "metadata"}'), ("a.json", '{"line_type":"header"}'), ("b.jsonl", "")):
         (tmp_path / name).write_text(start)
-        assert not dive.recognises(tmp_path / name)
+        assert not DIVE.recognises(tmp_path / name)

@@ -18,8 +18,8 @@ from drafts import draft
 from factories import message, messages
 
 from lango_store import InvalidFile, Store, interchange
-from lango_store.interchange import takeoff
-from lango_store.interchange.files import writing
+from lango_store.backup.files import writing
+from lango_store.interchange import exporting
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
@@ -37,9 +37,9 @@ def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path
     assert exported(keys=["k:2", "k:0"]) == ["k:2", "k:0"]
     assert exported(user_id="ann") == ["k:1", "k:2"]
     assert exported(everything=True) == ["k:0", "k:1", "k:2"]
-    with pytest.raises(ValueError, match="export which sessions"):
+    with pytest.raises(ValueError, match="no sessions are chosen to export"):
         exported()
-    with pytest.raises(ValueError, match="export which sessions"):
+    with pytest.raises(ValueError, match="no sessions are chosen to export"):
         exported(user_id="ann", everything=True)
 
 
@@ -143,9 +143,9 @@ def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
 
 
 def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
-    opened.create("k", messages=messages(takeoff.PAGE + 1))
+    opened.create("k", messages=messages(exporting.PAGE + 1))
     with opened.access.snapshot() as connection:
-        parts = takeoff.draft(connection, opened.access.now(connection), "k").parts()
+        parts = exporting.draft(connection, opened.access.now(connection), "k").parts()
         first = next(parts)
         opened.append_message("k", message("later"))
-        assert sum(len(part.messages) for part in (first, *parts)) == takeoff.PAGE + 1
+        assert sum(len(part.messages) for part in (first, *parts)) == exporting.PAGE + 1

@@ -21,7 +21,7 @@ from factories import message, messages
 
 from lango_store import InvalidFile, Store, interchange
 from lango_store.errors import DatabaseUnavailable
-from lango_store.interchange import landing, takeoff
+from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Part
 
 DATA = Path(__file__).parent.parent / "data"
@@ -158,7 +158,7 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
     with opened.access.snapshot() as connection:
-        back = takeoff.draft(connection, opened.access.now(connection), "k")
+        back = exporting.draft(connection, opened.access.now(connection), "k")
         found = list(back.parts())
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [
@@ -175,7 +175,7 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
 
 
 def test_a_message_id_that_is_twice_in_a_file_leaves_nothing_of_it(opened: Store, given: Any) -> None:
-    pages = [Part(messages(landing.PAGE)), Part([message("a", id="1")]), Part([message("b", id="1")])]
+    pages = [Part(messages(importing.PAGE)), Part([message("a", id="1")]), Part([message("b", id="1")])]
     before = rows(opened)
     (report,) = interchange.import_path(opened, given(draft("first", Part(messages(3))), draft("k", *pages)))
     assert "the same id" in str(report.error)
@@ -185,7 +185,7 @@ def test_a_message_id_that_is_twice_in_a_file_leaves_nothing_of_it(opened: Store
 
 def test_a_part_that_cannot_be_read_leaves_nothing_of_its_file(opened: Store, given: Any) -> None:
     def parts() -> Iterator[Part]:
-        yield Part(messages(landing.PAGE))
+        yield Part(messages(importing.PAGE))
         raise InvalidFile("one.given", "breaks off in the middle")
 
     before = rows(opened)
@@ -273,15 +273,15 @@ def test_with_a_format_only_its_files_are_read(opened: Store, tmp_path: Path) ->
 
 def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    for name, reason in (("notes.txt", "no format recognises it"), ("missing", "is no file or folder")):
+    for name, reason in (("notes.txt", "no format recognises it"), ("missing", "is not a file or folder")):
         (report,) = interchange.import_path(opened, tmp_path / name)
         assert reason in str(report.error)
 
 
 def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'foo' is no format: give one of "):
+    with pytest.raises(ValueError, match="'foo' is not a format: give one of "):
         interchange.import_path(opened, tmp_path, format="foo")
-    with pytest.raises(ValueError, match="'foo' is no format: give one of "):
+    with pytest.raises(ValueError, match="'foo' is not a format: give one of "):
         interchange.export(opened, tmp_path, "foo", everything=True)
 
 
@@ -291,7 +291,7 @@ def test_what_is_no_file_is_an_error_and_not_waited_for(opened: Store, tmp_path:
     os.mkfifo(tmp_path / "pipe.jsonl")
     for name in ("gone.jsonl", "pipe.jsonl"):
         (report,) = interchange.import_path(opened, tmp_path / name, format=format)
-        assert "is no file or folder" in str(report.error)
+        assert "is not a file or folder" in str(report.error)
 
 
 def test_what_may_not_be_looked_at_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:

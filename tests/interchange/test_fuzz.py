@@ -163,7 +163,7 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
 
 
 def comes_out_again(store: Store, keys: list[str], name: str, folder: Path) -> None:
-    if not interchange.FORMATS[name].writes:
+    if name not in interchange.writable():
         return
     for each in interchange.export(store, folder / "out", name, keys=keys) if keys else ():
         assert (each.path is None) is bool(each.error)  # a key may make a name that no folder takes

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from rows import ODD_TEXTS, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
-from lango_store.interchange import backups, export, files_of, import_path, jsonl
-from lango_store.interchange.jsonl import Outcome
+from lango_store.backup import jsonl
+from lango_store.backup.jsonl import Outcome
+from lango_store.interchange import backups, export, files_of, import_path
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE
 from lango_store.tables import SCHEMA_REVISION

@@ -17,15 +17,16 @@ from interchange.session_files import DATA, assert_only_our_errors, golden, mess
 
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile
-from lango_store.interchange import lango
 from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.lango import Lango
 from lango_store.interchange.moments import nanoseconds
 
+LANGO = Lango()
 FILE = DATA / "lango" / "lango.db"
 
 
 def read(path: Path) -> dict[str, Draft]:
-    return {draft.key: draft for draft in lango.read(path, [])}
+    return {draft.key: draft for draft in LANGO.read(path, [])}
 
 
 @pytest.fixture
@@ -119,10 +120,10 @@ def test_tool_calls_keep_output_thought_and_signature() -> None:
 
 def test_an_unknown_role_is_kept_as_user_and_told_of() -> None:
     skipped: list[Skipped] = []
-    drafts = {draft.key: draft for draft in lango.read(FILE, skipped)}
+    drafts = {draft.key: draft for draft in LANGO.read(FILE, skipped)}
     (message,) = messages(drafts["empty"])
     assert (message.role, message.extra["lango"]["role"]) == (MessageRole.USER, "weird")
-    assert [(each.line, "kept as user" in each.reason) for each in skipped] == [(22, True)]
+    assert [(each.line, "stored as user" in each.reason) for each in skipped] == [(22, True)]
 
 
 def test_a_message_without_a_time_is_as_old_as_its_session(url: str) -> None:
@@ -193,7 +194,7 @@ def test_the_source_is_never_touched(source: Path) -> None:
         return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in source.parent.iterdir()}
 
     before = state()
-    assert lango.recognises(source)
+    assert LANGO.recognises(source)
     drafts = read(source)
     assert [message.content for message in messages(drafts["partial"])] == ["new"]
     assert [message.content for message in messages(drafts["same-ts"])] == ["m4", "m5"]
@@ -220,7 +221,7 @@ def test_rows_that_cannot_be_kept_are_told_of_and_do_not_hide_the_others(copy: P
         "UPDATE messages SET content = CAST(x'ff' AS TEXT), author = CAST(x'ff' AS TEXT) WHERE id = 104",
     )
     skipped: list[Skipped] = []
-    drafts = {draft.key: draft for draft in lango.read(copy, skipped)}
+    drafts = {draft.key: draft for draft in LANGO.read(copy, skipped)}
     assert sorted(each.line for each in skipped) == [1, 22, 100, 101, 102, 103]
     assert len(drafts) == 7
     assert (
@@ -245,14 +246,14 @@ def test_columns_that_came_later_are_kept_and_older_databases_are_read(copy: Pat
 @pytest.mark.parametrize("table", ["sessions", "messages"])
 def test_another_database_is_an_error_that_says_so(table: str, copy: Path) -> None:
     change(copy, f"ALTER TABLE {table} RENAME TO other")
-    with pytest.raises(InvalidFile, match=f"no database of lango, {table} lacks"):
+    with pytest.raises(InvalidFile, match=f"is not a database of lango, {table} lacks"):
         read(copy)
 
 
 def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: MakeDatabase) -> None:
-    assert lango.recognises(copy)
+    assert LANGO.recognises(copy)
     for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
-        assert not lango.recognises(other)
+        assert not LANGO.recognises(other)
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -262,7 +263,7 @@ def test_a_file_that_is_no_database_is_an_error(data: bytes, tmp_path: Path) -> 
     path.write_bytes(data)
     with pytest.raises(InvalidFile):
         read(path)
-    assert lango.recognises(path) is data.startswith(b"SQLite format 3\0")
+    assert LANGO.recognises(path) is data.startswith(b"SQLite format 3\0")
 
 
 def test_a_name_with_signs_of_an_address_is_a_name(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_damaged_databases_give_our_errors_only(copy: Path) -> None:
                 connection.execute(f"DROP TABLE {name}")
         connection.commit()
         connection.execute("VACUUM")
-    assert_only_our_errors(lango.read, copy.read_bytes(), copy, rounds=300)
+    assert_only_our_errors(LANGO.read, copy.read_bytes(), copy, rounds=300)
 
 
 def test_many_messages_of_a_session_are_handed_out_in_pages(copy: Path, make_database: MakeDatabase) -> None:

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from nanobot_files import DATA, G1, G2, HELLO, METADATA, exported, imported, seen
 
 from lango_store import MessageRole, Store, ToolCall, interchange
-from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot_names import key_of_name
+from lango_store.interchange.nanobot.names import file_name, key_of_name
 
 
 @pytest.mark.parametrize("key", G2)
@@ -29,7 +28,7 @@ def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) ->
     assert (info.metadata, info.last_consolidated) == (golden["metadata"], golden["last_consolidated"])
     assert info.created_at == datetime.fromisoformat(golden["created_at"]).astimezone(UTC)
     assert info.updated_at == datetime.fromisoformat(golden["updated_at"]).astimezone(UTC)
-    assert nanobot.file_name(key, "g2") == golden["filename"]
+    assert file_name(key, "g2") == golden["filename"]
 
 
 def test_files_of_the_first_release_with_keys_are_read_as_nanobot_reads_them(opened: Store) -> None:
@@ -58,7 +57,7 @@ def test_a_model_sees_what_todays_nanobot_shows_it(opened: Store, key: str) -> N
 
 @pytest.mark.parametrize("key", G1["filenames"])
 def test_keys_become_names_as_nanobot_makes_them(key: str) -> None:
-    assert nanobot.file_name(key, "g1") == G1["filenames"][key]
+    assert file_name(key, "g1") == G1["filenames"][key]
 
 
 def test_the_oldest_files_have_their_key_in_their_name_only(opened: Store) -> None:
@@ -106,8 +105,8 @@ def test_a_role_that_we_do_not_know_is_a_users_and_comes_back(
     source = file(METADATA, HELLO, HELLO | {"role": "system_note"}, HELLO | {"role": None})
     report = imported(opened, source)
     assert [(each.line, each.reason) for each in report.skipped] == [
-        (3, 'role "system_note" is none of ours: kept as user'),
-        (4, "role null is none of ours: kept as user"),
+        (3, 'role "system_note" is not one of ours: stored as user'),
+        (4, "role null is not one of ours: stored as user"),
     ]
     assert [each.role for each in opened.all_messages("telegram:1")] == [MessageRole.USER] * 3
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
@@ -137,13 +136,13 @@ def test_the_metadata_decides_the_key_else_the_name(
 @given(key=st.text(min_size=1, max_size=40))
 def test_names_of_today_give_their_key_back(key: str) -> None:
     stem = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
-    assert nanobot.file_name(key, "g2") == f"{stem}.jsonl"
+    assert file_name(key, "g2") == f"{stem}.jsonl"
     assert key_of_name(stem, "g2") == key
 
 
 def test_todays_file_goes_before_the_one_it_left_behind(opened: Store, file: Callable[..., Path]) -> None:
-    file(METADATA | {"key": "Z:1"}, HELLO, name=nanobot.file_name("Z:1", "g1"))
-    path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=nanobot.file_name("Z:1", "g2"))
+    file(METADATA | {"key": "Z:1"}, HELLO, name=file_name("Z:1", "g1"))
+    path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=file_name("Z:1", "g2"))
     reports = interchange.import_path(opened, path.parent, format="nanobot")
     assert [(report.keys, report.already_there) for report in reports] == [(["Z:1"], []), ([], ["Z:1"])]
     assert opened.info("Z:1").message_count == 2

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nanobot_files import DATA, FILES, HELLO, METADATA, exported, imported
 
 from lango_store import Message, Store
-from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot_lines import line_from_message, message_from_line
+from lango_store.interchange.nanobot.lines import line_from_message, message_from_line
+from lango_store.interchange.nanobot.names import file_name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -84,8 +84,8 @@ def test_where_the_metadata_stands_comes_back(opened: Store, file: Callable[...,
     for number, made in enumerate(
         (
             file(METADATA, state, HELLO, end=""),
-            file(HELLO, METADATA | {"key": "telegram:2"}, name=nanobot.file_name("telegram:2", "g2")),
-            file(state, HELLO, METADATA | {"key": "telegram:3"}, HELLO, name=nanobot.file_name("telegram:3", "g2")),
+            file(HELLO, METADATA | {"key": "telegram:2"}, name=file_name("telegram:2", "g2")),
+            file(state, HELLO, METADATA | {"key": "telegram:3"}, HELLO, name=file_name("telegram:3", "g2")),
         ),
         start=1,
     ):
@@ -160,7 +160,7 @@ def test_any_conversation_survives_byte_for_byte(
     heads = [head] if state is None else [head, {"_type": "provider_state", "state": state}]
     text = "".join(f"{written(line, style)}\n" for line in [*heads, *conversation])
     folder = tmp_path_factory.mktemp("any")
-    path = folder / nanobot.file_name("telegram:1", style)
+    path = folder / file_name("telegram:1", style)
     path.write_bytes(text.encode())
     with Store(url) as store:
         report = imported(store, path)

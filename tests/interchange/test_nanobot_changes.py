@@ -11,8 +11,8 @@ from factories import message
 from nanobot_files import DATA, HELLO, METADATA, exported, imported, lines
 
 from lango_store import Message, MessageRole, Store, ToolCall
-from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot_lines import lines_from_message
+from lango_store.interchange.nanobot.lines import lines_from_message
+from lango_store.interchange.nanobot.names import file_name
 
 
 def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(
@@ -20,7 +20,7 @@ def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(
 ) -> None:
     source = file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO, HELLO)
     imported(opened, source)
-    opened.update("telegram:1", title="new", last_consolidated=1)
+    opened.update("telegram:1", title="new", last_consolidated=1, activity=True)
     after = exported(opened, tmp_path, "telegram:1")
     assert lines(after)[0] == METADATA | {
         "metadata": {"a": 1, "title": "new"},
@@ -35,7 +35,7 @@ def test_metadata_of_the_store_replaces_the_lines(opened: Store, file: Callable[
     opened.update("telegram:1", metadata={"b": 2, "title": "newer"})
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2, "title": "newer"}
     opened.update("telegram:1", title=None)
-    (tmp_path / "out" / nanobot.file_name("telegram:1", "g2")).unlink()
+    (tmp_path / "out" / file_name("telegram:1", "g2")).unlink()
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2}
 
 

@@ -12,8 +12,10 @@ from conftest import Clock
 from nanobot_files import CORRUPT, DATA, HELLO, METADATA, exported, imported, lines
 
 from lango_store import MessageRole, Store, interchange
-from lango_store.interchange import nanobot
-from lango_store.interchange.nanobot_lines import line_from_message
+from lango_store.interchange.nanobot import Nanobot
+from lango_store.interchange.nanobot.lines import line_from_message
+
+NANOBOT = Nanobot()
 
 
 @pytest.mark.parametrize("name", [name for name, expected in CORRUPT.items() if expected is not None])
@@ -35,20 +37,20 @@ def seen_without_times(store: Store, key: str) -> list[Any]:
 def test_a_file_without_a_line_that_can_be_read_makes_no_session(opened: Store) -> None:
     assert CORRUPT["all_bad"] is None
     (report,) = interchange.import_path(opened, DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl")
-    assert "holds no line that can be read; line 1: is no JSON" in str(report.error)
+    assert "holds no line that can be read; line 1: is not JSON" in str(report.error)
     assert opened.count() == 0
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("nonsense", "is no JSON"),
-        ('{"role": "user", "content": "cut', "is no JSON"),
-        ('{"role": "user"} {"role": "user"}', "is no JSON"),
-        ('{"role": "user", "content": "\0"}', "is no JSON"),
-        ("[1, 2]", "is no JSON object (list)"),
-        ("null", "is no JSON object (NoneType)"),
-        ('{"content": ' + "1" * 5_000 + "}", "is no JSON"),
+        ("nonsense", "is not JSON"),
+        ('{"role": "user", "content": "cut', "is not JSON"),
+        ('{"role": "user"} {"role": "user"}', "is not JSON"),
+        ('{"role": "user", "content": "\0"}', "is not JSON"),
+        ("[1, 2]", "is not a JSON object (list)"),
+        ("null", "is not a JSON object (NoneType)"),
+        ('{"content": ' + "1" * 5_000 + "}", "cannot be read (Exceeds"),
         ('{"content": ' + "[" * 100_000 + "}", "is nested more than 201 levels deep"),
         ('{"content": ' + '{"":' * 400 + "1" + "}" * 401, "is nested more than 201 levels deep"),
     ],
@@ -64,7 +66,7 @@ def test_bytes_that_are_no_text_are_skipped_and_told(opened: Store, file: Callab
     path = file(METADATA, HELLO, '{"role": "user", "content": "é"}', HELLO)
     path.write_bytes(path.read_bytes().replace("é".encode(), b"\xe9"))
     report = imported(opened, path)
-    assert [(each.line, each.reason[:11]) for each in report.skipped] == [(3, "is no UTF-8")]
+    assert [(each.line, each.reason[:12]) for each in report.skipped] == [(3, "is not UTF-8")]
     assert report.messages == 2
 
 
@@ -73,7 +75,7 @@ def test_what_no_column_can_hold_is_told_and_comes_back(
 ) -> None:
     source = file(METADATA, '{"role": "assistant", "content": "x", "score": NaN}')
     report = imported(opened, source)
-    assert [(each.line, each.reason[:19]) for each in report.skipped] == [(2, "kept as text only: ")]
+    assert [(each.line, each.reason[:21]) for each in report.skipped] == [(2, "stored as text only: ")]
     (kept,) = opened.all_messages("telegram:1")
     assert (kept.role, kept.content) == (MessageRole.ASSISTANT, "x")
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
@@ -120,7 +122,7 @@ def test_of_several_metadata_lines_the_last_counts(opened: Store, file: Callable
 
 def test_a_file_that_changes_while_it_is_read_is_not_imported(opened: Store, file: Callable[..., Path]) -> None:
     path = file(METADATA, HELLO)
-    (draft,) = nanobot.read(path, [])
+    (draft,) = NANOBOT.read(path, [])
     path.write_text(path.read_text() + json.dumps(HELLO) + "\n")
     with pytest.raises(ValueError, match="changed while it was read"):
         list(draft.parts())

@@ -17,16 +17,17 @@ from interchange.session_files import DATA, assert_only_our_errors, carried, mes
 
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange import shepherd
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.json_text import JsonMembers
+from lango_store.interchange.shepherd import Shepherd
 
+SHEPHERD = Shepherd()
 FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
 FILE_NAMES: dict[str, str] = json.loads((DATA / "shepherd" / "cases.json").read_text())["file_names"]
 
 
 def read(path: Path) -> Draft:
-    (draft,) = shepherd.read(path, [])
+    (draft,) = SHEPHERD.read(path, [])
     return draft
 
 
@@ -58,7 +59,7 @@ def file(folder: Path, value: Any) -> Path:
 @pytest.mark.parametrize(("provider", "name"), FILE_NAMES.items())
 def test_a_file_is_called_after_its_provider(tmp_path: Path, provider: str, name: str) -> None:
     draft = Draft(f"shepherd:{provider}", lambda: iter([Part([])]), extra=read_provider(tmp_path, provider))
-    assert shepherd.write(draft, tmp_path / "out").name == name
+    assert SHEPHERD.write(draft, tmp_path / "out").name == name
 
 
 def read_provider(folder: Path, provider: str) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def read_provider(folder: Path, provider: str) -> dict[str, Any]:
 
 def test_a_draft_says_what_the_file_says() -> None:
     draft = read(FILE)
-    assert shepherd.recognises(FILE)
+    assert SHEPHERD.recognises(FILE)
     assert (draft.key, draft.fields) == ("shepherd:openai", {"model": "gpt-x"})
     assert draft.updated_at == datetime(2026, 11, 21, 20, 43, 13).astimezone(UTC)
     found = messages(draft)
@@ -83,7 +84,7 @@ def test_a_draft_says_what_the_file_says() -> None:
 
 
 def test_a_file_comes_out_as_it_came_in(tmp_path: Path) -> None:
-    out = shepherd.write(read(FILE), tmp_path)
+    out = SHEPHERD.write(read(FILE), tmp_path)
     assert out == tmp_path / FILE.name
     assert out.read_bytes() == FILE.read_bytes()
 
@@ -132,7 +133,7 @@ def test_tool_calls_of_another_form_are_kept_as_text(tmp_path: Path) -> None:
     path = file(tmp_path, said)
     draft = read(path)
     assert [message.tool_calls for message in messages(draft)] == [[]] * len(texts)
-    assert shepherd.write(draft, tmp_path / "out").read_text() == path.read_text()
+    assert SHEPHERD.write(draft, tmp_path / "out").read_text() == path.read_text()
 
 
 def test_tool_calls_that_shepherd_spaced_otherwise_are_calls_and_keep_their_text(tmp_path: Path) -> None:
@@ -140,12 +141,12 @@ def test_tool_calls_that_shepherd_spaced_otherwise_are_calls_and_keep_their_text
     path = file(tmp_path, session({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text}))
     draft = read(path)
     assert messages(draft)[0].tool_calls == [ToolCall(id="c", name="ls", arguments="{}")]
-    assert shepherd.write(draft, tmp_path / "out").read_text() == path.read_text()
+    assert SHEPHERD.write(draft, tmp_path / "out").read_text() == path.read_text()
 
 
 def test_an_unknown_role_is_kept_as_user_and_told_of(tmp_path: Path) -> None:
     skipped: list[Skipped] = []
-    (draft,) = shepherd.read(file(tmp_path, session({"role": "oracle", "content": "x", "tokens": 1})), skipped)
+    (draft,) = SHEPHERD.read(file(tmp_path, session({"role": "oracle", "content": "x", "tokens": 1})), skipped)
     assert messages(draft)[0].role is MessageRole.USER
     assert [(each.line, "oracle" in each.reason) for each in skipped] == [(1, True)]
 
@@ -163,7 +164,7 @@ def test_an_unknown_role_is_kept_as_user_and_told_of(tmp_path: Path) -> None:
         ({"version": 1, "provider": "x"}, "no messages"),
         ([], "stands where"),
         ("", "the end"),
-        ("{", "no session"),
+        ("{", "not a session"),
         (written(session()) + "}", "goes on"),
         ('{"messages":[],"messages":[],"version":1,"provider":"x"}', "twice"),
         ('{"messages":[],"version":1,"provider":"x","a":NaN}', "NaN"),
@@ -193,20 +194,20 @@ def test_a_file_that_is_no_utf8_is_an_error(tmp_path: Path) -> None:
 def test_the_file_is_named_after_the_provider(provider: str, name: str, tmp_path: Path) -> None:
     draft = read(file(tmp_path, session(provider=provider)))
     assert draft.key == f"shepherd:{provider}"
-    assert shepherd.write(draft, tmp_path / "out").name == f".shepherd_session.{name}.json"
-    assert shepherd.recognises(tmp_path / "out" / f".shepherd_session.{name}.json")
-    assert not shepherd.recognises(tmp_path / "session.json")
+    assert SHEPHERD.write(draft, tmp_path / "out").name == f".shepherd_session.{name}.json"
+    assert SHEPHERD.recognises(tmp_path / "out" / f".shepherd_session.{name}.json")
+    assert not SHEPHERD.recognises(tmp_path / "session.json")
 
 
 def test_a_key_that_is_too_long_for_a_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidKey, match="too long"):
-        shepherd.write(Draft("x" * 300, lambda: iter(())), tmp_path)
+        SHEPHERD.write(Draft("x" * 300, lambda: iter(())), tmp_path)
 
 
 def test_what_changed_since_is_written(tmp_path: Path) -> None:
     draft = read(FILE)
     draft.fields, draft.updated_at = {"model": "gpt-y"}, datetime(2027, 1, 2, 3, 4, 5, 678).astimezone(UTC)
-    out = json.loads(shepherd.write(draft, tmp_path).read_text())
+    out = json.loads(SHEPHERD.write(draft, tmp_path).read_text())
     assert (out["model"], out["timestamp"]) == ("gpt-y", "2027-01-02T03:04:05")
 
 
@@ -218,7 +219,7 @@ def test_messages_made_elsewhere_go_out_as_shepherd_has_them(tmp_path: Path) -> 
         Message(role="assistant", content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
         Message(role="user", content={"a": 1}),
     ]
-    out = json.loads(shepherd.write(Draft("kernel", lambda: iter([Part(made)])), tmp_path).read_text())
+    out = json.loads(SHEPHERD.write(Draft("kernel", lambda: iter([Part(made)])), tmp_path).read_text())
     assert out == {
         "last_assistant_message_index": 3,
         "last_user_message_index": 4,
@@ -281,7 +282,7 @@ def test_any_session_of_shepherd_comes_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("shepherd")
     path = file(folder, session(*sent, model=model, zzz=more, aaa=more))
-    assert shepherd.write(read(path), folder / "out").read_bytes() == path.read_bytes()
+    assert SHEPHERD.write(read(path), folder / "out").read_bytes() == path.read_bytes()
 
 
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=5), st.integers(0, 4) | st.none())
@@ -295,4 +296,4 @@ def test_members_are_read_as_a_whole_parser_reads_them(value: dict[str, Any], in
 
 
 def test_damaged_files_give_our_errors_only(tmp_path: Path) -> None:
-    assert_only_our_errors(shepherd.read, FILE.read_bytes(), tmp_path / FILE.name, rounds=500, write=shepherd.write)
+    assert_only_our_errors(SHEPHERD.read, FILE.read_bytes(), tmp_path / FILE.name, rounds=500, write=SHEPHERD.write)

@@ -1,4 +1,4 @@
-"""The way out: a stored session as a `Draft`, its parts rebuilt page by page over the caller's connection."""
+"""The way out: a stored session as a `Draft`, its parts put together page by page on the caller's connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata
 
 
 def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
-    """Read a live session; its parts can be read as long as the connection shows the same moment."""
+    """Return a live session; its parts can be read as long as the connection shows the same moment."""
     info = sessions.info(connection, now, key)
     given = {name: getattr(info, name) for name in _FIELDS}
     return Draft(
@@ -40,13 +40,13 @@ def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
 
 
 def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
-    """Read the messages of a session, a page of them in memory."""
+    """Yield the messages of a session, a page of them in memory."""
     for page in messages.pages(lambda chosen: messages.read(connection, now, key, chosen), Range(), PAGE):
         yield from page
 
 
 def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:
-    """Read the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
+    """Yield the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
     page = lists.keys(connection, now, chosen, "", PAGE)
     while page:
         yield from page

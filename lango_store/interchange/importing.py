@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import encode_id, encode_json
+from lango_store.columns import checked_key, encode_id, encode_json
 from lango_store.dialect import dialect_of
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import sessions
 from lango_store.operations.batches import batch
-from lango_store.operations.binds import MESSAGE, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import New
 from lango_store.statement import Statement
@@ -34,8 +34,8 @@ _insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 
 
 @dataclass
-class Landing:
-    """A session's turns and messages on their way into the tables: what waits to be written, and what was counted."""
+class DraftRows:
+    """The rows of a draft: the turns and messages that wait to be written, and the counters of the session."""
 
     key: str
     now: datetime
@@ -50,7 +50,7 @@ class Landing:
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
-        """Give a part its place; `InvalidMessage` for what cannot be kept."""
+        """Add a part behind the others; `InvalidMessage` for what cannot be stored."""
         upto = self.last_seq
         if part.kind is not None:
             self.turn_count += 1
@@ -89,8 +89,8 @@ class Landing:
             "created_at": part.created_at or self.now,
         }
 
-    def flush(self, connection: sa.Connection) -> None:
-        """Write what waits."""
+    def write(self, connection: sa.Connection) -> None:
+        """Write the rows that wait."""
         time = dialect_of(connection).time
         for statement, rows in ((_insert_turn, self.turns), (_insert_message, self.messages)):
             try:
@@ -104,7 +104,7 @@ class Landing:
             rows.clear()
 
     def counters(self) -> Mapping[str, Any]:
-        """Give what the session's row says of its messages."""
+        """Return what the session's row says of its messages."""
         return {
             "last_seq": self.last_seq,
             "message_count": self.message_count,
@@ -116,7 +116,7 @@ class Landing:
         }
 
 
-def land(
+def import_draft(
     connection: sa.Connection,
     now: datetime,
     draft: Draft,
@@ -124,18 +124,18 @@ def land(
     ttl: timedelta | None,
     counted: Callable[[Message], Message],
 ) -> int | None:
-    """Write a session and tell how many messages it has; None, with nothing written, if its key is taken.
+    """Write a session and return how many messages it has; None, with nothing written, if its key is taken.
 
-    Wants a transaction that is rolled back when this raises.
+    Needs a transaction that is rolled back when this raises.
     """
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
-    landing = Landing(draft.key, now, counted)
+    rows = DraftRows(draft.key, now, counted)
     for part in draft.parts():
-        landing.add(part)
-        if len(landing.messages) + len(landing.turns) >= PAGE:
-            landing.flush(connection)
-    landing.flush(connection)
+        rows.add(part)
+        if len(rows.messages) + len(rows.turns) >= PAGE:
+            rows.write(connection)
+    rows.write(connection)
     if draft.extra:
         encode_json(draft.extra, "extra")  # for the error that names the field
     values = {
@@ -144,26 +144,38 @@ def land(
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
         "extra": draft.extra or None,
-        **landing.counters(),
+        **rows.counters(),
     }
     sessions.adopt(connection, draft.key, values)
-    return landing.message_count
+    return rows.message_count
 
 
-def rehearse(draft: Draft, now: datetime) -> int:
-    """Do everything of `land` that needs no database: count the messages, and raise for what cannot be kept."""
+def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
+    """Return how many messages `import_draft` would write, None if the key is taken; nothing is written.
+
+    `planned` holds the keys that earlier drafts would have taken, and gets this one.
+    """
+    taken = sa.select(SESSION.c.key).where(of_session(SESSION, checked_key(draft.key)))
+    if draft.key in planned or connection.execute(taken).first():
+        return None
+    planned.add(draft.key)
+    return checked(now, draft)
+
+
+def checked(now: datetime, draft: Draft) -> int:
+    """Return how many messages a draft has; `InvalidMessage` for what cannot be stored, as `import_draft` has it."""
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     encode_json(draft.extra, "extra")
-    landing = Landing(draft.key, now, lambda message: message)
+    rows = DraftRows(draft.key, now, lambda message: message)
     for part in draft.parts():
-        landing.add(part)
-        landing.turns.clear()
-        landing.messages.clear()
-    return landing.message_count
+        rows.add(part)
+        rows.turns.clear()
+        rows.messages.clear()
+    return rows.message_count
 
 
 def is_there(stored: Iterable[Message], draft: Draft) -> bool:
-    """Tell whether a stored log begins with all messages of a draft, whatever their times and token counts."""
+    """Whether a stored log begins with all messages of a draft, whatever their times and token counts."""
     log = iter(stored)
     return all(_same(next(log, None), message) for part in draft.parts() for message in part.messages)
 

@@ -11,9 +11,9 @@ from typing import Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
+from lango_store.backup import jsonl
 from lango_store.dialect import dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
-from lango_store.interchange import jsonl
 from lango_store.operations import transfer
 from lango_store.store import Store
 from lango_store.value import Value

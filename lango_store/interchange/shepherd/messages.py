@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.fidelity import difference, kept_text, known_role, mapping, restored
-from lango_store.interchange.json_text import strict_json
+from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_text
+from lango_store.interchange.json_text import read_json
+from lango_store.interchange.shepherd.names import NAME
 from lango_store.model import Message, MessageRole, ToolCall
-
-_KEPT: Final = "shepherd"
 
 _ROLES: Final = {MessageRole.DEVELOPER: "system", MessageRole.MODEL: "assistant"}
 
@@ -21,26 +20,28 @@ def message_from(message: dict[str, Any], saved_at: datetime | None, number: int
     role = known_role(message.get("role"))
     if role is None:
         role = MessageRole.USER
-        reason = f"message {number}: the role {message.get('role')!r} is none of ours: kept as user, the word in extra"
+        reason = (
+            f"message {number}: the role {message.get('role')!r} is not one of ours: stored as user, the word in extra"
+        )
         skipped.append(Skipped(number, reason))
     read = Message(
         role=role,
         content=message.get("content"),
-        name=kept_text(message.get("tool_name")),
-        tool_call_id=kept_text(message.get("tool_call_id")),
+        name=storable_text(message.get("tool_name")),
+        tool_call_id=storable_text(message.get("tool_call_id")),
         tool_calls=_calls(message.get("tool_calls_json")),
         tokens=_tokens(message.get("tokens")),
         created_at=saved_at,
     )
-    if kept := difference(message, _written(read)):
-        read.extra = {_KEPT: kept}
+    if raw := difference(message, _written(read)):
+        read.extra = {NAME: raw}
     return read
 
 
 def _calls(text: Any) -> list[ToolCall]:
-    """Read tool calls in OpenAI's form; none if they are in another, whose text is kept."""
+    """Read tool calls in OpenAI's form; none if they are in another, whose text stays in extra."""
     try:
-        calls = strict_json(text) if isinstance(text, str) else None
+        calls = read_json(text) if isinstance(text, str) else None
     except ValueError:
         return []
     if not isinstance(calls, list) or not all(map(_is_call, calls)):
@@ -59,10 +60,10 @@ def _tokens(count: Any) -> int | None:
 
 def messages_to(message: Message) -> list[dict[str, Any]]:
     """Write a message; a tool's output that stands in a call becomes a message of its own."""
-    kept = mapping(message.extra.get(_KEPT))
+    raw = mapping(message.extra.get(NAME))
     outputs = [_output(call) for call in message.tool_calls if call.answered]
     if not outputs:
-        return [restored(_written(message), kept)]
+        return [restored(_written(message), raw)]
     lead = _written(message)
     is_said = message.role.canonical is MessageRole.TOOL and lead["content"] in (
         "",
@@ -103,7 +104,7 @@ def _output(call: ToolCall) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Give content as the text that Shepherd has: blocks of text joined, anything else as JSON."""
+    """Return content as the text that Shepherd has: blocks of text joined, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, list) and value and all(isinstance(mapping(block).get("text"), str) for block in value):

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store.columns import JsonColumn, checked_key
+from lango_store.columns import JsonColumn, checked_key, refuse_constant
 from lango_store.dialect import dialect_of
 from lango_store.errors import (
     DamagedMessage,
@@ -169,11 +169,7 @@ def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
     return f'{{"{_KINDS[table.name]}":{{{",".join(members)}}}{behind}}}'
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-_scan: Final = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+_scan: Final = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
 
 
 def _stands_in_a_line(text: str) -> bool:
@@ -188,18 +184,18 @@ def _stands_in_a_line(text: str) -> bool:
 
 
 def load(
-    connection: sa.Connection, path: object, lines: Iterable[str], *, rehearsed: set[str] | None = None
+    connection: sa.Connection, path: object, lines: Iterable[str], *, planned: set[str] | None = None
 ) -> Iterator[Outcome]:
     """Write the sessions of a file's lines into a store; a key that is there already stays as it is.
 
     Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
-    transaction. With `rehearsed`, the keys that earlier files would have made, nothing is written.
+    transaction. With `planned`, the keys that earlier files would have made, nothing is written.
     """
     file = _File(path, lines)
     file.header()
     for number, (kind, value) in enumerate(file):
         if kind == "session":
-            yield _load_session(connection, value, file, rehearsed)
+            yield _load_session(connection, value, file, planned)
         elif kind == "sessions" and value == number:
             file.finished()
             return
@@ -208,12 +204,12 @@ def load(
     raise file.fault("the file is cut off")
 
 
-def _load_session(connection: sa.Connection, session: Row, file: _File, rehearsed: set[str] | None) -> Outcome:
+def _load_session(connection: sa.Connection, session: Row, file: _File, planned: set[str] | None) -> Outcome:
     key = _key(session, file)
     incoming = Incoming()
     row = file.admitted(incoming, SESSION, session)
-    free = _write(connection, SESSION, [row], file) if rehearsed is None else _would_be(connection, key, rehearsed)
-    writing = free and rehearsed is None
+    free = _write(connection, SESSION, [row], file) if planned is None else _would_be(connection, key, planned)
+    writing = free and planned is None
     counted = Counted()
     counted.add(SESSION, file.line)
     batch: list[Row] = []
@@ -253,10 +249,10 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         raise file.fault(f"the database refuses rows that end here: {ours}") from error
 
 
-def _would_be(connection: sa.Connection, key: str, rehearsed: set[str]) -> bool:
-    if key in rehearsed or transfer.session(connection, key):
+def _would_be(connection: sa.Connection, key: str, planned: set[str]) -> bool:
+    if key in planned or transfer.session(connection, key):
         return False
-    rehearsed.add(key)
+    planned.add(key)
     return True
 
 

@@ -8,39 +8,40 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.interchange import files
+from lango_store.backup import files
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.nanobot_heads import NAME, OFFSETS, Head, metadata_of, offset_of, read_object, title_of
-from lango_store.interchange.nanobot_lines import STYLES, Style, lines_from_message, moment, text_from_message
-from lango_store.interchange.nanobot_names import file_name
+from lango_store.interchange.fidelity import mapping
+from lango_store.interchange.moments import moment
+from lango_store.interchange.nanobot.heads import OFFSETS, Head, metadata_of, offset_of, read_object, title_of
+from lango_store.interchange.nanobot.lines import STYLES, Style, lines_from_message, text_from_message
+from lango_store.interchange.nanobot.names import NAME, file_name
 from lango_store.model import Message
 
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 
 
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
-    """Write a session as the generation it came from, today's otherwise, and give the file's path.
+    """Write a session as the generation it came from, today's otherwise, and return the file's path.
 
     A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and stays too.
     """
-    found = draft.extra.get(NAME)
-    kept = found if isinstance(found, dict) else {}
-    generation = str(kept.get("generation"))
+    raw = mapping(draft.extra.get(NAME))
+    generation = str(raw.get("generation"))
     if generation not in STYLES:
         generation = "g2"
     style = STYLES[generation]
     path = folder / file_name(draft.key, generation)
     with files.writing(path, replace=replace) as file:
         separator = b""
-        for text in _texts(draft, kept, style):
+        for text in _texts(draft, raw, style):
             file.write(separator + text.encode())
             separator = b"\n"
-        file.write(separator if kept.get("ended", True) else b"")
+        file.write(separator if raw.get("ended", True) else b"")
     return path
 
 
-def _texts(draft: Draft, kept: dict[str, Any], style: Style) -> Iterator[str]:
-    heads = [(_place(kept, name), text) for name, text in _heads(draft, kept, style)]
+def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
+    heads = [(_place(raw, name), text) for name, text in _heads(draft, raw, style)]
     for written, message in enumerate(_log(draft)):
         while heads and heads[0][0] <= written:
             yield heads.pop(0)[1]
@@ -53,41 +54,39 @@ def _log(draft: Draft) -> Iterator[Message]:
     return (message for part in draft.parts() for message in part.messages)
 
 
-def _place(kept: dict[str, Any], name: Head) -> int:
-    place = kept.get(f"{name}_after")
+def _place(raw: dict[str, Any], name: Head) -> int:
+    place = raw.get(f"{name}_after")
     return place if isinstance(place, int) else 0
 
 
-def _heads(draft: Draft, kept: dict[str, Any], style: Style) -> list[tuple[Head, str]]:
-    heads: list[tuple[Head, str]] = [("metadata", _metadata_text(draft, kept, style))]
-    if isinstance(kept.get("provider_state_line"), str):
-        heads.append(("provider_state", kept["provider_state_line"]))
-    elif isinstance(kept.get("provider_state"), dict):
-        heads.append(("provider_state", style.dumps(kept["provider_state"])))
-    return sorted(heads, key=lambda head: _place(kept, head[0]))
+def _heads(draft: Draft, raw: dict[str, Any], style: Style) -> list[tuple[Head, str]]:
+    heads: list[tuple[Head, str]] = [("metadata", _metadata_text(draft, raw, style))]
+    if isinstance(raw.get("provider_state_line"), str):
+        heads.append(("provider_state", raw["provider_state_line"]))
+    elif isinstance(raw.get("provider_state"), dict):
+        heads.append(("provider_state", style.dumps(raw["provider_state"])))
+    return sorted(heads, key=lambda head: _place(raw, head[0]))
 
 
-def _metadata_text(draft: Draft, kept: dict[str, Any], style: Style) -> str:
-    """Give the metadata line as it came, but for what has changed in the store since."""
-    text = kept.get("metadata_line")
-    came = read_object(text) if isinstance(text, str) else kept.get("metadata")
-    if not isinstance(came, dict):
-        came = {}
-    line = _brought_up_to_date(draft, came, kept, style)
+def _metadata_text(draft: Draft, raw: dict[str, Any], style: Style) -> str:
+    """Return the metadata line as it came, but for what has changed in the store since."""
+    text = raw.get("metadata_line")
+    came = mapping(read_object(text) if isinstance(text, str) else raw.get("metadata"))
+    line = _brought_up_to_date(draft, came, raw, style)
     if isinstance(text, str) and style.dumps(line) == style.dumps(came):
         return text
     return style.dumps(line)
 
 
-def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any], style: Style) -> dict[str, Any]:
-    ours = kept.get("key") == draft.key  # else they were copied to a session with a life of its own
+def _brought_up_to_date(draft: Draft, came: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
+    ours = raw.get("key") == draft.key  # else they were copied to a session with a life of its own
     line = dict(came) if came else dict.fromkeys(_METADATA)
     line["_type"] = "metadata"
     if "key" in line:
         line["key"] = draft.key
-    if not ours or moment(came.get("created_at")) is None:
+    if not ours or moment(came.get("created_at"), local=True) is None:
         line["created_at"] = _stamp(draft.created_at, style)
-    if not ours or _changed(draft.updated_at, kept.get("updated_at")):
+    if not ours or _changed(draft.updated_at, raw.get("updated_at")):
         line["updated_at"] = _stamp(draft.updated_at, style)
     metadata = metadata_out(draft, came)
     if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
@@ -101,7 +100,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], kept: dict[str, Any]
 
 
 def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
-    """Give the metadata of the store, and in it the title, where that was changed by itself."""
+    """Return the metadata of the store, and in it the title, where that was changed by itself."""
     metadata = dict(draft.fields.get("metadata") or {})
     title = draft.fields.get("title")
     if title != title_of(metadata_of(came)):
@@ -111,7 +110,7 @@ def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed(time: datetime | None, imported: object) -> bool:
-    return time is not None and moment(imported) != time
+    return time is not None and moment(imported, local=True) != time
 
 
 def _stamp(time: datetime | None, style: Style) -> str | None:

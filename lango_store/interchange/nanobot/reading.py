@@ -1,7 +1,7 @@
 """nanobot's session files: JSON lines, in three generations and the Go port's, in and out, byte for byte.
 
-A time without a zone is this machine's, as nanobot writes it: run where nanobot ran, or set TZ. Its text is kept, and
-comes back as it was. Under `extra["nanobot"]` a session keeps its `key`, `generation` and `stem` (the file's name),
+A time without a zone is this machine's, as nanobot writes it: run where nanobot ran, or set TZ. Its text is stored, and
+comes back as it was. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name),
 the `metadata` line and the `provider_state` line (or, where they were written unlike nanobot does, their text under
 `metadata_line` and `provider_state_line`), and how many messages stood before them, if any.
 """
@@ -17,27 +17,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from lango_store.backup import files
 from lango_store.columns import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.nanobot_heads import (
+from lango_store.interchange.fidelity import known_role
+from lango_store.interchange.moments import moment
+from lango_store.interchange.nanobot.heads import (
     HEADS,
-    NAME,
     OFFSETS,
     Head,
-    is_kept,
+    is_storable,
     metadata_of,
     offset_of,
     read_object,
     title_of,
 )
-from lango_store.interchange.nanobot_lines import STYLES, Style, known_role, message_from_text, moment
-from lango_store.interchange.nanobot_names import SUFFIX, decoded, file_name, key_of_name
-from lango_store.interchange.nanobot_writing import metadata_out, write
+from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text
+from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
 from lango_store.model import Message
-
-__all__ = ["NAME", "file_name", "metadata_out", "rank", "read", "recognises", "title_of", "write"]
 
 _PAGE: Final = 200
 _SAMPLE: Final = 1_000
@@ -46,7 +44,7 @@ _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
 def recognises(path: Path) -> bool:
-    """Tell by its lines whether a file of JSON lines is one of nanobot's, damaged ones too.
+    """Whether a file of JSON lines is one of nanobot's, by its lines, damaged ones too.
 
     One object that is a message or a head makes it one, and so does a file without any object, of which reading says
     what is wrong with it. A log has objects, and none of them is nanobot's.
@@ -61,7 +59,7 @@ def recognises(path: Path) -> bool:
                 looked_at += len(line)
                 value = read_object(line.decode("utf-8", "replace"))
                 if isinstance(value, dict):
-                    if value.get("_type") in HEADS or known_role(value):
+                    if value.get("_type") in HEADS or known_role(value.get("role")):
                         return True
                     others = True
     except InvalidFile:  # who reads it will say so
@@ -125,7 +123,7 @@ def _surveyed(path: Path, longest_line: int) -> _Survey:
 def _lines(
     path: Path, longest_line: int, survey: _Survey | None = None
 ) -> Iterator[tuple[int, str, dict[str, Any] | str]]:
-    """Read lines with their numbers: a text, and the object it says, or the reason why it says none."""
+    """Yield lines with their numbers: a text, and the object it says, or the reason why it says none."""
     number = 0
     with files.reading(path) as file:
         for raw in files.lines_of(file, path, longest_line):
@@ -135,7 +133,7 @@ def _lines(
             try:
                 text = raw.removesuffix(b"\n").decode()
             except UnicodeDecodeError as error:
-                yield number, "", f"is no UTF-8 ({error.reason} at byte {error.start + 1})"
+                yield number, "", f"is not UTF-8 ({error.reason} at byte {error.start + 1})"
                 continue
             del raw  # a line may be large: it is held once
             if text.strip():
@@ -154,18 +152,18 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
 
     metadata = metadata_of(line)
     if metadata != line.get("metadata", {}):
-        note("metadata", "is no object that can be kept, {} instead")
+        note("metadata", "is not an object that can be stored, {} instead")
     consolidated = offset_of(line)
     if consolidated is None or not 0 <= consolidated <= survey.messages:
         for name in OFFSETS:
-            note(name, f"is no count of these {survey.messages} messages, 0 instead")
+            note(name, f"is not a count of these {survey.messages} messages, 0 instead")
         consolidated = 0
-    times = {name: moment(line.get(name)) for name in ("created_at", "updated_at")}
+    times = {name: moment(line.get(name), local=True) for name in ("created_at", "updated_at")}
     for name, time in times.items():
         if time is None:
-            note(name, "is no time, now instead")
+            note(name, "is not a time, now instead")
     if "key" in line and line["key"] != key:
-        note("key", f"is no key, {key!r} from the file's name instead")
+        note("key", f"is not a key, {key!r} from the file's name instead")
     return Draft(
         key=key,
         parts=lambda: _parts(path, survey, STYLES[generation], skipped),
@@ -173,7 +171,7 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated,
-        extra={NAME: _kept(path, key, generation, survey, times["updated_at"])},
+        extra={NAME: _raw(path, key, generation, survey, times["updated_at"])},
     )
 
 
@@ -197,24 +195,24 @@ def _generation(path: Path, survey: _Survey) -> str:
 def _key(path: Path, line: dict[str, Any], generation: str) -> str:
     for key in (line.get("key"), key_of_name(path.stem, generation)):
         try:
-            return checked_key(key)  # type: ignore[arg-type] # what is no text is refused
+            return checked_key(key)  # type: ignore[arg-type] # what is not text is refused
         except InvalidKey as error:
             reason = error
-    raise InvalidFile(path, f"has no key that can be kept, in its metadata or its name: rename it ({reason})")
+    raise InvalidFile(path, f"has no key that can be stored, in its metadata or its name: rename it ({reason})")
 
 
-def _kept(path: Path, key: str, generation: str, survey: _Survey, updated_at: datetime | None) -> dict[str, Any]:
-    kept: dict[str, Any] = {"key": key, "generation": generation, "stem": _printable(path.stem)}
+def _raw(path: Path, key: str, generation: str, survey: _Survey, updated_at: datetime | None) -> dict[str, Any]:
+    raw: dict[str, Any] = {"key": key, "generation": generation, "stem": _printable(path.stem)}
     for name, head in survey.heads.items():
-        exact = STYLES[generation].dumps(head.value) == head.text and is_kept(head.value)
-        kept |= {name: head.value} if exact else {f"{name}_line": head.text}
+        exact = STYLES[generation].dumps(head.value) == head.text and is_storable(head.value)
+        raw |= {name: head.value} if exact else {f"{name}_line": head.text}
         if head.after:
-            kept[f"{name}_after"] = head.after
+            raw[f"{name}_after"] = head.after
     if updated_at is not None:
-        kept["updated_at"] = updated_at.isoformat()
+        raw["updated_at"] = updated_at.isoformat()
     if not survey.ended:
-        kept["ended"] = False
-    return kept
+        raw["ended"] = False
+    return raw
 
 
 def _printable(stem: str) -> str:
@@ -236,6 +234,6 @@ def _messages(path: Path, longest_line: int, style: Style, skipped: list[Skipped
         message, loss = message_from_text(text, line, style)
         if loss is not None:
             skipped.append(Skipped(number, loss))
-        elif not known_role(line):
-            skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is none of ours: kept as user"))
+        elif not known_role(line.get("role")):
+            skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is not one of ours: stored as user"))
         yield message

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from lango_store.columns import encode_text
 from lango_store.errors import InvalidMessage
+from lango_store.interchange.fidelity import known_role, mapping
+from lango_store.interchange.moments import moment
 from lango_store.model import Message, MessageRole, ToolCall, as_asked
 from lango_store.operations.batches import batch
 
-KEPT: Final = "_nanobot"
+RAW: Final = "_nanobot"
 
-_ROLES: Final = frozenset(role.value for role in MessageRole)
 _TEXTS: Final = ("name", "tool_call_id")
 _FIRST: Final = ("role", "content", "timestamp")
 
@@ -74,26 +75,17 @@ STYLES: Final = {
 }
 
 
-def moment(text: object) -> datetime | None:
-    """Read a time, on this machine's clock if it names no zone, as nanobot writes it; None if it is no time."""
-    try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) else None
-        return found.astimezone(UTC) if found is not None and 1 < found.year < 9999 else None
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 # In
 
 
 def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Message:
-    """Make a message of a line; a role that we do not know becomes `user`, and is kept beside it."""
+    """Make a message of a line; a role that we do not know becomes `user`, and stays in `extra`."""
     message = _plain(line)
     back = line_from_message(message, style)
     if "timestamp" in line and style.dumps(back) == style.dumps(line):
         return message
     values = {name: value for name, value in line.items() if name not in back or not _same(back[name], value, style)}
-    message.extra[KEPT] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
+    message.extra[RAW] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
     return message
 
 
@@ -104,24 +96,18 @@ def _same(one: Any, other: Any, style: Style) -> bool:
 def _plain(line: dict[str, Any]) -> Message:
     """Read what fits our columns and `extra`."""
     fields = {
-        name: value for name, value in line.items() if name != KEPT and (name not in _TEXTS or _is_kept(value, name))
+        name: value for name, value in line.items() if name != RAW and (name not in _TEXTS or _is_storable(value, name))
     }
-    fields["role"] = line["role"] if known_role(line) else MessageRole.USER.value
+    fields["role"] = (known_role(line.get("role")) or MessageRole.USER).value
     if "tool_calls" in line:
         calls = line["tool_calls"]
         fields["tool_calls"] = [call for call in calls if _is_call(call)] if isinstance(calls, list) else []
         if not fields["tool_calls"]:
             del fields["tool_calls"]
-    return Message.from_openai(fields, created_at=moment(line.get("timestamp")))
+    return Message.from_openai(fields, created_at=moment(line.get("timestamp"), local=True))
 
 
-def known_role(line: dict[str, Any]) -> bool:
-    """Tell whether a line's role is one of ours."""
-    role = line.get("role")
-    return isinstance(role, str) and role in _ROLES
-
-
-def _is_kept(value: object, name: str) -> bool:
+def _is_storable(value: object, name: str) -> bool:
     try:
         return isinstance(value, str) and encode_text(value, name) is not None
     except InvalidMessage:
@@ -129,23 +115,21 @@ def _is_kept(value: object, name: str) -> bool:
 
 
 def _is_call(call: object) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict):
-        return False
-    return isinstance(call.get("id"), str) and isinstance(function.get("name"), str)
+    function = mapping(mapping(call).get("function"))
+    return isinstance(mapping(call).get("id"), str) and isinstance(function.get("name"), str)
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Message, str | None]:
     """Make a message of a line of a file, so that its text comes back exactly; with it, what could not be a value."""
     message = message_from_line(line, style)
     if style.dumps(line_from_message(message, style)) != text:
-        message.extra[KEPT] = {"line": text}
+        message.extra[RAW] = {"line": text}
     try:
         batch([message])
     except InvalidMessage as error:
         content = message.content if isinstance(message.content, str) else None
-        bare = Message(role=message.role, content=content, created_at=message.created_at, extra={KEPT: {"line": text}})
-        return bare, f"kept as text only: {error}"
+        bare = Message(role=message.role, content=content, created_at=message.created_at, extra={RAW: {"line": text}})
+        return bare, f"stored as text only: {error}"
     return message, None
 
 
@@ -154,27 +138,25 @@ def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Me
 
 def text_from_message(message: Message, style: Style) -> list[str]:
     """Write a message as lines of a file, without their ends."""
-    kept = message.extra.get(KEPT)
-    if isinstance(kept, dict) and isinstance(kept.get("line"), str):
-        return [kept["line"]]
+    raw = mapping(message.extra.get(RAW))
+    if isinstance(raw.get("line"), str):
+        return [raw["line"]]
     return [style.dumps(line) for line in lines_from_message(message, style)]
 
 
 def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str, Any]:
     """Write a message as one line."""
-    kept = message.extra.get(KEPT)
-    kept = kept if isinstance(kept, dict) else {}
-    if isinstance(kept.get("line"), str):
-        found = json.loads(kept["line"])
-        return found if isinstance(found, dict) else {}
+    raw = mapping(message.extra.get(RAW))
+    if isinstance(raw.get("line"), str):
+        return mapping(json.loads(raw["line"]))
     line = as_asked(message)
     line["role"] = message.role.canonical.value
-    line.pop(KEPT, None)
+    line.pop(RAW, None)
     if "timestamp" not in line and message.created_at is not None:
         line["timestamp"] = style.stamp(message.created_at)
-    if isinstance(kept.get("keys"), list):
-        values = line | (kept["values"] if isinstance(kept.get("values"), dict) else {})
-        return {name: values[name] for name in kept["keys"] if name in values}
+    if isinstance(raw.get("keys"), list):
+        values = line | mapping(raw.get("values"))
+        return {name: values[name] for name in raw["keys"] if name in values}
     first = {name: line.pop(name) for name in _FIRST if name in line}
     calls = {name: line.pop(name) for name in ("tool_calls", "tool_call_id", "name") if name in line}
     return first | calls | line
@@ -184,7 +166,7 @@ def lines_from_message(message: Message, style: Style = STYLES["g2"]) -> list[di
     """Write a message as lines: a tool's output that stands in a call gets a line of its own, as nanobot has it."""
     line = line_from_message(message, style)
     answered = [call for call in message.tool_calls if call.answered]
-    if not answered or KEPT in message.extra:
+    if not answered or RAW in message.extra:
         return [line]
     if line["role"] != MessageRole.TOOL:
         answer = {"role": "tool", "content": None} | {name: line[name] for name in ("timestamp",) if name in line}

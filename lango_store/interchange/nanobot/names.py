@@ -6,13 +6,14 @@ import base64
 import re
 from typing import Final
 
+NAME: Final = "nanobot"
 SUFFIX: Final = ".jsonl"
 
 _UNSAFE: Final = re.compile(r'[<>:"/\\|?*]')
 
 
 def file_name(key: str, generation: str) -> str:
-    """Give the name under which a generation of nanobot looks for a session."""
+    """Return the name under which a generation of nanobot looks for a session."""
     stem = _encoded(key) if generation == "g2" else _UNSAFE.sub("_", key).strip()
     return f"{stem}{SUFFIX}"
 
@@ -22,7 +23,7 @@ def _encoded(key: str) -> str:
 
 
 def decoded(stem: str) -> str | None:
-    """Give the key that a name of today says, None if it is no such name."""
+    """Return the key that a name of today says, None if it is not such a name."""
     try:
         key = base64.urlsafe_b64decode(stem + "=" * (-len(stem) % 4)).decode()
     except ValueError:

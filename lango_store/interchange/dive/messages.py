@@ -9,12 +9,11 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
+from lango_store.interchange.dive.names import NAME
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.fidelity import difference, kept_id, known_role, mapping, restored
-from lango_store.interchange.json_text import strict_json
+from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_id
+from lango_store.interchange.json_text import read_json
 from lango_store.model import Message, MessageRole, ToolCall
-
-_KEPT: Final = "dive"
 
 _ROLES: Final = {
     MessageRole.DEVELOPER: "system",
@@ -27,23 +26,23 @@ _ROLES: Final = {
 def message_from(
     message: dict[str, Any], created_at: datetime | None, repeated: set[str], line: int, skipped: list[Skipped]
 ) -> Message:
-    """Read a message; an id that others have too, or that no index can keep, stays in `extra`."""
-    id = kept_id(message.get("id"))
+    """Read a message; an id that others have too, or that no index can hold, stays in `extra`."""
+    id = storable_id(message.get("id"))
     role = known_role(message.get("role"))
     if role is None:
         role = MessageRole.USER
         skipped.append(
-            Skipped(line, f"the role {message.get('role')!r} is none of ours: kept as user, the word in extra")
+            Skipped(line, f"the role {message.get('role')!r} is not one of ours: stored as user, the word in extra")
         )
     read = Message(role=role, content=message.get("content"), id=None if id in repeated else id, created_at=created_at)
-    if kept := difference(message, _written(read)):
-        read.extra = {_KEPT: kept}
+    if raw := difference(message, _written(read)):
+        read.extra = {NAME: raw}
     return read
 
 
 def message_to(message: Message) -> dict[str, Any]:
     """Write a message."""
-    return restored(_written(message), mapping(message.extra.get(_KEPT)))
+    return restored(_written(message), mapping(message.extra.get(NAME)))
 
 
 def _written(message: Message) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def _result_block(call_id: str, output: Any) -> dict[str, Any]:
 def _input(arguments: Any) -> Any:
     if isinstance(arguments, str):
         try:
-            return strict_json(arguments or "{}")
+            return read_json(arguments or "{}")
         except ValueError:
             return arguments
     return {} if arguments is None else arguments

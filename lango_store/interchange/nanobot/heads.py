@@ -1,0 +1,56 @@
+"""What stands in a nanobot file beside its messages: the metadata line and the provider state line."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from lango_store.columns import encode_json, encode_text
+from lango_store.errors import InvalidMessage
+from lango_store.interchange.json_text import read_json
+from lango_store.interchange.nanobot.names import NAME
+
+Head = Literal["metadata", "provider_state"]
+HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
+
+OFFSETS: Final = ("last_archived", "last_consolidated")
+"""The names of one number, in the order in which nanobot reads them; the first is there since 0.3.5."""
+
+_MAX_LEVELS: Final = 201  # a value of 200 levels in its line
+
+
+def read_object(text: str) -> dict[str, Any] | str:
+    """Return the object that a line says, or the reason why it says none."""
+    try:
+        found = read_json(text.strip(), levels=_MAX_LEVELS, strict=False)
+    except ValueError as error:
+        return str(error)
+    return found if isinstance(found, dict) else f"is not a JSON object ({type(found).__name__})"
+
+
+def metadata_of(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata that a metadata line says, {} if it is not one that can be stored."""
+    found = line.get("metadata")
+    return found if isinstance(found, dict) and is_storable(found) else {}
+
+
+def offset_of(line: dict[str, Any]) -> int | None:
+    """Return how many messages a metadata line says are consolidated, None if it says none."""
+    return next((line[name] for name in OFFSETS if type(line.get(name)) is int), None)
+
+
+def title_of(metadata: dict[str, Any]) -> str | None:
+    """Return the title in metadata, None if there is none that can be stored."""
+    title = metadata.get("title")
+    try:
+        return encode_text(title, "title") if isinstance(title, str) else None
+    except InvalidMessage:
+        return None
+
+
+def is_storable(value: Any) -> bool:
+    """Whether a value can lie in a session's `extra`."""
+    try:
+        encode_json({NAME: {"": value}}, "extra")
+    except InvalidMessage:
+        return False
+    return True
