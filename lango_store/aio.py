@@ -13,8 +13,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -24,7 +23,7 @@ from lango_store.conversation import Conversation, Summarizer
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
 from lango_store.model import Compaction, Message, SessionInfo
-from lango_store.operations.lists import Filter
+from lango_store.operations.lists import Filter, Filters
 from lango_store.statement import Observer
 from lango_store.store import Store
 
@@ -177,25 +176,13 @@ class AsyncStore:
                 yield message
 
     @checking
-    async def iter_sessions(
-        self,
-        *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        key_prefix: str | None = None,
-        title: str | None = None,
-        updated_since: datetime | None = None,
-        created_since: datetime | None = None,
-        created_before: datetime | None = None,
-        expired: bool | None = False,
-        page_size: int = 500,
-    ) -> AsyncIterator[SessionInfo]:
+    async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
 
         Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
         or deleted meanwhile may be seen or not.
         """
-        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        chosen = Filter(**which)
         pages = self.store._session_pages(chosen, page_size)
         while page := await self._in_thread(functools.partial(next, pages, None)):
             for info in page:

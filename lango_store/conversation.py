@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -16,7 +16,19 @@ from lango_store.access import Access
 from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict, DamagedMessage, UniqueViolation
-from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, Turn, Unset, new_key
+from lango_store.model import (
+    UNSET,
+    Compaction,
+    Message,
+    MessageRole,
+    Session,
+    SessionChanges,
+    SessionInfo,
+    Turn,
+    Unset,
+    checked_fields,
+    new_key,
+)
 from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
@@ -62,34 +74,14 @@ class Conversation:
         with self._access.single_read() as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
-    def update(
-        self,
-        *,
-        agent_id: str | None | Unset = UNSET,
-        user_id: str | None | Unset = UNSET,
-        title: str | None | Unset = UNSET,
-        model: str | None | Unset = UNSET,
-        settings: dict[str, Any] | None | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        tools: list[Any] | None | Unset = UNSET,
-        last_consolidated: int | Unset = UNSET,
-        activity: bool = False,
-    ) -> SessionInfo:
+    def update(self, *, activity: bool = False, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
 
-        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
-        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`.
+        The fields are those of `Store.create`, and `last_consolidated`, a count of messages: ValueError if negative or
+        above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
+        this counts as `activity`.
         """
-        fields = {
-            "agent_id": agent_id,
-            "user_id": user_id,
-            "title": title,
-            "model": model,
-            "settings": settings,
-            "metadata": metadata,
-            "tools": tools,
-            "last_consolidated": last_consolidated,
-        }
+        fields = checked_fields(changes, SessionChanges)
         with self._access.transaction() as connection:
             return sessions.update(connection, self._access.now(connection), self.key, fields, activity=activity)
 

@@ -212,6 +212,33 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
     return ToolCall(id=call.get("id") or "", **known, extra=extra)
 
 
+class SessionFields(TypedDict, total=False):
+    """What a caller may say of a session when it is made; left out and None are the same."""
+
+    agent_id: str | None
+    user_id: str | None
+    title: str | None
+    model: str | None
+    settings: dict[str, Any] | None
+    metadata: dict[str, Any] | None
+    tools: list[Any] | None
+
+
+class SessionChanges(SessionFields, total=False):
+    """What a caller may change of a session: what is left out stays, None clears."""
+
+    last_consolidated: int
+
+
+def checked_fields(given: SessionFields, known: type = SessionFields) -> dict[str, Any]:
+    """Return fields of a session as a dict; TypeError for a name that is not one of the `known`."""
+    names = known.__annotations__
+    for name in given:
+        if name not in names:
+            raise TypeError(f"unexpected keyword argument {name!r}: there are {', '.join(names)}")
+    return dict(given)
+
+
 class SessionInfo(Value):
     """A session without its messages: what lists show.
 

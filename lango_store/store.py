@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -19,12 +19,26 @@ from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionHeld, SessionNotFound
-from lango_store.model import UNSET, ExpiryReport, Finding, Message, Page, Session, SessionInfo, Stats, Unset, new_key
+from lango_store.model import (
+    UNSET,
+    ExpiryReport,
+    Finding,
+    Message,
+    Page,
+    Session,
+    SessionChanges,
+    SessionFields,
+    SessionInfo,
+    Stats,
+    Unset,
+    checked_fields,
+    new_key,
+)
 from lango_store.operations import appends, lists, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
-from lango_store.operations.lists import Filter, Order, aware
+from lango_store.operations.lists import Filter, Filters, Order, aware
 from lango_store.operations.sessions import New
 from lango_store.statement import Observer
 
@@ -108,22 +122,17 @@ class Store:
         self,
         key: str | None = None,
         *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        title: str | None = None,
-        model: str | None = None,
-        settings: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
-        tools: list[Any] | None = None,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
+        **fields: Unpack[SessionFields],
     ) -> Session:
-        """Make a session, with its first messages if there are any; no key means a new UUIDv7.
+        """Create a session, with its first messages if there are any; no key means a new UUIDv7.
 
-        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an
-        expired session too, and `InvalidMessage` for a field or message that cannot be kept; then nothing is written.
+        `fields` are `agent_id`, `user_id`, `title`, `model`, `settings` and `metadata` (dicts) and `tools` (a list).
+        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
+        session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
-        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        new = self._new(key, ttl, fields)
         first = self._batch(messages)
         if first.rows:
             with self._access.transaction() as connection:
@@ -150,22 +159,16 @@ class Store:
         self,
         key: str,
         *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        title: str | None = None,
-        model: str | None = None,
-        settings: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
-        tools: list[Any] | None = None,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
         renew: bool = False,
+        **fields: Unpack[SessionFields],
     ) -> Session:
-        """Load a session as it is, or make it with these fields; of two callers at once, one makes it.
+        """Return a session as it is, or create it with `fields` as `create` does; of two callers at once, one does.
 
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
-        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        new = self._new(key, ttl, fields)
         first = self._batch(messages)
         try:
             return self.get(key)
@@ -184,22 +187,16 @@ class Store:
         self,
         key: str | None = None,
         *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        title: str | None = None,
-        model: str | None = None,
-        settings: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
-        tools: list[Any] | None = None,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
         renew: bool = False,
+        **fields: Unpack[SessionFields],
     ) -> Conversation:
-        """Give a handle of a session, made with these fields if there is none; no key means a new UUIDv7.
+        """Return a handle of a session, created with `fields` as in `create` if there is none; no key means a UUIDv7.
 
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
-        new = self._new(key, ttl, agent_id, user_id, title, model, settings, metadata, tools)
+        new = self._new(key, ttl, fields)
         first = self._batch(messages)
         handle = self._at(new.key)
         try:
@@ -236,32 +233,15 @@ class Store:
         self,
         key: str,
         *,
-        agent_id: str | None | Unset = UNSET,
-        user_id: str | None | Unset = UNSET,
-        title: str | None | Unset = UNSET,
-        model: str | None | Unset = UNSET,
-        settings: dict[str, Any] | None | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        tools: list[Any] | None | Unset = UNSET,
-        last_consolidated: int | Unset = UNSET,
         activity: bool = False,
+        **changes: Unpack[SessionChanges],
     ) -> SessionInfo:
-        """Change fields of a session: what is left out stays, None clears, JSON is replaced whole.
+        """Change fields of a session, those of `create`: what is left out stays, None clears, JSON is replaced whole.
 
         `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
         stays, and with it the session's place in lists and its idle time, unless this counts as `activity`.
         """
-        return self._at(key).update(
-            agent_id=agent_id,
-            user_id=user_id,
-            title=title,
-            model=model,
-            settings=settings,
-            metadata=metadata,
-            tools=tools,
-            last_consolidated=last_consolidated,
-            activity=activity,
-        )
+        return self._at(key).update(activity=activity, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
@@ -358,65 +338,36 @@ class Store:
     def list_sessions(
         self,
         *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        key_prefix: str | None = None,
-        title: str | None = None,
-        updated_since: datetime | None = None,
-        created_since: datetime | None = None,
-        created_before: datetime | None = None,
-        expired: bool | None = False,
         order: Order = "updated",
         limit: int = 50,
         cursor: str | None = None,
+        **which: Unpack[Filters],
     ) -> Page:
         """List sessions without their messages, the last updated or created first, `limit` (1 to 1,000) a page.
 
-        `title` is a text that the title holds; A to Z count as a to z, other letters as they are. `created_before` is
-        the first moment that does not count, the other times do. `expired` is False for live sessions, True for expired
-        ones, None for both. `cursor` is the `next` of the page before; `InvalidCursor` if it is none, or of another
-        `order`; "created" sorts what the filters leave. A session that is updated moves to the front while you page,
-        and may be on none of your pages: `iter_sessions` has each once.
+        `which` narrows them down by `agent_id`, `user_id`, `key_prefix`, `title`, `updated_since`, `created_since`,
+        `created_before` and `expired`. `title` is a text that the title holds; A to Z count as a to z, other letters as
+        they are. `created_before` is the first moment that does not count, the other times do. `expired` is False for
+        live sessions, True for expired ones, None for both. `cursor` is the `next` of the page before, else
+        `InvalidCursor`, as for that of another `order`; "created" sorts what the filters leave. A session that is
+        updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
         """
-        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        chosen = Filter(**which)
         with self._access.single_read() as connection:
             return lists.page(connection, self._access.moment(connection), chosen, limit, cursor, order)
 
-    def iter_sessions(
-        self,
-        *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        key_prefix: str | None = None,
-        title: str | None = None,
-        updated_since: datetime | None = None,
-        created_since: datetime | None = None,
-        created_before: datetime | None = None,
-        expired: bool | None = False,
-        page_size: int = 500,
-    ) -> Iterator[SessionInfo]:
+    def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> Iterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
 
         Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
         or deleted meanwhile may be seen or not.
         """
-        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        chosen = Filter(**which)
         return (info for page in self._session_pages(chosen, page_size) for info in page)
 
-    def count(
-        self,
-        *,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        key_prefix: str | None = None,
-        title: str | None = None,
-        updated_since: datetime | None = None,
-        created_since: datetime | None = None,
-        created_before: datetime | None = None,
-        expired: bool | None = False,
-    ) -> int:
+    def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
-        chosen = Filter(agent_id, user_id, key_prefix, title, updated_since, created_since, created_before, expired)
+        chosen = Filter(**which)
         with self._access.single_read() as connection:
             return lists.count(connection, self._access.moment(connection), chosen)
 
@@ -491,10 +442,9 @@ class Store:
 
     # Steps of more than one verb
 
-    def _new(self, key: str | None, ttl: timedelta | None | Unset, *values: Any) -> New:
-        names = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+    def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
         key = new_key(self._access.clock_time()) if key is None else key
-        return New(key, self._access.ttl(key, ttl), dict(zip(names, values, strict=True)))
+        return New(key, self._access.ttl(key, ttl), checked_fields(fields))
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._access, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from conftest import Clock
@@ -232,3 +233,17 @@ def test_a_handle_makes_nothing_and_brings_nothing_back(store: Store) -> None:
 def test_a_handle_asks_no_database() -> None:
     with Store("postgresql://nobody@127.0.0.1:1/none") as store:
         assert store.conversation("k").key == "k"
+
+
+def test_a_field_that_no_session_has_is_refused(store: Store) -> None:
+    unknown: dict[str, Any] = {"titel": "misspelt"}
+    for call in (store.create, store.get_or_create, store.open):
+        with pytest.raises(TypeError, match="'titel': there are agent_id, user_id, title"):
+            call("k", **unknown)
+    assert not store.exists("k")
+    store.create("k")
+    with pytest.raises(TypeError, match=r"'titel'.*last_consolidated"):
+        store.update("k", **unknown)
+    for narrowed in (store.list_sessions, store.count, lambda **which: list(store.iter_sessions(**which))):
+        with pytest.raises(TypeError, match="'titel'"):
+            narrowed(**unknown)

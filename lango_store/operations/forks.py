@@ -8,12 +8,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.columns import checked_key
-from lango_store.model import UNSET, MessageRole, SessionInfo, Unset
+from lango_store.model import UNSET, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.operations import removals, sessions
 from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
 from lango_store.operations.messages import check_seq
 
-_TAKEN: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+_TAKEN: Final = tuple(SessionFields.__annotations__)
 
 
 def fork(

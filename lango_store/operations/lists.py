@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
@@ -25,6 +25,19 @@ MAX_PAGE: Final = 1_000
 
 Order = Literal["updated", "created"]
 """What a list begins with: the session that was active last, or the one that was made last."""
+
+
+class Filters(TypedDict, total=False):
+    """The conditions by which sessions are chosen, as a caller names them; see `Filter`."""
+
+    agent_id: str | None
+    user_id: str | None
+    key_prefix: str | None
+    title: str | None
+    updated_since: datetime | None
+    created_since: datetime | None
+    created_before: datetime | None
+    expired: bool | None
 
 
 @dataclass(frozen=True)
