@@ -24,6 +24,7 @@ from lango_store.model import MessageRole
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
 MAX_LEVELS: Final = 200
+_SHOWN: Final = 60
 
 _JSON_REMEDY: Final = (
     "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
@@ -97,12 +98,13 @@ def encode_json(value: Any, field: str) -> str:
 
     `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
     reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
+    The error names the place inside of the value, too: `content.items[3].when`.
     """
     try:
         text = to_json(value)
         # One level more than the value has: from_json reads 201, and 200 is what we promise.
         if type(value) is not str and from_json(b"[" + text + b"]", allow_inf_nan=False) != [value]:
-            raise InvalidMessage(field, f"{type(value).__name__} does not survive as JSON; {_JSON_REMEDY}")
+            raise _no_json(value, field, "does not survive as JSON")
         return text.decode()
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
         if isinstance(error, InvalidMessage):
@@ -111,30 +113,74 @@ def encode_json(value: Any, field: str) -> str:
 
 
 def _encode_surrogates(value: Any, field: str) -> str:
+    if not levels_within(value, MAX_LEVELS):
+        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {_JSON_REMEDY}")
     try:
-        if levels_within(value, MAX_LEVELS):
-            text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-            if json.loads(text) == value:
-                return text
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        if json.loads(text) == value:
+            return text
         reason = "does not survive as JSON"
     except (ValueError, TypeError, RecursionError) as error:
         reason = f"is no JSON ({error})"
-    raise InvalidMessage(field, f"{type(value).__name__} {reason}; {_JSON_REMEDY}")
+    raise _no_json(value, field, reason)
+
+
+def _no_json(value: Any, field: str, reason: str) -> InvalidMessage:
+    place, guilty, reason = _first_fault(value) or ("", value, reason)
+    return InvalidMessage(field, f"{type(guilty).__name__} {reason}; {_JSON_REMEDY}", place=place)
+
+
+def _first_fault(value: Any) -> tuple[str, Any, str] | None:
+    """Find what in a value is no JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        place, part = waiting.pop()
+        if not isinstance(part, (dict, list)):
+            if reason := _fault_of_scalar(part):
+                return place, part, reason
+        elif id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(part, list):
+                inside = [(f"{place}[{number}]", item) for number, item in enumerate(part)]
+            else:
+                for name in part:
+                    if not isinstance(name, str):
+                        return place, part, f"has the key {_shortened(repr(name))}, no text"
+                inside = [(place + _step(name), item) for name, item in part.items()]
+            waiting += reversed(inside)
+    return None
+
+
+def _fault_of_scalar(value: Any) -> str | None:
+    try:
+        return None if json.loads(json.dumps(value, allow_nan=False)) == value else "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"is no JSON ({error})"
+
+
+def _step(name: str) -> str:
+    return f".{name}" if name.isidentifier() and len(name) <= _SHOWN else f"[{_shortened(repr(name))}]"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def levels_within(value: Any, limit: int) -> bool:
     """Tell whether lists and dicts lie in one another at most so many levels deep."""
     level = [value]
     for _ in range(limit):
-        level = [
-            item
+        inside = {  # each once, since a value may hold itself more than once
+            id(item): item
             for container in level
             if isinstance(container, (dict, list))
             for item in (container.values() if isinstance(container, dict) else container)
             if isinstance(item, (dict, list))
-        ]
-        if not level:
+        }
+        if not inside:
             return True
+        level = list(inside.values())
     return False
 
 

@@ -97,10 +97,10 @@ class InvalidKey(LangoStoreError, ValueError):
 
 
 class InvalidMessage(LangoStoreError, ValueError):
-    """A value cannot be stored without loss; `field` names it. Nothing was written."""
+    """A value cannot be stored without loss; `field` names it, the text the place in it. Nothing was written."""
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
+    def __init__(self, field: str, reason: str, *, place: str = "") -> None:
+        super().__init__(f"{field}{place}: {reason}")
         self.field = field
 
 

@@ -34,10 +34,15 @@ _SSL: Final = {"true": "require", "1": "require", "false": "disable", "0": "disa
 
 _HOST: Final = re.compile(r"[\w.-]+|[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%\w+)?")
 _HOST_AND_PORT: Final = re.compile(r"/[^\s=;&?@]*|[\w.-]*(:\d*)?|[0-9a-fA-F:.]+")
+_NAME_AND_PORT: Final = re.compile(r"[\w.-]*:\d+")
 _OUT_OF_PLACE: Final = re.compile(r"(?i)(pass\w*|pwd|secret\w*|key)\s*=")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 _NO_URL: Final = "that is no database URL: give sqlite:///file or postgresql://user@host/database"
+_NO_PORT: Final = (
+    "the port in the URL is no number from 1 to 65535: write postgresql://user:password@host:5432/database, "
+    "and several hosts as ?host=a:5432&host=b:5432"
+)
 _UNQUOTED: Final = (
     "the URL has an unquoted @ in its user, password or parameters: write %40 (and %3A for :, %2F for /, %3F for ?, "
     "%26 for &, %23 for #)"
@@ -87,10 +92,7 @@ def _made(given: str | sa.URL) -> sa.URL:
     except sa.exc.ArgumentError:
         pass  # its text may show the URL, and would stand in a traceback as the context of ours
     except ValueError:
-        fault = (
-            "the port in the URL is no number: write postgresql://user:password@host:5432/database, "
-            "and several hosts as ?host=a:5432&host=b:5432"
-        )
+        fault = _NO_PORT
     raise ValueError(fault)
 
 
@@ -162,10 +164,18 @@ def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
             "the URL's host is no name of a host: write postgresql://user:password@host:5432/database, with %40 for @ "
             "and %2F for / in a password"
         )
-    ports = url.query.get("port", ())
-    if not all(re.fullmatch(r"[\d,]*", port) for port in ([ports] if isinstance(ports, str) else ports)):
-        raise ValueError("port in the URL is no number: give port=5432")
+    given = url.query.get("port", ())
+    ports = [port for each in ([given] if isinstance(given, str) else given) for port in each.split(",") if port]
+    if not all(map(_is_port, ports)):
+        raise ValueError("port in the URL is no number from 1 to 65535: give port=5432")
+    beside = [host.rpartition(":")[2] for host in elsewhere if _NAME_AND_PORT.fullmatch(host)]
+    if not all(map(_is_port, [*([] if url.port is None else [str(url.port)]), *beside])):
+        raise ValueError(_NO_PORT)
     return url.set(drivername="postgresql+psycopg"), connect_args
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"\d{1,5}", text) is not None and 1 <= int(text) <= 65_535
 
 
 def _from_asyncpg(url: sa.URL) -> sa.URL:

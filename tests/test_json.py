@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -142,6 +144,34 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
             shared_store.update("k", **{field: value})
     assert shared_store.info("k").last_seq == 0
     assert not shared_store.exists("other")
+
+
+def test_the_error_names_the_place_of_what_is_no_json(shared_store: Store) -> None:
+    when = datetime(2026, 11, 22, tzinfo=UTC)
+    places: dict[str, dict[str, Any]] = {
+        "content.items[3].when: datetime is no JSON": {"content": {"items": [1, {}, [], {"when": when}]}},
+        "content[0]['a key']: Decimal is no JSON": {"content": [{"a key": Decimal(1)}, when]},
+        "content: datetime is no JSON": {"content": when},
+        "extra.a.b: tuple does not survive as JSON": {"extra": {"a": {"b": (1,)}}},
+        "extra.a: dict has the key 1, no text": {"extra": {"a": {1: 2}}},
+        "extra.a[1]: float is no JSON": {"extra": {"surrogate": "\ud800", "a": [1.5, float("nan")]}},
+        "tool_calls[0].arguments.when: datetime": {
+            "tool_calls": [ToolCall(id="i", name="n", arguments={"when": when})]
+        },
+    }
+    for place, fields in places.items():
+        with pytest.raises(InvalidMessage, match=f"^{re.escape(place)}") as raised:
+            shared_store.append_message("k", message(**fields))
+        assert "convert it first" in str(raised.value)
+    with pytest.raises(InvalidMessage, match=r"^settings\.limits\[1\]: set is no JSON"):
+        shared_store.create("other", settings={"limits": [1, {2}]})
+
+
+def test_a_value_that_holds_itself_twice_is_refused_at_once(shared_store: Store) -> None:
+    value: list[Any] = []
+    value += [value, value]
+    with pytest.raises(InvalidMessage, match="content: list has more than 200 levels"):
+        shared_store.append_message("k", message(value))
 
 
 def test_two_hundred_levels_and_four_thousand_digits_are_kept(shared_store: Store) -> None:
