@@ -11,7 +11,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
-from lango_store.backup import jsonl
+from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.dialect import dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.operations import transfer
@@ -72,7 +72,7 @@ def copy(
         with source.access.snapshot() as reading:
             keys = transfer.keys(reading, after, BATCH)
             with target.access.snapshot() if dry_run else target.access.transaction() as writing:
-                found = [_tried(reading, writing, key, dry_run=dry_run) for key in keys]
+                found = [_copied_or_failed(reading, writing, key, dry_run=dry_run) for key in keys]
         for each in found:  # now that they are on disk
             _count(report, each)
         report.seconds = perf_counter() - started
@@ -102,9 +102,9 @@ def _count(report: CopyReport, found: _Copied | Failure) -> None:
         report.differing.append(found.key)
 
 
-def _tried(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied | Failure:
+def _copied_or_failed(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied | Failure:
     try:
-        with _apart(reading), _apart(writing):
+        with _isolated(reading), _isolated(writing):
             return _copied(reading, writing, key, dry_run=dry_run)
     except (DatabaseBusy, DatabaseUnavailable):
         raise
@@ -113,7 +113,7 @@ def _tried(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run:
 
 
 @contextmanager
-def _apart(connection: sa.Connection) -> Iterator[None]:
+def _isolated(connection: sa.Connection) -> Iterator[None]:
     """Keep what goes wrong with one session from the others in the same transaction; drivers' errors become ours."""
     try:
         with connection.begin_nested():
@@ -127,14 +127,16 @@ def _apart(connection: sa.Connection) -> Iterator[None]:
 
 def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied:
     if transfer.session(writing, key) is not None:
-        same = jsonl.digest(reading, key) == jsonl.digest(writing, key)
+        same = digest(reading, key) == digest(writing, key)
         return _Copied(key, 0, "already there" if same else "differing")
-    counted = jsonl.Counted()
-    for table, rows in jsonl.pages(reading, key):
+    counted = SessionDigest()
+    for table, rows in pages(reading, key):
         for row in rows:
-            counted.add(table, jsonl.row_line(table, row))
+            counted.add(table, row_line(table, row))
         if not dry_run:
             transfer.write(writing, table, rows)
-    if not dry_run and jsonl.digest(writing, key) != counted.digest:
-        raise LangoStoreError("it came back other than it was written, and was taken out again: run `doctor` on both")
+    if not dry_run and digest(writing, key) != counted.digest:
+        raise LangoStoreError(
+            "it was read back with other content than was written, and was removed: run `doctor` on both databases"
+        )
     return _Copied(key, counted.messages, "copied")

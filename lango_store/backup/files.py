@@ -21,7 +21,7 @@ PACKED: Final = ".gz"
 
 
 def unfinished(path: Path) -> bool:
-    """Tell by a file's name whether it is what an export that was killed left behind."""
+    """Whether a file is what an export that was killed left behind, by its name."""
     return path.name.startswith(_BEGINNING) and path.name.endswith(_END)
 
 
@@ -34,7 +34,7 @@ def reading(path: Path) -> Iterator[BinaryIO]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InvalidFile(path, f"cannot be unpacked ({error}): it is damaged or cut off, take another copy") from error
     except OSError as error:
-        raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there and may be read") from error
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): check that it is there and may be read") from error
 
 
 LONGEST_LINE: Final = 256 << 20
@@ -44,14 +44,14 @@ _CHUNK: Final = 64 << 10
 
 
 def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
-    """Read a file line by line, with their ends; `InvalidFile` for a line that is longer than that, read no further."""
+    """Yield the lines of a file, with their ends; `InvalidFile` for one that is longer than that."""
     number = 0
     waiting: list[bytes] = []  # so that who reads the line is the only one to hold it
     while line := file.readline(_CHUNK):
         number += 1
         if len(line) == _CHUNK and not line.endswith(b"\n"):
             if b"\0" in line:  # a file with a hole, of which nobody wants to read the rest
-                raise InvalidFile(path, f"line {number} is long and holds NUL bytes: this is no text")
+                raise InvalidFile(path, f"line {number} is long and holds NUL bytes: this is not text")
             line += file.readline(max(longest - _CHUNK, 0) + 1)
         if len(line) > longest + line.endswith(b"\n"):
             raise InvalidFile(path, f"line {number} {too_long(longest)}")
@@ -61,16 +61,16 @@ def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
 
 
 def too_long(longest: int) -> str:
-    """Say that a line or a value is longer than it may be."""
+    """Return what is wrong with a line or a value that is longer than it may be."""
     return f"has more than {longest:,} bytes: import it with a larger longest_line (--longest-line) if it is sound"
 
 
 def state(path: Path) -> object:
-    """Give what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
+    """Return what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
     try:
         found = path.stat()
     except OSError as error:
-        raise InvalidFile(path, f"cannot be read ({error.strerror}): see that it is there") from error
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): check that it is there") from error
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -106,7 +106,9 @@ def writing(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise InvalidFile(path, f"cannot be written ({error.strerror}): see the folder, its rights and room") from error
+        raise InvalidFile(
+            path, f"cannot be written ({error.strerror}): check the folder, its permissions and its free space"
+        ) from error
 
 
 def _name(temporary: Path, path: Path) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
-from typing import IO, BinaryIO, Final
+from typing import BinaryIO, Final
 
-import sqlalchemy as sa
-
-from lango_store.backup import files, jsonl
-from lango_store.errors import DamagedMessage, InvalidFile, LangoStoreError, SessionNotFound
+from lango_store.backup import files, reading
+from lango_store.backup.writing import write_sessions
+from lango_store.errors import InvalidFile
 from lango_store.interchange.format import WritableFormat
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
@@ -22,8 +19,6 @@ FILE_NAME: Final = "lango_store.jsonl"
 """The name of an export to a folder: it is of a moment, not of a session."""
 
 _SUFFIXES: Final = (Path(FILE_NAME).suffix, files.PACKED)
-_IN_MEMORY: Final = 8 << 20
-
 _BEGINNING: Final = b'{"lango_store":'
 
 
@@ -52,7 +47,7 @@ class Backups(WritableFormat):
                 files.reading(path) as file,
                 store.access.snapshot() if dry_run else store.access.transaction() as connection,
             ):
-                for outcome in jsonl.load(
+                for outcome in reading.load(
                     connection, path, _texts(files.lines_of(file, path, longest_line)), planned=planned
                 ):
                     _count(report, outcome)
@@ -67,7 +62,7 @@ class Backups(WritableFormat):
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
         with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
-            faults = _write(connection, chosen, file)
+            faults = write_sessions(connection, chosen, file)
         for key in chosen:
             fault = faults.get(key)
             yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, path=path and str(path))
@@ -86,7 +81,7 @@ def _texts(lines: Iterator[bytes]) -> Iterator[str]:
     return (line.decode() for line in lines)
 
 
-def _count(report: FileReport, outcome: jsonl.Outcome) -> None:
+def _count(report: FileReport, outcome: reading.Outcome) -> None:
     if outcome.state == "imported":
         report.keys.append(outcome.key)
         report.messages += outcome.messages
@@ -94,24 +89,3 @@ def _count(report: FileReport, outcome: jsonl.Outcome) -> None:
         report.already_there.append(outcome.key)
     else:
         report.collided.append(outcome.key)
-
-
-def _write(connection: sa.Connection, keys: list[str], file: IO[bytes]) -> dict[str, LangoStoreError]:
-    faults: dict[str, LangoStoreError] = {}
-    _put(file, jsonl.first_line())
-    for key in keys:
-        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back
-            try:
-                for line in jsonl.session_lines(connection, key):
-                    _put(lines, line)
-            except (SessionNotFound, DamagedMessage) as error:
-                faults[key] = error
-                continue
-            lines.seek(0)
-            shutil.copyfileobj(lines, file)
-    _put(file, jsonl.last_line(len(keys) - len(faults)))
-    return faults
-
-
-def _put(file: IO[bytes], line: str) -> None:
-    file.write(line.encode() + b"\n")

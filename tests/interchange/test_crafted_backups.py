@@ -18,7 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lango_store import InvalidFile, SessionExpired, Store
-from lango_store.backup import jsonl
+from lango_store.backup.reading import load
+from lango_store.backup.writing import first_line, last_line, session_lines
 from lango_store.interchange import export, import_path
 from lango_store.tables import SCHEMA_REVISION
 
@@ -240,8 +241,8 @@ def test_what_a_store_holds_of_the_widest_values_is_no_fault(target: Store) -> N
         deep = [deep]
     target.create("k", metadata={"deep": deep[0]}, messages=[message(deep, extra={"deep": deep[0]})])
     with target.access.snapshot() as connection:
-        lines = [jsonl.first_line(), *jsonl.session_lines(connection, "k"), jsonl.last_line(1)]
+        lines = [first_line(), *session_lines(connection, "k"), last_line(1)]
     target.delete("k")
     with target.access.transaction() as writing:
-        assert [each.state for each in jsonl.load(writing, "backup", lines)] == ["imported"]
+        assert [each.state for each in load(writing, "backup", lines)] == ["imported"]
     assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

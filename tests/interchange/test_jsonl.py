@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from rows import ODD_TEXTS, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
-from lango_store.backup import jsonl
-from lango_store.backup.jsonl import Outcome
+from lango_store.backup.lines import read_row, row_line
+from lango_store.backup.reading import Outcome, load
+from lango_store.backup.writing import first_line, last_line, session_lines
 from lango_store.interchange import backups, export, files_of, import_path
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE
@@ -30,10 +31,10 @@ KINDS = ["sqlite", "postgresql"]
 
 
 def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[str]:
-    yield jsonl.first_line()
+    yield first_line()
     for key in keys:
-        yield from jsonl.session_lines(connection, key)
-    yield jsonl.last_line(len(keys))
+        yield from session_lines(connection, key)
+    yield last_line(len(keys))
 
 
 def exported(store: Store) -> list[str]:
@@ -43,7 +44,7 @@ def exported(store: Store) -> list[str]:
 
 def imported(store: Store, lines: Iterable[str]) -> list[Outcome]:
     with store.access.transaction() as connection:
-        return list(jsonl.load(connection, "backup.jsonl", lines))
+        return list(load(connection, "backup.jsonl", lines))
 
 
 @pytest.fixture
@@ -107,12 +108,12 @@ plain_texts = st.text(st.characters(exclude_categories=["Cs"]))
 @given(st.lists(st.tuples(texts_as_kept, plain_texts), max_size=5))
 def test_any_text_comes_back_as_it_was(given: list[tuple[str, str]]) -> None:
     lines = [
-        jsonl.row_line(MESSAGE, message_row("k", seq, content=content, extra=content, author=text, id=text))
+        row_line(MESSAGE, message_row("k", seq, content=content, extra=content, author=text, id=text))
         for seq, (content, text) in enumerate(given, 1)
     ]
     for seq, (line, (content, text)) in enumerate(zip(lines, given, strict=True), 1):
         assert "\n" not in line
-        row = jsonl.read_row(MESSAGE, line)
+        row = read_row(MESSAGE, line)
         expected = message_row("k", seq, content=content, extra=content, author=text, id=text)
         assert row | {"session_key": "k"} == expected
 
@@ -213,7 +214,7 @@ def test_a_file_of_a_newer_release_says_so(target: Store, first: str) -> None:
 
 @pytest.mark.parametrize("first", ["", "{}", "[1]", '"lango_store"', "hello", '{"_type": "metadata"}'])
 def test_another_systems_file_is_refused(target: Store, first: str) -> None:
-    with pytest.raises(InvalidFile, match="no export of lango_store"):
+    with pytest.raises(InvalidFile, match="not an export of lango_store"):
         imported(target, [first, '{"sessions":0}'])
 
 
@@ -231,7 +232,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(source: Store, target: Sto
     tracemalloc.start()
     try:
         with source.access.snapshot() as reading, target.access.transaction() as writing:
-            list(jsonl.load(writing, "backup.jsonl", dumped(reading, ["k"])))
+            list(load(writing, "backup.jsonl", dumped(reading, ["k"])))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

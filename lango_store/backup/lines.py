@@ -1,0 +1,150 @@
+"""A row of a session as one line of JSON, every column of it: what backups and copies are made of.
+
+A row's line is its columns by their names, NULL left out. A JSON column stands there as the very text that the database
+has; where that text cannot stand inside a line, it stands there as a string, and `"quoted"` behind the row names the
+column. Nothing is decoded, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store.columns import JsonColumn, refuse_constant
+from lango_store.errors import DamagedMessage
+from lango_store.operations import transfer
+from lango_store.operations.binds import MESSAGE, SESSION, TURN
+from lango_store.operations.incoming import columns
+from lango_store.operations.transfer import Row
+from lango_store.tables import SCHEMA_REVISION
+
+VERSION: Final = 1
+"""The version of the format, which every file names."""
+
+TABLES: Final = {"session": SESSION, "turn": TURN, "message": MESSAGE}
+KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
+
+
+def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
+    """Yield the rows of a session, its own first, page by page however many it has."""
+    if (row := transfer.session(connection, key)) is not None:
+        yield SESSION, [row]
+        for rows in transfer.turns(connection, [key]):
+            yield TURN, rows
+        for rows in transfer.messages(connection, [key]):
+            yield MESSAGE, rows
+
+
+def digest(connection: sa.Connection, key: str, schema: str = SCHEMA_REVISION) -> str:
+    """Return the digest of a session: two are equal in every column of this schema's revision if their digests are."""
+    counted = SessionDigest()
+    for table, rows in pages(connection, key):
+        for row in rows:
+            counted.add(table, row_line(table, row, schema))
+    return counted.digest
+
+
+class SessionDigest:
+    """Counts and digests the lines of a session."""
+
+    def __init__(self) -> None:
+        self._lines = dict.fromkeys(TABLES, 0)
+        self._sha256 = hashlib.sha256()
+
+    def add(self, table: sa.Table, line: str) -> None:
+        """Count a row's line and add it to the digest."""
+        self._lines[KINDS[table.name]] += 1
+        self._sha256.update(line.encode() + b"\n")
+
+    @property
+    def sessions(self) -> int:
+        """How many rows of sessions there were: one, or none."""
+        return self._lines["session"]
+
+    @property
+    def messages(self) -> int:
+        """How many messages there were."""
+        return self._lines["message"]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the lines so far."""
+        return self._sha256.hexdigest()
+
+    def closing(self) -> str:
+        """Return the line that closes the session."""
+        end = {"turns": self._lines["turn"], "messages": self.messages, "sha256": self.digest}
+        return json_line({"end": end})
+
+
+def json_line(value: Any) -> str:
+    """Return a value as one line, without its end."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
+    """Return a row as one line, without its end, as a schema of this revision has it."""
+    members: list[str] = []
+    quoted: list[str] = []
+    for column in columns(table, schema):
+        name, value = column.name, row[column.name]
+        if value is None or name == "session_key":
+            continue
+        try:
+            text = json_line(value)
+        except TypeError as error:
+            raise DamagedMessage(*transfer.identity(row), name, str(error)) from None
+        if isinstance(column.type, JsonColumn):
+            if _stands_in_a_line(value):
+                text = value
+            else:
+                quoted.append(name)
+        members.append(f'"{name}":{text}')
+    behind = f',"quoted":{json_line(quoted)}' if quoted else ""
+    return f'{{"{KINDS[table.name]}":{{{",".join(members)}}}{behind}}}'
+
+
+_scan: Final = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
+
+
+def _stands_in_a_line(text: str) -> bool:
+    """Whether a reader that scans the line finds this text again: JSON on one line, nothing around it."""
+    try:
+        return "\n" not in text and "\r" not in text and _scan(text)[1] == len(text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_row(table: sa.Table, line: str, schema: str = SCHEMA_REVISION) -> Row:
+    """Return the row that `row_line` wrote, of a schema of this revision; ValueError if the line is damaged."""
+    members, end = _members(line, line.index(":") + 1)
+    quoted = json.loads("{" + line[end:].lstrip(","))  # `}`, or `,"quoted":[…]}`
+    there = {column.name for column in columns(table, schema)}
+    row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name])
+    for name, (value, text) in members.items():
+        if name not in there:
+            raise ValueError(f"{name!r} is not a column of a {KINDS[table.name]} in schema {schema}")
+        plain = not isinstance(table.c[name].type, JsonColumn) or name in quoted.get("quoted", ())
+        row[name] = value if plain else text
+    missing = [c.name for c in columns(table, schema) if not c.nullable and row[c.name] is None]
+    if set(missing) - {"session_key"}:
+        raise ValueError(f"{missing[-1]!r} is missing")
+    return row
+
+
+def _members(line: str, at: int) -> tuple[dict[str, tuple[Any, str]], int]:
+    """Return the members of an object, their values with their very texts, and where it ends."""
+    members: dict[str, tuple[Any, str]] = {}
+    mark = "{"
+    while line.startswith(mark, at):
+        name, at = _scan(line, at + 1)
+        value, end = _scan(line, at + 1)
+        members[name] = value, line[at + 1 : end]
+        if line.startswith("}", end):
+            return members, end + 1
+        at, mark = end, ","
+    raise ValueError(f"{line[at : at + 20]!r} stands where a row should go on")

@@ -1,0 +1,190 @@
+"""Backups, in: the lines of a file as sessions of a store, each checked before it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+
+from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row
+from lango_store.columns import checked_key
+from lango_store.dialect import dialect_of
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
+from lango_store.operations import transfer
+from lango_store.operations.binds import SESSION, TURN
+from lango_store.operations.incoming import FIRST, Incoming
+from lango_store.operations.transfer import Row
+from lango_store.tables import SCHEMA_REVISION
+
+BATCH: Final = 200
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one session of a file."""
+
+    key: str
+    state: Literal["imported", "already there", "collided"]
+    messages: int
+
+
+def load(
+    connection: sa.Connection, path: object, lines: Iterable[str], *, planned: set[str] | None = None
+) -> Iterator[Outcome]:
+    """Write the sessions of a file's lines into a store, and yield what became of each; a taken key stays.
+
+    Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
+    transaction. With `planned`, the keys that earlier files would have made, nothing is written.
+    """
+    file = _File(path, lines)
+    file.header()
+    for number, (kind, value) in enumerate(file):
+        if kind == "session":
+            yield _load_session(connection, value, file, planned)
+        elif kind == "sessions" and value == number:
+            file.finished()
+            return
+        else:
+            raise file.fault(f"{kind} {value!r} after {number} whole sessions")
+    raise file.fault("the file is cut off")
+
+
+def _load_session(connection: sa.Connection, session: Row, file: _File, planned: set[str] | None) -> Outcome:
+    key = _key(session, file)
+    incoming = Incoming()
+    row = file.admitted(incoming, SESSION, session)
+    free = _write(connection, SESSION, [row], file) if planned is None else _would_be(connection, key, planned)
+    writing = free and planned is None
+    counted = SessionDigest()
+    counted.add(SESSION, file.line)
+    batch: list[Row] = []
+    table = TURN
+    for kind, value in file:
+        if batch and (kind != KINDS[table.name] or len(batch) == BATCH):
+            _write(connection, table, batch, file)
+            batch = []
+        if kind == "end":
+            if json_line({"end": value}) != counted.closing():
+                raise file.fault(f"session {key!r} is damaged: its counts or its digest are others")
+            lacking = file.checked(incoming)
+            if writing:
+                transfer.amend(connection, key, lacking)
+            return Outcome(key, _state(connection, key, free, counted, file.schema), counted.messages)
+        if kind not in ("turn", "message"):
+            break
+        table = TABLES[kind]
+        counted.add(table, file.line)
+        row = file.admitted(incoming, table, value | {"session_key": key})
+        if writing:
+            batch.append(row)
+    raise file.fault(f"session {key!r} is cut off")
+
+
+def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _File) -> bool:
+    """Write rows; False if the session is there already. Rows that the database refuses are the file's fault."""
+    try:
+        if table is SESSION:
+            return transfer.claim(connection, batch[0])
+        transfer.write(connection, table, batch)
+        return True
+    except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: what is not a time
+        ours = dialect_of(connection).translate_error(error)
+        if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
+            raise ours from error
+        raise file.fault(f"the database refuses rows that end here: {ours}") from error
+
+
+def _would_be(connection: sa.Connection, key: str, planned: set[str]) -> bool:
+    if key in planned or transfer.session(connection, key):
+        return False
+    planned.add(key)
+    return True
+
+
+def _key(session: Row, file: _File) -> str:
+    try:
+        return checked_key(session["key"])
+    except InvalidKey as error:
+        raise file.fault(str(error)) from None
+
+
+def _state(
+    connection: sa.Connection, key: str, free: bool, counted: SessionDigest, schema: str
+) -> Literal["imported", "already there", "collided"]:
+    if free:
+        return "imported"
+    return "already there" if digest(connection, key, schema) == counted.digest else "collided"
+
+
+class _File:
+    """The lines of a file, each as its kind and its value, and where we are for the errors."""
+
+    def __init__(self, path: object, lines: Iterable[str]) -> None:
+        self._path = path
+        self._lines = iter(lines)
+        self._number = 0
+        self.line = ""
+        self.schema = SCHEMA_REVISION
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        self._number += 1
+        try:
+            self.line = next(self._lines).rstrip("\r\n")
+            kind = self.line.partition(":")[0][2:-1]
+            if kind in TABLES:
+                return kind, read_row(TABLES[kind], self.line, self.schema)
+            ((kind, value),) = json.loads(self.line).items()
+            return kind, value
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise self.fault(str(error)) from None
+
+    def header(self) -> None:
+        """Read the first line; `InvalidFile` if it is not ours or newer than we are."""
+        self._number = 1
+        try:
+            header = json.loads(next(self._lines, ""))
+            version, schema = header["lango_store"], str(header["schema"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self.fault('this is not an export of lango_store, which begins with {"lango_store":1,…}') from None
+        if version != VERSION or schema > SCHEMA_REVISION:
+            raise self.fault(
+                f"the file is of format {version} and schema {schema}, this release reads {VERSION} and up to "
+                f"{SCHEMA_REVISION}: upgrade the package"
+            )
+
+        if schema < FIRST:
+            raise self.fault(f"{schema!r} is not a revision of the schema")
+        self.schema = schema
+
+    def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:
+        """Return a row of the line we are at, up to date; `InvalidFile` if no verb could read it."""
+        try:
+            return incoming.admit(table, row)
+        except InvalidMessage as error:
+            raise self.fault(str(error)) from None
+
+    def checked(self, incoming: Incoming) -> dict[str, Any]:
+        """Return what a session of an earlier schema lacks; `InvalidFile` if its counters contradict its rows."""
+        try:
+            return incoming.check_counters()
+        except InvalidMessage as error:
+            raise self.fault(str(error)) from None
+
+    def finished(self) -> None:
+        """Refuse lines after the last one."""
+        try:
+            goes_on = any(line.strip() for line in self._lines)
+        except UnicodeDecodeError:
+            goes_on = True
+        if goes_on:
+            raise self.fault("the file goes on after its last line")
+
+    def fault(self, reason: str) -> InvalidFile:
+        """Return the error for the line we are at."""
+        return InvalidFile(self._path, f"line {self._number}: {reason}; nothing of this file was imported")

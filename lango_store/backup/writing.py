@@ -1,0 +1,82 @@
+"""Backups, out: a file is `{"lango_store":1,"schema":"0005"}`, then sessions, and at last `{"sessions":N}`.
+
+A session is a line for its row, one for each turn, one for each message, and one that closes it with counts
+and a digest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import SpooledTemporaryFile
+from typing import IO, Final
+
+import sqlalchemy as sa
+
+from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
+from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, SessionNotFound
+from lango_store.operations import transfer
+from lango_store.operations.incoming import Incoming
+from lango_store.operations.transfer import Row
+from lango_store.tables import SCHEMA_REVISION
+
+_IN_MEMORY: Final = 8 << 20
+
+
+def write_sessions(connection: sa.Connection, keys: Sequence[str], file: IO[bytes]) -> dict[str, LangoStoreError]:
+    """Write sessions to a file, and return what keeps those out of it that are not there or cannot be read."""
+    faults: dict[str, LangoStoreError] = {}
+    _write(file, first_line())
+    for key in keys:
+        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back
+            try:
+                for line in session_lines(connection, key):
+                    _write(lines, line)
+            except (SessionNotFound, DamagedMessage) as error:
+                faults[key] = error
+                continue
+            lines.seek(0)
+            shutil.copyfileobj(lines, file)
+    _write(file, last_line(len(keys) - len(faults)))
+    return faults
+
+
+def _write(file: IO[bytes], line: str) -> None:
+    file.write(line.encode() + b"\n")
+
+
+def first_line() -> str:
+    """Return the line that a file begins with."""
+    return json_line({"lango_store": VERSION, "schema": SCHEMA_REVISION})
+
+
+def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
+    """Yield the lines of a session; the connection should see one moment. `SessionNotFound` if there is none."""
+    counted, incoming = SessionDigest(), Incoming()
+    for table, rows in pages(connection, key):
+        for row in rows:
+            with _named(row):  # what an import would refuse is refused now
+                incoming.admit(table, row)
+            line = row_line(table, row)
+            counted.add(table, line)
+            yield line
+    if not counted.sessions:
+        raise SessionNotFound(key)
+    with _named({"key": key}):
+        incoming.check_counters()
+    yield counted.closing()
+
+
+@contextmanager
+def _named(row: Row) -> Iterator[None]:
+    try:
+        yield
+    except InvalidMessage as error:
+        reason = str(error).removeprefix(f"{error.field}: ")
+        raise DamagedMessage(*transfer.identity(row), error.field, f"{reason}: see what `doctor` says") from None
+
+
+def last_line(sessions: int) -> str:
+    """Return the line that a file of so many sessions ends with."""
+    return json_line({"sessions": sessions})
