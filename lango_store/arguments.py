@@ -43,15 +43,20 @@ Check = Callable[[str, Any], None]
 
 def checking(method: Method) -> Method:
     """Check the arguments of one method."""
-    names = list(inspect.signature(method).parameters)[1:]
+    parameters = inspect.signature(method).parameters
+    names = list(parameters)[1:]
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    known: tuple[str, ...] = ()
     checks: dict[str, Check] = {}
     missing = True
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        nonlocal missing
+        nonlocal missing, known
         if missing:  # at the first call, when all that the annotations name is there
-            checks.update(_checks(method))
+            hints = _hints(method)
+            known = tuple(hints)
+            checks.update((name, check) for name, hint in hints.items() if (check := _check(hint)) is not None)
             missing = False
         if arguments:
             for name, value in zip(names, arguments):  # noqa: B905 # too many is Python's error
@@ -60,15 +65,24 @@ def checking(method: Method) -> Method:
         for name, value in options.items():
             if (check := checks.get(name)) is not None:
                 check(name, value)
+            elif takes_more and name not in known:
+                raise TypeError(
+                    f"{method.__name__}() got an unexpected keyword argument {name!r}: give {', '.join(known)}"
+                )
         return method(self, *arguments, **options)
 
     return cast(Method, call)
 
 
-def _checks(method: Callable[..., Any]) -> dict[str, Check]:
-    hints = typing.get_type_hints(method)
-    hints.pop("return", None)
-    return {name: check for name, hint in hints.items() if (check := _check(hint)) is not None}
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a method's arguments, those of a TypedDict that it unpacks among them."""
+    hints: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(method).items():
+        if typing.get_origin(hint) is typing.Unpack:
+            hints |= typing.get_type_hints(typing.get_args(hint)[0])
+        elif name != "return":
+            hints[name] = hint
+    return hints
 
 
 def _check(hint: Any) -> Check | None:

@@ -26,7 +26,6 @@ from lango_store.model import (
     SessionInfo,
     Turn,
     Unset,
-    checked_fields,
     new_key,
 )
 from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
@@ -81,9 +80,8 @@ class Conversation:
         above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
         this counts as `activity`.
         """
-        fields = checked_fields(changes, SessionChanges)
         with self._access.transaction() as connection:
-            return sessions.update(connection, self._access.now(connection), self.key, fields, activity=activity)
+            return sessions.update(connection, self._access.now(connection), self.key, changes, activity=activity)
 
     # Messages
 

@@ -230,15 +230,6 @@ class SessionChanges(SessionFields, total=False):
     last_consolidated: int
 
 
-def checked_fields(given: SessionFields, known: type = SessionFields) -> dict[str, Any]:
-    """Return fields of a session as a dict; TypeError for a name that is not one of the `known`."""
-    names = known.__annotations__
-    for name in given:
-        if name not in names:
-            raise TypeError(f"unexpected keyword argument {name!r}: there are {', '.join(names)}")
-    return dict(given)
-
-
 class SessionInfo(Value):
     """A session without its messages: what lists show.
 

@@ -31,7 +31,6 @@ from lango_store.model import (
     SessionInfo,
     Stats,
     Unset,
-    checked_fields,
     new_key,
 )
 from lango_store.operations import appends, lists, sessions, stats
@@ -444,7 +443,7 @@ class Store:
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
         key = new_key(self._access.clock_time()) if key is None else key
-        return New(key, self._access.ttl(key, ttl), checked_fields(fields))
+        return New(key, self._access.ttl(key, ttl), fields)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._access, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import typing
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -70,6 +71,20 @@ def verbs(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, verb
 
 
+def arguments(verb: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """The names of all its arguments, of a TypedDict that it unpacks too, and of those that are needed."""
+    names: list[str] = []
+    needed: list[str] = []
+    for parameter in list(inspect.signature(verb).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            names += typing.get_args(typing.get_type_hints(verb)[parameter.name])[0].__optional_keys__
+            continue
+        names.append(parameter.name)
+        if parameter.default is parameter.empty:
+            needed.append(parameter.name)
+    return names, needed
+
+
 def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every verb with each of its arguments wrong in turn, the needed others right."""
     sound = SOUND | ({"begun": handle.begin_compaction()} if hasattr(handle, "begin_compaction") else {})
@@ -77,12 +92,11 @@ def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name, verb in verbs(kind):
         if not hasattr(handle, name):  # what an asynchronous handle does otherwise
             continue
-        parameters = list(inspect.signature(verb).parameters.values())[1:]
-        needed = {p.name: sound.get(p.name) for p in parameters if p.default is inspect.Parameter.empty}
-        needed |= alone.get(name, {})
-        for parameter in parameters:
+        names, needed = arguments(verb)
+        chosen = {each: sound.get(each) for each in needed} | alone.get(name, {})
+        for argument in names:
             for value in WRONG:
-                yield name, parameter.name, needed | {parameter.name: value}
+                yield name, argument, chosen | {argument: value}
 
 
 def refused(what: Any, name: str, argument: str, values: dict[str, Any]) -> bool:
