@@ -1,6 +1,6 @@
-"""Expired sessions kept in a SQLite file of their own, for people: tables, full-text search, readable by Datasette.
+"""Expired sessions in a SQLite file of their own, for people: tables, full-text search, readable by Datasette.
 
-`sessions` has a row for each life of a session: a key may be used again after its purge, and both lives are kept.
+`sessions` has a row for each life of a session: a key may be used again after its purge, and both lives stay here.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
     return float if isinstance(column_type, sa.Numeric | sa.Float) else str
 
 
-def _row(table: sa.Table, kept: dict[str, Any]) -> transfer.Row:
-    return {column.name: kept.get(column.name) for column in table.c}
+def _row(table: sa.Table, archived: dict[str, Any]) -> transfer.Row:
+    return {column.name: archived.get(column.name) for column in table.c}
 
 
 @checked()
 class Archive:
-    """An archive's file; `Archive(path)` makes it if `create`, and closes it as a context manager."""
+    """An archive's file: `Archive(path)` opens it, or with `create=True` makes it; a context manager that closes it."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         if not create and not Path(path).exists():
-            raise DatabaseUnavailable(f"there is no archive {path}: see the path")
+            raise DatabaseUnavailable(f"there is no archive {path}: check the path")
         with _our_errors(path):
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's own error says more
@@ -66,14 +66,14 @@ class Archive:
         try:
             with _our_errors(path):
                 if create:
-                    self._make()
+                    self._create_tables()
                 elif not self._db["sessions"].exists():
-                    raise DatabaseUnavailable(f"{path} is no archive: give a file that `expire --archive` wrote")
+                    raise DatabaseUnavailable(f"{path} is not an archive: give a file that `expire --archive` wrote")
         except BaseException:
             self._connection.close()
             raise
 
-    def _make(self) -> None:
+    def _create_tables(self) -> None:
         if self._db["messages_fts"].exists():
             self._add_missing_columns()
             return
@@ -123,8 +123,8 @@ class Archive:
             for rows in transfer.turns(connection, keys):
                 self._insert("turns", [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
             for rows in transfer.messages(connection, keys):
-                kept = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
-                self._insert("messages", kept)
+                archived = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
+                self._insert("messages", archived)
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -142,7 +142,7 @@ class Archive:
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
     def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
+        """Return messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
         query = (
             "SELECT sessions.key, messages.seq, messages.role, messages.created_at, messages.text "
             "FROM messages_fts JOIN messages ON messages.rowid = messages_fts.rowid "
@@ -150,14 +150,14 @@ class Archive:
         )
         words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
         if not words:
-            raise ValueError("search for what? Give a word or more")
+            raise ValueError("the text to search for has no word: give one or more")
         with _our_errors(self._path):
             return list(self._db.query(query, [words, limit]))
 
     def count(
         self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None
     ) -> tuple[int, int]:
-        """Tell how many sessions and messages `forget` would delete."""
+        """Return how many sessions and messages `forget` would delete."""
         where, values = _filtered(user_id, agent_id, key_prefix)
         query = f"SELECT count(*), coalesce(sum(message_count), 0) FROM sessions WHERE {where}"
         with _our_errors(self._path):
@@ -165,7 +165,7 @@ class Archive:
         return sessions, messages
 
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
-        """Delete sessions so that the file keeps no trace of them, and tell how many.
+        """Delete sessions so that the file keeps no trace of them, and return how many.
 
         At least one filter is needed, ValueError otherwise; several narrow it down.
         """
@@ -178,7 +178,7 @@ class Archive:
         return gone
 
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
-        """Put the latest life of a session back into a store, with this TTL in seconds; the archive keeps it too."""
+        """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
         with _our_errors(self._path):
             found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
             if not found:
@@ -195,12 +195,12 @@ class Archive:
                     self._write(connection, incoming, table, {"session_key": key, **each})
             transfer.amend(connection, key, incoming.disagreeing())
 
-    def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, kept: dict[str, Any]) -> None:
+    def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, archived: dict[str, Any]) -> None:
         try:
-            row = incoming.admit(table, _row(table, kept))
+            row = incoming.admit(table, _row(table, archived))
         except InvalidMessage as error:
-            what = "the session" if table is SESSION else f"turn {kept['turn_no']}"
-            what = f"message {kept['seq']}" if table is MESSAGE else what
+            what = "the session" if table is SESSION else f"turn {archived['turn_no']}"
+            what = f"message {archived['seq']}" if table is MESSAGE else what
             raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None
         transfer.write(connection, table, [row])
 
@@ -217,7 +217,7 @@ class Archive:
 
 def _filtered(user_id: str | None, agent_id: str | None, key_prefix: str | None) -> tuple[str, list[str]]:
     if user_id is None and agent_id is None and not key_prefix:
-        raise ValueError("forget whom? Give user_id, agent_id or key_prefix")
+        raise ValueError("no filter says whose sessions are meant: give user_id, agent_id or key_prefix")
     filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "instr(key, ?) = 1": key_prefix}
     given = {condition: value for condition, value in filters.items() if value is not None}
     return " AND ".join(given), list(given.values())
@@ -234,14 +234,14 @@ def _our_errors(path: str | Path) -> Iterator[None]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """Give the words of a message: its content, its tool calls' arguments and outputs."""
+    """Return the words of a message: its content, its tool calls' arguments and outputs."""
     found: list[str] = []
     for name in ("content", "tool_calls"):
         if row[name] is not None:
             try:
                 _words(decode_json(row[name]), found)
             except ValueError:
-                found.append(row[name])  # damaged, and kept as it is
+                found.append(row[name])  # damaged, and searched as it is
     return " ".join(found).encode("utf-8", "replace").decode().replace("\0", " ")
 
 

@@ -279,7 +279,7 @@ def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Cloc
         assert archive.search("secretwordann") == []
         assert len(archive.search("secretwordbob")) == 20
         for wrong in ({}, {"key_prefix": ""}):
-            with pytest.raises(ValueError, match="forget whom"):
+            with pytest.raises(ValueError, match="whose sessions are meant"):
                 archive.forget(**wrong)
     rest = b"".join(path.read_bytes() for path in tmp_path.glob("cold.db*"))
     assert b"secretwordann" not in rest
@@ -293,7 +293,7 @@ def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_pat
         with pytest.raises(DatabaseUnavailable, match=path.name):
             filled.expire(archive=path)
     assert len(keys(filled)) == 10
-    with pytest.raises(DatabaseUnavailable, match="no archive"):
+    with pytest.raises(DatabaseUnavailable, match="there is no archive"):
         filled.restore(tmp_path / "none.db", "k")
 
 

@@ -1,4 +1,4 @@
-"""`lango-store archive`: what `expire --archive` kept."""
+"""`lango-store archive`: what `expire --archive` stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lango_store.cli.terminal import (
     opened,
 )
 
-app = typer.Typer(help="Search, restore and forget what expire --archive kept.", no_args_is_help=True)
+app = typer.Typer(help="Search, restore and forget what expire --archive stored.", no_args_is_help=True)
 
 FOUND: Final = Listing[dict[str, Any]](
     [

@@ -69,7 +69,7 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Say whether the schema is the one this release needs; exit code 1 if it is not."""
+    """Print whether the schema is the one this release needs; exit code 1 if it is not."""
     differences = schema.check(database(url))
     if as_json:
         print(json.dumps({"ok": not differences, "differences": differences}))

@@ -66,7 +66,7 @@ def _json(report: FileReport | Exported) -> None:
 
 
 def _print(report: FileReport | Exported, *, verbose: bool) -> None:
-    """Tell what an operator has to know; of what went as it should only if they want to."""
+    """Print what an operator has to know; of what went as it should only if they want to."""
     if report.error is not None:
         say_error(LangoStoreError(report.error))
         return
@@ -159,7 +159,7 @@ def _tell(json_: bool, verbose: bool) -> Callable[[FileReport | Exported], None]
 def _told(
     doing: str, total: int | None, tell: Callable[[FileReport | Exported], None], *, quiet: bool
 ) -> Iterator[Callable[[FileReport | Exported], None]]:
-    """Tell of each file as it is done; on a terminal show a bar, and tell of all of them after it."""
+    """Report each file as it is done; on a terminal show a bar, and report all of them after it."""
     if quiet or not sys.stderr.isatty():
         yield tell
         return

@@ -29,7 +29,7 @@ class Column(Generic[Item]):
     """The width that it can be cut down to; None for one that is whole or left out."""
 
     def cell(self, item: Item) -> str:
-        """Give what a person sees of an item."""
+        """Return what a person sees of an item."""
         return on_one_line((self.shown or self.text)(item))
 
 

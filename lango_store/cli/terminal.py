@@ -45,7 +45,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def database(url: str | None, *, new: bool = False) -> str:
-    """Give the URL a command works on; wrong usage if there is none.
+    """Return the URL that a command works on; wrong usage if there is none.
 
     A file that is not there is an error, and is not made, unless it may be `new`.
     """
@@ -74,7 +74,7 @@ def opened(url: str | None) -> Iterator[Store]:
 
 
 def agreed(destroys: str, *, yes: bool) -> None:
-    """Say what is about to go, and ask; without a terminal nobody can be asked, and only --yes agrees."""
+    """Print what is about to go, and ask; without a terminal nobody can be asked, and only --yes agrees."""
     if yes:
         say(destroys)
     elif sys.stdin.isatty():
@@ -85,7 +85,7 @@ def agreed(destroys: str, *, yes: bool) -> None:
 
 
 def announce(store: Store, doing: str) -> None:
-    """Say on which host and database something destructive is about to happen, without the password."""
+    """Print on which host and database something destructive is about to happen, without the password."""
     say(f"{doing} {shown(store.engine.url)}")
 
 
@@ -118,7 +118,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Table:
-    """Make an empty table; the columns at `right` are aligned there."""
+    """Return an empty table; the columns at `right` are aligned there."""
     from rich.table import Table  # which few commands draw
 
     made = Table(title=title, title_justify="left")
@@ -128,7 +128,7 @@ def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) 
 
 
 def console() -> Console:
-    """Give the console for answers."""
+    """Return the console for answers."""
     return Console(highlight=False)
 
 
@@ -138,7 +138,7 @@ def say_error(error: Exception) -> None:
 
 
 def _in_commands(error: Exception) -> str:
-    """Say what a person at a command line does next, where the error itself speaks to programs."""
+    """Return what a person at a command line does next, where the error itself speaks to programs."""
     match error:
         case SessionExpired():
             return f"{error.fact}: `sessions touch` revives it, `sessions show --expired` shows it"

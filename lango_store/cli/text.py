@@ -46,17 +46,17 @@ _ESCAPES: Final[dict[int, str]] = {
 
 
 def printable(text: str) -> str:
-    """Make stored text harmless to a terminal: what would steer it, or turn its lines around, becomes visible."""
+    """Return stored text made harmless to a terminal: what would steer it, or turn its lines, becomes visible."""
     return _encodable(text).translate(_PICTURES)
 
 
 def on_one_line(text: str) -> str:
-    """Make stored text printable, line breaks and tabs too."""
+    """Return stored text made printable, line breaks and tabs too."""
     return _encodable(text).translate(_ON_ONE_LINE)
 
 
 def as_field(text: str) -> str:
-    r"""Make stored text a field between tabs, from which it can be had back: `\t`, `\n`, `\r`, `\\`, `\u001b`."""
+    r"""Return stored text as a field between tabs, from which it can be had back: `\t`, `\n`, `\r`, `\\`, `\u001b`."""
     return text.translate(_ESCAPES)
 
 

@@ -24,11 +24,11 @@ class State:
 
     @classmethod
     def of(cls, lines: Iterable[Line], consolidated: int, rest: Any) -> State:
-        """Sum up what a session holds."""
+        """Return the state of a session that holds this."""
         return cls([_digest(line) for line in lines], consolidated, json.dumps(rest))
 
     def same_log(self, other: State) -> bool:
-        """Tell whether the lines are the same, and what counts them."""
+        """Whether the lines are the same, and what counts them."""
         return self.lines == other.lines and self.consolidated == other.consolidated
 
 
@@ -47,7 +47,7 @@ class Known:
     metadata: dict[str, str]
 
     def still(self, incarnation: int, last_seq: int, state: State) -> bool:
-        """Tell whether a state can be written: nobody else wrote messages, or it has none to write."""
+        """Whether a state can be written: nobody else wrote messages, or it has none to write."""
         return self.incarnation == incarnation and (self.last_seq == last_seq or self.state.same_log(state))
 
     def same_lines(self, state: State) -> int:
@@ -59,7 +59,7 @@ class Known:
         return same
 
     def merged(self, key: str, ours: Line, theirs: Line) -> Line:
-        """Put together what changed in the metadata here and there; one key changed to two values is `Conflict`."""
+        """Return the metadata with the changes of both sides; `Conflict` if they changed one key to two values."""
         here, there = texts(ours), texts(theirs)
         if there == self.metadata:
             return ours
@@ -80,7 +80,7 @@ NOTHING: Final = Known(State([], 0, ""), [], 0, None, {})
 
 
 def texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Give each value as text, to compare it with later."""
+    """Return each value as text, to compare it with later."""
     return {name: json.dumps(value) for name, value in metadata.items()}
 
 
@@ -91,11 +91,11 @@ class Memory:
         self._found: dict[int, tuple[weakref.ref[Any], Known]] = {}
 
     def remember(self, session: object, known: Known) -> None:
-        """Keep what is known of this very object."""
+        """Remember what is known of this very object."""
         place = id(session)
         self._found[place] = weakref.ref(session, lambda _: self._found.pop(place, None)), known
 
     def recall(self, session: object) -> Known | None:
-        """Give what is known of this very object, None if it was neither loaded nor saved."""
+        """Return what is known of this very object, None if it was neither loaded nor saved."""
         found = self._found.get(id(session))
         return found[1] if found is not None and found[0]() is session else None

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_stored, decode_json, decode_time
+from lango_store.columns import as_stored, decode_time
 from lango_store.dialect import Moment
-from lango_store.errors import DamagedMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import lists, messages, sessions
 from lango_store.operations.binds import SESSION, TURN, of_session
 from lango_store.operations.lists import Filter
 from lango_store.operations.messages import Range
+from lango_store.operations.rows import stored_json, turn_json
 
 PAGE: Final = 500
 _FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
@@ -55,15 +55,8 @@ def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str
 
 def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
     text = connection.execute(sa.select(as_stored(SESSION.c.extra)).where(of_session(SESSION, key))).scalar()
-    found = _json(key, "extra", text) or {}
+    found = (None if text is None else stored_json(key, 0, "extra", text)) or {}
     return found if isinstance(found, dict) else {"extra": found}
-
-
-def _json(key: str, field: str, text: str | None) -> Any:
-    try:
-        return None if text is None else decode_json(text)
-    except ValueError as error:
-        raise DamagedMessage(key, 0, field, str(error)) from None
 
 
 def _parts(connection: sa.Connection, now: Moment, key: str) -> Iterator[Part]:
@@ -106,7 +99,9 @@ def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
 
 def _part(key: str, row: sa.RowMapping) -> Part:
     decoded = {
-        name: _json(key, f"{name} of turn {row['turn_no']}", row[name]) for name in ("usage", "metadata", "extra")
+        name: turn_json(key, row["turn_no"], name, row[name])
+        for name in ("usage", "metadata", "extra")
+        if row[name] is not None
     }
     return Part(
         messages=[],

@@ -36,7 +36,7 @@ class Source:
             raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Give the lines that are not blank, with their numbers, from 1."""
+        """Yield the lines that are not blank, with their numbers, from 1."""
         with self.reading() as file:
             for number, line in enumerate(lines_of(file, self.path, self.longest_line), 1):
                 if line.strip():
@@ -53,7 +53,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def checked_file_key(path: Path, key: str) -> str:
-    """Give a session key back; `InvalidFile` if no session can have it."""
+    """Return the session key; `InvalidFile` if no session can have it."""
     try:
         return checked_key(key)
     except InvalidKey as error:

@@ -25,7 +25,8 @@ from lango_store.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.operations.binds import MESSAGE, SESSION, TURN
 
 
-def _json(key: str, seq: int, field: str, text: str) -> Any:
+def stored_json(key: str, seq: int, field: str, text: str) -> Any:
+    """Decode a stored JSON text; `DamagedMessage` names the field that cannot be read."""
     try:
         return decode_json(text)
     except ValueError as error:
@@ -73,7 +74,7 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
                 raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
     for name in _SESSION_JSON:
         if name in value:
-            value[name] = _json(_key_of(value), 0, name, value[name])
+            value[name] = stored_json(_key_of(value), 0, name, value[name])
     return value
 
 
@@ -199,11 +200,11 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": role, "seq": seq}
         if content is not None:
-            value["content"] = _json(key, seq, "content", content)
+            value["content"] = stored_json(key, seq, "content", content)
         if tool_calls is not None:
-            value["tool_calls"] = _json(key, seq, "tool_calls", tool_calls)
+            value["tool_calls"] = stored_json(key, seq, "tool_calls", tool_calls)
         if extra is not None:
-            value["extra"] = _json(key, seq, "extra", extra)
+            value["extra"] = stored_json(key, seq, "extra", extra)
         if turn_no is not None:
             value["turn_no"] = turn_no
         if id_ is not None:
@@ -276,4 +277,4 @@ def decode_turn(key: str, stored: Sequence[Any]) -> Turn:
 
 def turn_json(key: str, turn_no: int, name: str, text: str) -> Any:
     """Decode a JSON column of a turn."""
-    return _json(key, 0, f"{name} of turn {turn_no}", text)
+    return stored_json(key, 0, f"{name} of turn {turn_no}", text)

@@ -106,13 +106,13 @@ def _text(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Make a value of SQLite one of JSON."""
+    """Return a value of SQLite as one of JSON."""
     if isinstance(value, bytes):
         return _text(value)
     return str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
 
 
 def _instant(timestamp: Any) -> str:
-    """Make a time text that sorts by the instant; what is not a time comes last."""
+    """Return a text that sorts by the instant; what is not a time comes last."""
     count = nanoseconds(_plain(timestamp))
     return "~" if count is None else f"{count + 10**21:030d}"

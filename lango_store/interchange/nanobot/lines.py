@@ -79,7 +79,7 @@ STYLES: Final = {
 
 
 def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Message:
-    """Make a message of a line; a role that we do not know becomes `user`, and stays in `extra`."""
+    """Return the message of a line; a role that we do not know becomes `user`, and stays in `extra`."""
     message = _plain(line)
     back = line_from_message(message, style)
     if "timestamp" in line and style.dumps(back) == style.dumps(line):
@@ -120,7 +120,7 @@ def _is_call(call: object) -> bool:
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Message, str | None]:
-    """Make a message of a line of a file, so that its text comes back exactly; with it, what could not be a value."""
+    """Return the message of a line whose text has to come back exactly, and what could not be stored as a value."""
     message = message_from_line(line, style)
     if style.dumps(line_from_message(message, style)) != text:
         message.extra[RAW] = {"line": text}
