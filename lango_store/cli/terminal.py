@@ -93,7 +93,7 @@ def duration(text: str, option: str) -> timedelta:
     """Read a duration such as 30d, 12h, 90m, 45s or 2w; wrong usage of the option if it is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if not found:
-        raise typer.BadParameter(f"{text!r} is no duration: write 45s, 90m, 12h, 30d or 2w", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a duration: write 45s, 90m, 12h, 30d or 2w", param_hint=option)
     try:
         duration = timedelta(**{_UNITS[found[2]]: float(found[1])})
     except OverflowError:

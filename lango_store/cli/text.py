@@ -67,5 +67,5 @@ def _encodable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line that is no answer, on standard error."""
+    """Print a line that is not an answer, on standard error."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(printable(text), markup=False)
