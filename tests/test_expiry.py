@@ -9,6 +9,7 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Clock, MakeDatabase
@@ -295,6 +296,24 @@ def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_pat
     assert len(keys(filled)) == 10
     with pytest.raises(DatabaseUnavailable, match="there is no archive"):
         filled.restore(tmp_path / "none.db", "k")
+
+
+def test_what_is_archived_is_on_disk_before_it_is_purged(
+    store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    keep = Archive.keep
+
+    def noting(self: Archive, *arguments: Any, **options: Any) -> None:
+        asked.extend(self._connection.execute("PRAGMA synchronous").fetchone())
+        keep(self, *arguments, **options)
+        assert not self._connection.in_transaction
+
+    monkeypatch.setattr(Archive, "keep", noting)
+    store.create("k", ttl=HOUR, messages=messages(2))
+    clock.move(hours=2)
+    store.expire(archive=tmp_path / "cold.db")
+    assert asked == [2]  # FULL: a commit waits for the disk
 
 
 PURGER = """

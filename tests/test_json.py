@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -227,3 +227,32 @@ def test_a_damaged_message_is_named_and_hides_no_other(
         assert [m.content for m in store.all_messages("k", before=2)] == ["a"]
         assert [m.content for m in store.all_messages("k", after=2)] == ["c"]
         assert store.list_sessions().items[0].message_count == 3
+
+
+SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dicts": lambda value: {"a": value}}
+
+
+@pytest.mark.parametrize("outer", SHAPES)
+@pytest.mark.parametrize("inner", SHAPES)
+def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store, outer: str, inner: str) -> None:
+    def value(levels: int) -> Any:
+        made: Any = "x"
+        for level in range(levels):
+            made = SHAPES[inner if level < 100 else outer](made)
+        return made
+
+    key = f"{outer} of {inner}"
+    shared_store.create(key, metadata={"x": value(199)})
+    for content in (value(199), value(200)):
+        stored = shared_store.append_message(key, message(content))
+        assert shared_store.all_messages(key, last=1) == [stored]
+        assert stored.content == content
+    shared_store.append_message(key, message(extra={"x": value(199)}))
+    for refused in (message(value(201)), message(extra={"x": value(200)}), message([value(200)])):
+        with pytest.raises(InvalidMessage, match="200 levels"):
+            shared_store.append_message(key, refused)
+    with pytest.raises(InvalidMessage, match="200 levels"):
+        shared_store.create("other", metadata={"x": value(200)})
+    found = shared_store.get(key)
+    assert (found.last_seq, found.metadata) == (3, {"x": value(199)})
+    shared_store.delete(key)
