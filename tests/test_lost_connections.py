@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 import sqlalchemy as sa
@@ -22,10 +23,16 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
+@pytest.mark.parametrize("reset", ["rollback", None])
 def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
-    make_postgres: MakeDatabase, administrator: sa.Engine, call: Callable[[Store], object]
+    make_postgres: MakeDatabase,
+    administrator: sa.Engine,
+    caplog: pytest.LogCaptureFixture,
+    call: Callable[[Store], object],
+    reset: Literal["rollback"] | None,
 ) -> None:
-    engine = sa.create_engine(make_postgres(), pool_size=1, max_overflow=0)  # its pool asks no connection how it is
+    # The pool asks no connection how it is, and learns of it by its rollback at most.
+    engine = sa.create_engine(make_postgres(), pool_size=1, max_overflow=0, pool_reset_on_return=reset)
     with Store(engine) as store:
         store.create("k")
         call(store)
@@ -37,6 +44,7 @@ def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
         with pytest.raises(DatabaseUnavailable):
             call(store)
         call(store)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("sqlalchemy.pool")] == []
     engine.dispose()
 
 
