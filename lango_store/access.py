@@ -36,7 +36,7 @@ TokenCounter = Callable[[Message], int]
 
 
 def utc_now() -> datetime:
-    """Give the time, aware, in UTC."""
+    """Return the time, aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -49,7 +49,7 @@ class SchemaGate:
         self._looking = threading.Lock()
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Look at the schema, the first time; give the database's file, if it is one."""
+        """Check the schema, the first time; return the database's file, if it is one."""
         try:
             return self._passed[engine]
         except KeyError:
@@ -61,14 +61,14 @@ class SchemaGate:
             return self._passed[engine]
 
     def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
-        """Look at the schema of a caller's connection, the first time."""
+        """Check the schema of a caller's connection, the first time."""
         engine = connection.engine
         if engine not in self._passed:
             self._check(connection)
         return self._passed[engine]
 
     def reset(self, engine: sa.Engine) -> None:
-        """Look again the next time."""
+        """Check again the next time."""
         self._passed.pop(engine, None)
 
     def _look(self, engine: sa.Engine) -> None:
@@ -129,16 +129,16 @@ class Access:
     # Policy
 
     def moment(self, connection: AnyConnection) -> Moment:
-        """Tell the time for one statement: None where the database tells it, by one clock for all that connect."""
+        """Return the time for one statement: None where the database tells it, by one clock for all that connect."""
         return None if self._clock is None and dialect_of(connection).tells_time else self.clock_time()
 
     def now(self, connection: AnyConnection) -> datetime:
-        """Tell the time for several statements, asking the database if it tells it."""
+        """Return the time for several statements, asking the database if it tells it."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
 
     def clock_time(self) -> datetime:
-        """Tell the time by the store's clock, or by this machine's if it was given none."""
+        """Return the time by the store's clock, or by this machine's if it was given none."""
         moment = utc_now() if self._clock is None else self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock gave a time without a time zone: use datetime.now(UTC)")
@@ -184,14 +184,14 @@ class Access:
         return self._connections.transaction()
 
     def ping(self) -> None:
-        """Ask the database for a sign of life, and look at its schema again."""
+        """Check that the database answers, and its schema again."""
         self._gate.reset(self.engine)
         with self.snapshot() as connection:
             self._gate.reset(connection.engine)
             self._gate.check_connection(connection)
 
     def using(self, lender: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Access:
-        """Give the same access on the caller's own connection; what it writes, the caller commits."""
+        """Return the same access on the caller's own connection; what it writes, the caller commits."""
         if isinstance(lender, orm.Session | orm.scoped_session):
             lend: Callable[[], sa.Connection] = lambda: lender.connection()  # noqa: E731
         elif isinstance(lender, sa.Connection):

@@ -59,7 +59,7 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
 ) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
-    """Make a method that gives a `Conversation` one that gives an `AsyncConversation`."""
+    """Make a method that returns a `Conversation` one that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
@@ -138,7 +138,7 @@ class AsyncStore:
     open = opening(Store.open)
 
     def conversation(self, key: str) -> AsyncConversation:
-        """Give a handle of a session without asking the database: its verbs say if there is no such session."""
+        """Return a handle of a session without asking the database: its verbs say if the session does not exist."""
         return self._handle(self.store.conversation(key))
 
     info = awaited(Store.info)
@@ -255,7 +255,7 @@ class AsyncConversation:
 
     @checking
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
-        """Put a summary in the place of the window, as `Conversation.compact` does.
+        """Replace the window with a summary, as `Conversation.compact` does.
 
         A coroutine function is awaited here; any other `summarizer` runs in a thread, as it may take long.
         """
@@ -273,7 +273,7 @@ class AsyncConversation:
 
 
 def _connections(engine: sa.Engine) -> int:
-    """Tell how many connections the engine's pool lends at once: more threads would only wait for them."""
+    """Return how many connections the engine's pool lends at once: more threads would only wait for them."""
     pool: Any = engine.pool
     if not isinstance(pool, sa.QueuePool):
         return 1 if isinstance(pool, sa.StaticPool) else _MOST_THREADS

@@ -157,7 +157,7 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 def _is_mark(kind: type) -> bool:
-    """Tell whether a type only says that an argument was left out."""
+    """Return whether a type only says that an argument was left out."""
     return issubclass(kind, Enum)
 
 

@@ -40,7 +40,7 @@ def encode_role(role: MessageRole) -> str:
     try:
         return MessageRole(role).value
     except ValueError:
-        raise InvalidMessage("role", f"{role!r} is none of {', '.join(MessageRole)}") from None
+        raise InvalidMessage("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
 
 
 def decode_role(text: str) -> MessageRole:
@@ -52,7 +52,7 @@ def decode_role(text: str) -> MessageRole:
 
 
 def encode_text(text: str | None, field: str) -> str | None:
-    """Give a text that both databases can keep; `InvalidMessage` for a NUL or a lone surrogate."""
+    """Return a text that both databases can store; `InvalidMessage` for a NUL or a lone surrogate."""
     if text is None:
         return None
     if fault := _text_fault(text):
@@ -61,14 +61,14 @@ def encode_text(text: str | None, field: str) -> str | None:
 
 
 def encode_id(text: str | None) -> str | None:
-    """Give a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
+    """Return a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
     if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
         raise InvalidMessage("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
     return text
 
 
 def checked_key(key: str) -> str:
-    """Give a session key back, or raise `InvalidKey`."""
+    """Return a session key, or raise `InvalidKey`."""
     fault = _text_fault(key)
     if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
         fault = f"has {len(key)} characters"
@@ -94,7 +94,7 @@ def _text_fault(text: object) -> str | None:
 
 
 def encode_json(value: Any, field: str) -> str:
-    """Make a value JSON text that gives the equal value back; `InvalidMessage` naming the field if none does.
+    """Encode a value as JSON text that decodes to an equal value; `InvalidMessage` names the field if none does.
 
     `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
     reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
@@ -121,7 +121,7 @@ def _encode_surrogates(value: Any, field: str) -> str:
             return text
         reason = "does not survive as JSON"
     except (ValueError, TypeError, RecursionError) as error:
-        reason = f"is no JSON ({error})"
+        reason = f"is not JSON ({error})"
     raise _no_json(value, field, reason)
 
 
@@ -131,7 +131,7 @@ def _no_json(value: Any, field: str, reason: str) -> InvalidMessage:
 
 
 def _first_fault(value: Any) -> tuple[str, Any, str] | None:
-    """Find what in a value is no JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
+    """Find what in a value is not JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
@@ -146,7 +146,7 @@ def _first_fault(value: Any) -> tuple[str, Any, str] | None:
             else:
                 for name in part:
                     if not isinstance(name, str):
-                        return place, part, f"has the key {_shortened(repr(name))}, no text"
+                        return place, part, f"has the key {_shortened(repr(name))}, not text"
                 inside = [(place + _step(name), item) for name, item in part.items()]
             waiting += reversed(inside)
     return None
@@ -156,7 +156,7 @@ def _fault_of_scalar(value: Any) -> str | None:
     try:
         return None if json.loads(json.dumps(value, allow_nan=False)) == value else "does not survive as JSON"
     except (ValueError, TypeError, RecursionError) as error:
-        return f"is no JSON ({error})"
+        return f"is not JSON ({error})"
 
 
 def _step(name: str) -> str:
@@ -168,7 +168,7 @@ def _shortened(text: str) -> str:
 
 
 def levels_within(value: Any, limit: int) -> bool:
-    """Tell whether lists and dicts lie in one another at most so many levels deep."""
+    """Return whether lists and dicts lie in one another at most so many levels deep."""
     level = [value]
     for _ in range(limit):
         inside = {  # each once, since a value may hold itself more than once
@@ -210,14 +210,14 @@ def _described(stored: object) -> str:
         stored.decode()
         return "bytes"
     except UnicodeDecodeError as error:
-        return f"no UTF-8 ({error.reason} at byte {error.start + 1})"
+        return f"not UTF-8 ({error.reason} at byte {error.start + 1})"
 
 
 # Times
 
 
 def encode_time_text(moment: datetime) -> str:
-    """Make a time the text that SQLite keeps: always UTC, six digits, so that it sorts."""
+    """Encode a time as the text that SQLite stores: always UTC, six digits, so that it sorts."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

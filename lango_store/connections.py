@@ -23,13 +23,13 @@ class Gate(Protocol):
     """What has to be right before a connection is lent: the database and its schema."""
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Look at a pool's database, the first time; give its file, if it is one."""
+        """Check a pool's database, the first time; return its file, if it is one."""
 
     def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
-        """Look at the database of a caller's connection, the first time."""
+        """Check the database of a caller's connection, the first time."""
 
     def reset(self, engine: sa.Engine) -> None:
-        """Look again the next time."""
+        """Check again the next time."""
 
 
 class Connections(Protocol):
@@ -94,7 +94,7 @@ class Pooled:
         return _observer(self.engine, self._on_statement)
 
     def checked(self) -> DatabaseFile | None:
-        """Look whether the database is what it was; give its file, if it is one."""
+        """Check that the database is what it was; return its file, if it is one."""
         _refuse_translated(self.engine)
         file = self._gate.check_engine(self.engine)
         if file is not None and (fault := file.fault()):
@@ -104,7 +104,7 @@ class Pooled:
         return file
 
     def refuse_lost_wal(self, file: DatabaseFile, connection: PoolProxiedConnection) -> None:
-        """Look whether what this connection writes to is what others read."""
+        """Check that what this connection writes to is what others read."""
         if fault := file.wal_fault(connection.info):
             connection.invalidate()
             self._start_anew()
@@ -265,7 +265,7 @@ def _observed(connection: sa.Connection, on_statement: Observer | None) -> Itera
 
 @contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise errors of SQLAlchemy and the driver as ours."""
+    """Raise errors of SQLAlchemy and the driver as the store's."""
     try:
         yield
     except Exception as error:
@@ -274,7 +274,7 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def translate(error: BaseException, engine: sa.Engine) -> None:
-    """Raise an error of SQLAlchemy or the driver as one of ours; return if it is another."""
+    """Raise an error of SQLAlchemy or the driver as one of the store's; return if it is another."""
     if isinstance(error, sa.exc.TimeoutError):
         raise DatabaseBusy(
             f"no connection became free in time: {error}; "

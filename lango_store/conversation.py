@@ -86,13 +86,13 @@ class Conversation:
     # Messages
 
     def append_message(self, message: Message, *, after: int | None = None) -> Message:
-        """Add a message at the end, and give it back with its `seq` and `created_at`."""
+        """Append a message, and return it with its `seq` and `created_at`."""
         return self.append_messages([message], after=after)[0]
 
     def append_messages(
         self, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
     ) -> list[Message]:
-        """Add messages at the end, all or none; `replace_after` first drops what comes after that `seq`.
+        """Append messages, all or none; `replace_after` first drops what comes after that `seq`.
 
         Then the log is what was up to there (see `truncate`) and these messages. Sent again with ids, what stands there
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
@@ -147,12 +147,12 @@ class Conversation:
             return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
 
     def find_message(self, id: str) -> Message | None:
-        """Look up a message by its `id`; None if there is none with it."""
+        """Return the message with an `id`; None if the session has none."""
         with self._access.single_read() as connection:
             return log.find(connection, self._access.moment(connection), self.key, id)
 
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
-        """Look up the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
+        """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
         A summary is nobody's message. None if there is no message of that role.
         """
@@ -161,12 +161,12 @@ class Conversation:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     def pop_message(self) -> Message | None:
-        """Take the last message of the window away and give it back; None if there is none."""
+        """Remove the last message of the window and return it; None if there is none."""
         with self._access.transaction() as connection:
             return removals.pop(connection, self._access.now(connection), self.key)
 
     def truncate(self, *, after: int) -> int:
-        """Drop the messages with a `seq` above `after` and the turns that began there, and tell how many messages.
+        """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
         A summary stands before what came in while it was written, though its `seq` is higher: it goes only if it
         speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
@@ -176,7 +176,7 @@ class Conversation:
             return removals.truncate(connection, self._access.now(connection), self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
-        """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
+        """Delete the messages, with `keep_system` all but those of role system; return how many.
 
         Turns and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
@@ -194,7 +194,7 @@ class Conversation:
         metadata: dict[str, Any] | None = None,
         after: int | None = None,
     ) -> Turn:
-        """Add the messages of a turn and what it cost, all or nothing; a turn may have no messages.
+        """Append the messages of a turn and what it cost, all or nothing; a turn may have no messages.
 
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
@@ -216,7 +216,7 @@ class Conversation:
             return turns.read(connection, self.key)
 
     def find_turn(self, id: str) -> Turn | None:
-        """Look up a turn by its `id`, without its messages; None if there is none with it."""
+        """Return the turn with an `id`, without its messages; None if the session has none."""
         with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.find(connection, self.key, id)
@@ -232,7 +232,7 @@ class Conversation:
         return self.info().turn_count
 
     def total_usage(self) -> dict[str, Any]:
-        """Sum up what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
+        """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
         with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.total(turns.usages(connection, self.key))
@@ -254,7 +254,7 @@ class Conversation:
         summary comes along is decided as in `truncate`. `SessionExists` if the key is taken.
         """
         if upto is not None and before_user_message is not None:
-            raise ValueError("fork up to where? Give upto or before_user_message")
+            raise ValueError("upto and before_user_message both say where a fork ends: give one of them")
         new = new_key(self._access.clock_time()) if key is None else key
         with self._access.transaction() as connection:
             now = self._access.now(connection)
@@ -262,7 +262,7 @@ class Conversation:
         return Conversation(self._access, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
-        """Put a summary in the place of the window; None if the window is empty.
+        """Replace the window with a summary; None if the window is empty.
 
         `summarizer` gets the window's messages, while nothing is locked, and gives the summary's; it may be a coroutine
         function. What is appended meanwhile stays in the window, after the summary. `Conflict` if the session was
@@ -284,7 +284,7 @@ class Conversation:
         return begun if begun.session.messages else None
 
     def land_compaction(self, begun: Begun, summary: Summary, *, discard: bool = False) -> Compaction:
-        """Put a summary in the place of the window that was begun with, the second half of `compact`."""
+        """Replace the window that was begun with by a summary, the second half of `compact`."""
         new = self._batch([summary] if isinstance(summary, Message) else summary)
         with self._access.transaction() as connection:
             return compactions.land(connection, self._access.now(connection), begun, new, discard=discard)
@@ -304,7 +304,7 @@ class Conversation:
         from_consolidated: bool = False,
         nested: bool = True,
     ) -> list[dict[str, Any]]:
-        """Give the end of the window as a model takes it: role, content, tool_calls, tool_call_id, name, no more.
+        """Return the end of the window as a model takes it: role, content, tool_calls, tool_call_id and name only.
 
         At most `last` messages and `max_tokens` tokens, the smaller of the two; `from_consolidated` leaves out the
         first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,

@@ -25,7 +25,7 @@ _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
 
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
-    """Make an engine with our settings, to share between a `Store` and your own queries.
+    """Create an engine with the store's settings, to share between a `Store` and your own queries.
 
     URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`; those of
     async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL
@@ -80,7 +80,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
 
 def database_file(url: sa.URL) -> Path | None:
-    """Give the file of a SQLite database, None for other databases and those in memory."""
+    """Return the file of a SQLite database, None for other databases and those in memory."""
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
     name = url.database or ""

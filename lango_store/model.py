@@ -124,22 +124,22 @@ class Message(Value):
 
     @classmethod
     def user(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Make a message of a user."""
+        """Create a message of a user."""
         return cls(role=MessageRole.USER, content=content, **fields)
 
     @classmethod
     def assistant(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Make a message of a model, with the `tool_calls` it asks for if there are any."""
+        """Create a message of a model, with the `tool_calls` it asks for if there are any."""
         return cls(role=MessageRole.ASSISTANT, content=content, **fields)
 
     @classmethod
     def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Make a tool's answer to the call `tool_call_id`, or to `tool_calls` that carry their `output`."""
+        """Create a tool's answer to the call `tool_call_id`, or to `tool_calls` that carry their `output`."""
         return cls(role=MessageRole.TOOL, content=content, **fields)
 
     @classmethod
     def system(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Make a message that instructs a model."""
+        """Create a message that instructs a model."""
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
     @classmethod
@@ -366,7 +366,7 @@ class ExpiryReport(Value):
 
 
 def new_key(now: datetime) -> str:
-    """Make a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
+    """Create a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
     milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)
     number = milliseconds << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
     text = f"{number:032x}"

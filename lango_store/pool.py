@@ -69,7 +69,7 @@ def begin_sqlite(connection: sa.Connection) -> None:
 
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
-    """Look whether a connection to PostgreSQL works, and let its driver begin transactions or not."""
+    """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
     for_one_statement, _taking.for_one_statement = _taking.for_one_statement, False
     if not _is_alive(driver, entry):
         raise DisconnectionError("the server closed the connection")
@@ -133,7 +133,7 @@ class DatabaseFile:
         self._identity = _identity(path)
 
     def fault(self) -> str | None:
-        """Say what became of the file; None if it is where it was."""
+        """Return what became of the file; None if it is where it was."""
         found = _identity(self.path)
         if found == self._identity:
             return None
@@ -147,7 +147,7 @@ class DatabaseFile:
         return Path(self.path).exists()
 
     def wal_fault(self, info: MutableMapping[Any, Any]) -> str | None:
-        """Say what became of the log that an open connection (`info` is its entry's) writes to; None if it is there."""
+        """Return what became of the log that a connection (`info` is its entry's) writes to; None if it is there."""
         # It is there as long as somebody has the file open who read or wrote it.
         found = _identity(f"{self.path}-wal")
         expected = info.get(_WAL)

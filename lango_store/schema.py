@@ -48,7 +48,7 @@ _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
 
 
 def upgrade(database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Bring the schema up to a revision, and tell the revision it is at then.
+    """Upgrade the schema to a revision, and return the revision it is at then.
 
     Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
     A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
@@ -62,7 +62,7 @@ def upgrade(database: Database, revision: str = "head", *, lock_timeout: float =
 
 
 def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Take the schema back to a revision ("base" drops the tables), and tell the revision it is at then."""
+    """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then."""
     return _migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
 
 
@@ -72,7 +72,7 @@ def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEO
 
 
 def current(database: Database) -> str | None:
-    """Tell the revision a database is at, None if it has none of our tables."""
+    """Return the revision a database is at, None if it has none of the store's tables."""
     with _connected(database) as connection:
         return revisions.found(connection)
 
@@ -100,13 +100,13 @@ def rows(database: Database) -> dict[str, int]:
 
 
 def namespace(database: Database) -> str | None:
-    """Tell which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
+    """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
     with _connected(database) as connection:
         return dialect_of(connection).schema(connection)
 
 
 def check(database: Database) -> list[str]:
-    """Say where a database differs from what this release needs, a sentence each; [] if nowhere."""
+    """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
     with _connected(database) as connection:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:
@@ -151,7 +151,7 @@ def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> b
 
 
 def head() -> str:
-    """Tell the newest revision that this release ships."""
+    """Return the newest revision that this release ships."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
     if found is None:
         raise LangoStoreError("this installation ships no revisions: install the package again")

@@ -93,7 +93,7 @@ class Store:
         return self._access
 
     def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
-        """Give this store on your own connection or session: what it writes, you commit or roll back.
+        """Return this store on your own connection or session: what it writes, you commit or roll back.
 
         In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
         """
@@ -102,7 +102,7 @@ class Store:
         return store
 
     def ping(self) -> None:
-        """Ask the database for a sign of life, and whether its schema is the one this release needs."""
+        """Check that the database answers, and that its schema is the one this release needs."""
         self._access.ping()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Store:
         return handle
 
     def conversation(self, key: str) -> Conversation:
-        """Give a handle of a session without asking the database: its verbs say if there is no such session."""
+        """Return a handle of a session without asking the database: its verbs say if the session does not exist."""
         return self._at(checked_key(key))
 
     def info(self, key: str, *, expired: bool = False) -> SessionInfo:
@@ -224,7 +224,7 @@ class Store:
         return self._at(key).info(expired=expired)
 
     def exists(self, key: str) -> bool:
-        """Tell whether there is a live session with this key."""
+        """Return whether a live session has this key."""
         with self._access.single_read() as connection:
             return sessions.exists(connection, self._access.moment(connection), key)
 
@@ -259,7 +259,7 @@ class Store:
         return upkeep.delete(self._access, key)
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
-        """Drop the messages, those of role system excepted with `keep_system`, and tell how many.
+        """Delete the messages, with `keep_system` all but those of role system; return how many.
 
         The session stays under its key, and its `seq` goes on counting.
         """
@@ -268,7 +268,7 @@ class Store:
     # Messages
 
     def append_message(self, key: str, message: Message, *, after: int | None = None) -> Message:
-        """Add a message at the end of a live session, and give it back with its `seq` and `created_at`.
+        """Append a message to a live session, and return it with its `seq` and `created_at`.
 
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
@@ -279,7 +279,7 @@ class Store:
     def append_messages(
         self, key: str, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
     ) -> list[Message]:
-        """Add messages at the end of a live session, all or none, and give them back in the order handed in.
+        """Append messages to a live session, all or none, and return them in the order handed in.
 
         Ids and `after` as in `append_message`. `replace_after` first drops what comes after that `seq`, in the same
         transaction: the way to regenerate an answer. See `Conversation.append_messages`.
@@ -318,15 +318,15 @@ class Store:
         return self._at(key).salvage(last=last, after=after, limit=limit, expired=expired)
 
     def find_message(self, key: str, id: str) -> Message | None:
-        """Look up a message by its `id`; None if the session has none with it."""
+        """Return the message with an `id`; None if the session has none."""
         return self._at(key).find_message(id)
 
     def pop_message(self, key: str) -> Message | None:
-        """Take the last message away and give it back; None if there is none."""
+        """Remove the last message and return it; None if there is none."""
         return self._at(key).pop_message()
 
     def truncate(self, key: str, *, after: int) -> int:
-        """Drop the messages with a `seq` above `after`, and tell how many there were.
+        """Delete the messages with a `seq` above `after`; return how many there were.
 
         A summary stays that speaks of none of them, see `Conversation.truncate`.
         """
@@ -371,12 +371,12 @@ class Store:
             return lists.count(connection, self._access.moment(connection), chosen)
 
     def stats(self) -> Stats:
-        """Sum up the store: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
+        """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
         with self._access.snapshot() as connection:
             return stats.summed_up(connection, self._access.now(connection))
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
-        """Look for what is wrong: schema, indexes, counters, summaries, orphans, unreadable values, settings.
+        """Check the store, and return what is wrong: schema, indexes, counters, summaries, orphans, values, settings.
 
         With `repair` mends what can be mended without guessing, and says so in the findings.
         """
@@ -425,7 +425,7 @@ class Store:
         `SessionHeld`, when all others are gone, if rows of another table hold some of them.
         """
         if user_id is None and agent_id is None and not key_prefix:
-            raise ValueError("delete which sessions? Give user_id, agent_id or key_prefix")
+            raise ValueError("no filter was given, and all sessions would go: give user_id, agent_id or key_prefix")
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
         report = upkeep.purge(self._access, policy, None, batch_size)
         if report.held:
@@ -433,7 +433,7 @@ class Store:
         return report.sessions
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
-        """Bring a session back from an archive, without a TTL unless one is given; the archive keeps it too.
+        """Restore a session from an archive, without a TTL unless one is given; the archive keeps it too.
 
         `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
         """

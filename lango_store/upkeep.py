@@ -91,7 +91,7 @@ def delete(access: Access, key: str) -> bool:
 
 
 def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
-    """Bring a session back from an archive."""
+    """Restore a session from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
     with Archive(archive) as opened, access.transaction() as connection:
@@ -101,7 +101,7 @@ def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None
 
 
 def examine(access: Access, *, repair: bool) -> list[Finding]:
-    """Look for what is wrong, and mend what can be mended without guessing if asked to."""
+    """Check the store, and repair what can be repaired without guessing if asked to."""
     from lango_store import schema  # Alembic, which only who examines or migrates should wait for
 
     try:

@@ -38,9 +38,9 @@ _NAME_AND_PORT: Final = re.compile(r"[\w.-]*:\d+")
 _OUT_OF_PLACE: Final = re.compile(r"(?i)(pass\w*|pwd|secret\w*|key)\s*=")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
-_NO_URL: Final = "that is no database URL: give sqlite:///file or postgresql://user@host/database"
+_NO_URL: Final = "that is not a database URL: give sqlite:///file or postgresql://user@host/database"
 _NO_PORT: Final = (
-    "the port in the URL is no number from 1 to 65535: write postgresql://user:password@host:5432/database, "
+    "the port in the URL is not a number from 1 to 65535: write postgresql://user:password@host:5432/database, "
     "and several hosts as ?host=a:5432&host=b:5432"
 )
 _UNQUOTED: Final = (
@@ -97,7 +97,7 @@ def _made(given: str | sa.URL) -> sa.URL:
 
 
 def _texts(url: sa.URL) -> list[str]:
-    """Give the names and the values of a URL's parameters, but for secret values."""
+    """Return the names and the values of a URL's parameters, but for secret values."""
     texts = list(url.query)
     for name, value in url.query.items():
         if name not in _SECRETS:
@@ -124,7 +124,7 @@ def _check_parameters(url: sa.URL, known: frozenset[str]) -> None:
         )
     for name in _NUMBERS.intersection(url.query):
         if not re.fullmatch(r"-?\d{1,9}(\.\d{1,6})?", str(url.query[name])):
-            raise ValueError(f"{name} in the URL is no number: give {name}=10")
+            raise ValueError(f"{name} in the URL is not a number: give {name}=10")
 
 
 def _sqlite(url: sa.URL) -> sa.URL:
@@ -161,13 +161,13 @@ def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     elsewhere = [host for each in ([given] if isinstance(given, str) else given) for host in each.split(",")]
     if not all(map(_HOST.fullmatch, hosts)) or not all(map(_HOST_AND_PORT.fullmatch, elsewhere)):
         raise ValueError(
-            "the URL's host is no name of a host: write postgresql://user:password@host:5432/database, with %40 for @ "
+            "the URL's host is not a host name: write postgresql://user:password@host:5432/database, with %40 for @ "
             "and %2F for / in a password"
         )
     given = url.query.get("port", ())
     ports = [port for each in ([given] if isinstance(given, str) else given) for port in each.split(",") if port]
     if not all(map(_is_port, ports)):
-        raise ValueError("port in the URL is no number from 1 to 65535: give port=5432")
+        raise ValueError("port in the URL is not a number from 1 to 65535: give port=5432")
     beside = [host.rpartition(":")[2] for host in elsewhere if _NAME_AND_PORT.fullmatch(host)]
     if not all(map(_is_port, [*([] if url.port is None else [str(url.port)]), *beside])):
         raise ValueError(_NO_PORT)
@@ -179,7 +179,7 @@ def _is_port(text: str) -> bool:
 
 
 def _from_asyncpg(url: sa.URL) -> sa.URL:
-    """Say in libpq's words what a URL says in asyncpg's."""
+    """Return in libpq's words what a URL says in asyncpg's."""
     query = dict(url.query)
     for name in _ASYNCPG_ONLY:
         if name in query:

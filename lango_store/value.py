@@ -38,7 +38,7 @@ JsonList = Annotated[list[Any], WrapSerializer(_json_mode, when_used="json")]
 
 
 def absent(value: object) -> bool:
-    """Tell whether a field says nothing, so that a dump leaves it out."""
+    """Return whether a field says nothing, so that a dump leaves it out."""
     return value is None or value == 0 or value == [] or value == {}
 
 
@@ -48,7 +48,7 @@ class Value(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
-        """Give the value as JSON text, whatever its texts hold: lone surrogates come out as `\\udXXX`."""
+        """Return the value as JSON text, whatever its texts hold: lone surrogates come out as `\\udXXX`."""
         token = _keep_surrogates.set(True)
         try:
             return super().model_dump_json(indent=indent, **options)

@@ -20,7 +20,7 @@ _KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
 def answers(message: Message) -> list[str]:
-    """Say which calls a message answers, by their ids.
+    """Return which calls a message answers, by their ids.
 
     A tool answers with `content` and `tool_call_id`, or with `tool_calls` that carry an `output`. An assistant message
     whose calls carry their outputs answers them itself.
@@ -32,7 +32,7 @@ def answers(message: Message) -> list[str]:
 
 
 def tokens_of(message: Message, count: Count | None = None) -> int:
-    """Give the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
+    """Return the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
     if message.tokens is not None:
         return message.tokens
     if count is None:
@@ -45,7 +45,7 @@ def tokens_of(message: Message, count: Count | None = None) -> int:
 
 
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
-    """Give the most recent messages, at most `max_messages`, that a provider accepts as a conversation.
+    """Return the most recent messages, at most `max_messages`, that a provider accepts as a conversation.
 
     The longest suffix that parts no call from its results, has no tool result before its first assistant message, and
     begins with a user's message if one is in it. A system message in front of that is not in it. ValueError for a
@@ -79,7 +79,7 @@ def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
-    """Give the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
+    """Return the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
 
     ValueError for a negative number, and for a message without tokens where there is no `count`.
     """
@@ -106,7 +106,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
 
 def evict(messages: Sequence[Message], plan: Iterable[tuple[int, int]]) -> list[Message]:
-    """Give what is left after a plan; all of it if a range is reversed, out of bounds or overlaps another."""
+    """Return what is left after a plan; all of it if a range is reversed, out of bounds or overlaps another."""
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
     if any(not end < first <= last < len(messages) for end, (first, last) in zip(ends, ranges, strict=False)):
@@ -128,7 +128,7 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 
 
 def completion_budget(context: int, max_output: int | None = None) -> int:
-    """Say how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
+    """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
 
     `max_output` is the most that the provider generates; None or 0 where that is not known. As Shepherd reckons it.
     """

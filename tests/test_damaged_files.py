@@ -116,7 +116,7 @@ def test_text_that_is_no_utf8_is_named_and_hides_no_other_message(copy: Path) ->
         found = store.salvage("telegram:1")
         damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
         assert damaged == {2: "content", 5: "author", 8: "id", 9: "created_at"}
-        with pytest.raises(DamagedMessage, match=r"message 2 .*content: is no UTF-8"):
+        with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
             store.all_messages("telegram:1")
         named = [each for each in store.examine() if each.name == "unreadable message"]
         assert len(named) == 4 * SESSIONS

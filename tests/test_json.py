@@ -149,12 +149,12 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
 def test_the_error_names_the_place_of_what_is_no_json(shared_store: Store) -> None:
     when = datetime(2026, 11, 22, tzinfo=UTC)
     places: dict[str, dict[str, Any]] = {
-        "content.items[3].when: datetime is no JSON": {"content": {"items": [1, {}, [], {"when": when}]}},
-        "content[0]['a key']: Decimal is no JSON": {"content": [{"a key": Decimal(1)}, when]},
-        "content: datetime is no JSON": {"content": when},
+        "content.items[3].when: datetime is not JSON": {"content": {"items": [1, {}, [], {"when": when}]}},
+        "content[0]['a key']: Decimal is not JSON": {"content": [{"a key": Decimal(1)}, when]},
+        "content: datetime is not JSON": {"content": when},
         "extra.a.b: tuple does not survive as JSON": {"extra": {"a": {"b": (1,)}}},
-        "extra.a: dict has the key 1, no text": {"extra": {"a": {1: 2}}},
-        "extra.a[1]: float is no JSON": {"extra": {"surrogate": "\ud800", "a": [1.5, float("nan")]}},
+        "extra.a: dict has the key 1, not text": {"extra": {"a": {1: 2}}},
+        "extra.a[1]: float is not JSON": {"extra": {"surrogate": "\ud800", "a": [1.5, float("nan")]}},
         "tool_calls[0].arguments.when: datetime": {
             "tool_calls": [ToolCall(id="i", name="n", arguments={"when": when})]
         },
@@ -163,7 +163,7 @@ def test_the_error_names_the_place_of_what_is_no_json(shared_store: Store) -> No
         with pytest.raises(InvalidMessage, match=f"^{re.escape(place)}") as raised:
             shared_store.append_message("k", message(**fields))
         assert "convert it first" in str(raised.value)
-    with pytest.raises(InvalidMessage, match=r"^settings\.limits\[1\]: set is no JSON"):
+    with pytest.raises(InvalidMessage, match=r"^settings\.limits\[1\]: set is not JSON"):
         shared_store.create("other", settings={"limits": [1, {2}]})
 
 

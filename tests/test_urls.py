@@ -114,12 +114,12 @@ def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixtu
 def test_what_a_mistyped_url_is_told() -> None:
     for url, told in {
         "postgresql://ann:hunter@2@x/y": "%40",
-        "postgresql://ann:hunter2/y": "port in the URL is no number",
-        "postgresql://ann@x:notaport/y": "port in the URL is no number from 1 to 65535: write postgresql://",
-        "postgresql://ann:654321/y": "port in the URL is no number from 1 to 65535: write postgresql://",
-        "postgresql://x:0/y": "port in the URL is no number from 1 to 65535: write postgresql://",
-        "postgresql://x/y?port=5432,70000": "port in the URL is no number from 1 to 65535: give port=5432",
-        "postgresql://x/y?host=a:70000": "port in the URL is no number from 1 to 65535: write postgresql://",
+        "postgresql://ann:hunter2/y": "port in the URL is not a number",
+        "postgresql://ann@x:notaport/y": "port in the URL is not a number from 1 to 65535: write postgresql://",
+        "postgresql://ann:654321/y": "port in the URL is not a number from 1 to 65535: write postgresql://",
+        "postgresql://x:0/y": "port in the URL is not a number from 1 to 65535: write postgresql://",
+        "postgresql://x/y?port=5432,70000": "port in the URL is not a number from 1 to 65535: give port=5432",
+        "postgresql://x/y?host=a:70000": "port in the URL is not a number from 1 to 65535: write postgresql://",
         "postgresql://x/y?prepare_threshold=often": "prepare_threshold",
         "postgresql://x/y?conect_timeout=2": "connect_timeout",
         "sqlite://agent.db": "sqlite:///file",

@@ -38,7 +38,7 @@ class HasCursors(Protocol):
     """As much of a connection as a statement needs."""
 
     def cursor(self) -> Any:
-        """Make a cursor."""
+        """Create a cursor."""
 
 
 class AnyConnection(Protocol):
@@ -91,11 +91,11 @@ class Dialect:
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
     def time(self, moment: Moment) -> Any:
-        """Make an aware time what the driver takes."""
+        """Return an aware time as the driver takes it."""
         raise NotImplementedError
 
     def current(self, given: str) -> str:
-        """Write the time of a statement in SQL: the one given, or the database's where that is NULL."""
+        """Return the time of a statement in SQL: the one given, or the database's where that is NULL."""
         raise NotImplementedError
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -103,19 +103,19 @@ class Dialect:
         raise NotImplementedError
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        """Say when a session expires that was written to now; NULL without a TTL."""
+        """When a session expires that is written to now; NULL without a TTL."""
         raise NotImplementedError
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
-        """Say that a column's value is one of a query's few, each to be looked up in the column's index."""
+        """Whether a column's value is one of a query's few, each to be looked up in the column's index."""
         raise NotImplementedError
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Say that a text holds another, which is in small letters already; only A to Z have a small form here."""
+        """Whether a text holds another, which is in lower case already; only A to Z have a lower case here."""
         raise NotImplementedError
 
     def insert(self, table: sa.Table) -> Any:
-        """Write an INSERT that knows ON CONFLICT, which is no part of SQLAlchemy's common language."""
+        """Return an INSERT that knows ON CONFLICT, which SQLAlchemy's common language lacks."""
         raise NotImplementedError
 
     def join(self, connection: sa.Connection) -> None:
@@ -151,7 +151,7 @@ class Dialect:
         raise NotImplementedError
 
     def schema(self, connection: sa.Connection) -> str | None:
-        """Tell in which schema tables are made, and ours are looked for; None where there are no schemas."""
+        """Return the schema in which tables are created and looked for; None where there are no schemas."""
         raise NotImplementedError
 
     @contextmanager
@@ -161,15 +161,15 @@ class Dialect:
         yield
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        """Tell how many bytes tables and their indexes take."""
+        """Return how many bytes tables and their indexes take."""
         raise NotImplementedError
 
     def free_bytes(self, connection: sa.Connection) -> int | None:
-        """Tell how many bytes of the database are free for new rows; None where it does not tell."""
+        """Return how many bytes of the database are free for new rows; None where it does not tell."""
         raise NotImplementedError
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
-        """Make a driver's error one of ours."""
+        """Return the store's error for a driver's."""
         raise NotImplementedError
 
     def is_duplicate(self, error: BaseException) -> bool:
@@ -190,12 +190,12 @@ class Dialect:
 
     @contextmanager
     def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
-        """Let a stored text that is none come as bytes meanwhile, so that who decodes it can say where it stands."""
+        """Let a stored text that cannot be decoded come as bytes, so that who decodes it can say where it stands."""
         raise NotImplementedError
         yield
 
     def storage_place(self, table: sa.Table) -> sa.ColumnElement[int] | None:
-        """Give the number that a table's rows are stored by, apart from any index; None where there is none."""
+        """Return the number that a table's rows are stored by, apart from any index; None where there is none."""
         raise NotImplementedError
 
     @contextmanager
@@ -211,11 +211,11 @@ class Dialect:
         yield
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
-        """Give what is wrong with the database itself or worth changing in its settings, each with a remedy."""
+        """Yield what is wrong with the database itself or worth changing in its settings, each with a remedy."""
         raise NotImplementedError
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
-        """Say what a host's engine lacks that we rely on, with the line to add; None if nothing."""
+        """Return what a host's engine lacks that the store relies on, with the line to add; None if nothing."""
         raise NotImplementedError
 
 

@@ -34,7 +34,7 @@ class NewTurn:
     skipped: int = 0
 
     def values(self) -> dict[str, Any]:
-        """Give its values by the names that the statements bind."""
+        """Return its values by the names that the statements bind."""
         return {f"turn_{name}": value for name, value in vars(self).items()}
 
 
@@ -148,7 +148,7 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, after: 
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, after: int | None = None
 ) -> list[Message]:
-    """Add those messages whose ids are not there yet; the others are given back as stored. Needs a transaction."""
+    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
     checked_key(key)
     check_seq("after", after)
     sessions.lock(connection, now, key)
@@ -179,11 +179,11 @@ class Known:
         return cls(stored, positions, places)
 
     def fresh(self, new: Batch) -> Batch:
-        """Give the part of the batch that is not stored yet."""
+        """Return the part of the batch that is not stored yet."""
         return new.only(self.positions)
 
     def merged(self, new: Batch, written: Sequence[Message]) -> list[Message]:
-        """Give the whole batch as stored, in its order: what was written now, and what was there."""
+        """Return the whole batch as stored, in its order: what was written now, and what was there."""
         fresh = iter(written)
         chosen = set(self.positions)
         return [
@@ -277,7 +277,7 @@ def _write(
 def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: int | None
 ) -> list[Message]:
-    """Drop what comes after a seq and append, both or neither; what stands there just so was done before.
+    """Delete what comes after a seq and append, both or neither; what stands there just so was done before.
 
     An id of what is dropped is free again; a message whose id stays stays where it is.
     """
@@ -295,7 +295,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Tell whether all that comes after a seq are messages of these, by their ids, and in their order."""
+    """Return whether all that comes after a seq are messages of these, by their ids, and in their order."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))

@@ -29,13 +29,13 @@ class Batch:
         return sum(message.id is not None for message in self.messages) > len(self.ids)
 
     def only(self, positions: Sequence[int]) -> Batch:
-        """Give the part of it at these positions."""
+        """Return the part of it at these positions."""
         messages = [self.messages[position] for position in positions]
         rows = [self.rows[position] for position in positions]
         return Batch(messages, rows, frozenset(message.id for message in messages if message.id is not None))
 
 
 def batch(new: Sequence[Message]) -> Batch:
-    """Encode messages for the database; `InvalidMessage` for what cannot be kept, before anything is written."""
+    """Encode messages for the database; `InvalidMessage` for what cannot be stored, before anything is written."""
     rows = [encode_message(message) for message in new]
     return Batch(new, rows, frozenset(row["id"] for row in rows if row["id"] is not None))

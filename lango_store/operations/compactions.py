@@ -41,7 +41,7 @@ def begin(connection: AnyConnection, now: Moment, key: str) -> Begun:
 
 
 def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch, *, discard: bool) -> Compaction:
-    """Put a summary in the place of the window it speaks of; `Conflict` if that window is no more.
+    """Replace the window that a summary speaks of with the summary; `Conflict` if that window has changed.
 
     What was appended meanwhile stays in the window, after the summary.
     """

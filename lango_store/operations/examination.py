@@ -24,12 +24,12 @@ _PAGE = 1_000
 
 
 def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
-    """Give the checks, to be run one by one: what one stumbles over keeps no other from being run."""
+    """Return the checks, to be run one by one: what one stumbles over keeps no other from being run."""
     return [_settings, _indexes, _counters, _summaries, _orphans, _times, _sessions, _messages]
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
-    """Name the tables that are not there."""
+    """Return the names of the tables that are missing."""
     schema, inspector = dialect_of(connection).schema(connection), sa.inspect(connection)
     return [table.name for table in Base.metadata.sorted_tables if not inspector.has_table(table.name, schema=schema)]
 
@@ -122,7 +122,7 @@ def _messages(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def repair(connection: sa.Connection, finding: Finding) -> bool:
-    """Mend what a finding found, and tell whether that was possible."""
+    """Repair what a finding found, and return whether that was possible."""
     if finding.name == "missing index":
         for table in Base.metadata.sorted_tables:
             for index in table.indexes:
@@ -168,7 +168,7 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
 
 
 def missing_indexes(connection: sa.Connection) -> list[str]:
-    """Name the indexes that are not there."""
+    """Return the names of the indexes that are missing."""
     missing: list[str] = []
     schema = dialect_of(connection).schema(connection)
     for table in Base.metadata.sorted_tables:

@@ -55,7 +55,7 @@ class Policy:
     everything: bool = False
 
     def reasons(self, now: datetime) -> list[Reason]:
-        """Give the reasons to go, each by itself, so that an index can serve it."""
+        """Return the reasons to go, each by itself, so that an index can serve it."""
         if self.everything:
             return [Reason(sa.true(), SESSION.c.key)]
         reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
@@ -68,7 +68,7 @@ class Policy:
         return reasons
 
     def narrowed(self) -> list[sa.ColumnElement[bool]]:
-        """Give what has to hold of a session in any case."""
+        """Return what has to hold of a session in any case."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.agent_id is not None:
             conditions.append(SESSION.c.agent_id == encode_text(self.agent_id, "agent_id"))
@@ -119,7 +119,7 @@ def preview(
     limit: int | None,
     shown: int,
 ) -> tuple[int, int, list[SessionInfo]]:
-    """Tell what would be purged, in the order in which it would go: sessions, messages, and the first of them."""
+    """Return what would be purged, in the order in which it would go: sessions, messages, and the first of them."""
     turn = sa.case(*((reason.condition, place) for place, reason in enumerate(reasons)))
     within = sa.case(*((reason.condition, reason.order) for reason in reasons))
     conditions = (sa.or_(*(reason.condition for reason in reasons)), *narrowed)

@@ -50,7 +50,7 @@ def _holders(
 def held(
     connection: sa.Connection, among: Sequence[Holder], conditions: Sequence[sa.ColumnElement[bool]]
 ) -> dict[str, str]:
-    """Give the sessions that meet conditions and are held, at most `MAX_SHOWN`, each with what holds it."""
+    """Return the sessions that meet conditions and are held, at most `MAX_SHOWN`, each with what holds it."""
     found: dict[str, str] = {}
     for holder in among:
         query = sa.select(SESSION.c.key).where(holder.condition, *conditions).order_by(SESSION.c.key)

@@ -87,7 +87,7 @@ class Incoming:
         return row
 
     def disagreeing(self) -> dict[str, Any]:
-        """Give the counters of the session that its rows contradict, as these have them."""
+        """Return the counters of the session that its rows contradict, as these have them."""
         count = self._rows["message_count"]
         summary_turn, summarized_upto = self._summary
         found = self._rows | {
@@ -100,7 +100,7 @@ class Incoming:
         return {name: value for name, value in found.items() if self._session[name] != value}
 
     def check_counters(self) -> dict[str, Any]:
-        """Give the counters that an earlier schema had none of; `InvalidMessage` names another that rows contradict."""
+        """Return the counters that an earlier schema lacked; `InvalidMessage` names another that rows contradict."""
         found = self.disagreeing()
         for name in sorted(found.keys() - self._lacking):
             raise InvalidMessage(name, f"is {self._session[name]}, and the rows of the session say {found[name]}")
@@ -150,10 +150,10 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
     name, kind = column.name, column.type
     if isinstance(kind, sa.BigInteger):
         least = 1 if name in ("seq", "turn_no", "summary_turn") else 0
-        return None if type(value) is int and least <= value < _MOST else f"{value!r} is no number that it can be"
+        return None if type(value) is int and least <= value < _MOST else f"{value!r} is not a number that it can hold"
     if isinstance(kind, sa.Double):
         fits = type(value) in (int, float) and 0 < value <= sessions.MAX_TTL.total_seconds() and math.isfinite(value)
-        return None if fits else f"{value!r} is no time to live"
+        return None if fits else f"{value!r} is not a time to live"
     if not isinstance(value, str):
         return f"is {type(value).__name__}, not text"
     if isinstance(kind, JsonColumn):

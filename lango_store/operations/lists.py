@@ -54,14 +54,14 @@ class Filter:
     expired: bool | None = False
 
     def named(self) -> tuple[str, ...]:
-        """Name the conditions that this filter sets."""
+        """Return the names of the conditions that this filter sets."""
         given = tuple(
             each.name for each in fields(self) if each.name != "expired" and getattr(self, each.name) is not None
         )
         return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
-        """Give the values of those conditions, as the driver takes them."""
+        """Return the values of those conditions, as the driver takes them."""
         prefix = encode_text(self.key_prefix, "key_prefix") or ""
         times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
         return {
@@ -136,7 +136,7 @@ def page(
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
     if order not in _ORDERS:
-        raise ValueError(f"order={order!r} is none of {', '.join(_ORDERS)}")
+        raise ValueError(f"order={order!r} is not one of {', '.join(_ORDERS)}")
     dialect = dialect_of(connection)
     values = chosen.values(dialect, now) | {"limit": limit + 1}
     conditions = chosen.named()
@@ -206,14 +206,14 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
         of, moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         place = aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError) as error:
-        raise InvalidCursor(f"{cursor!r} is no cursor of list_sessions: give back Page.next as it was") from error
+        raise InvalidCursor(f"{cursor!r} is not a cursor of list_sessions: give back Page.next as it was") from error
     if of != order:
         raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
     return place
 
 
 def aware(moment: datetime) -> datetime:
-    """Give a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
+    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: use datetime.now(UTC)")
     try:
@@ -223,12 +223,12 @@ def aware(moment: datetime) -> datetime:
 
 
 def ascii_lower(text: str) -> str:
-    """Make the letters A to Z small, and no others: the folding that both databases have."""
+    """Return a text with the letters A to Z in lower case, and no others: the folding that both databases have."""
     return text.encode().lower().decode()
 
 
 def end_of_prefix(prefix: str) -> str:
-    """Give the first text that sorts after every text with this prefix."""
+    """Return the first text that sorts after every text with this prefix."""
     for length in range(len(prefix), 0, -1):
         following = ord(prefix[length - 1]) + 1
         if following <= 0x10FFFF:

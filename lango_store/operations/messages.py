@@ -148,7 +148,7 @@ class Tail:
         return [*self.summary, *self.later]
 
     def end(self, last: int) -> Tail:
-        """Give the last messages of it."""
+        """Return the last messages of it."""
         of_summary = max(last - len(self.later), 0)
         return Tail(
             self.summary[max(len(self.summary) - of_summary, 0) :], self.later[max(len(self.later) - last, 0) :]
@@ -183,7 +183,7 @@ def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: i
 def check_seq(name: str, seq: int | None) -> None:
     """Raise ValueError for what cannot be a seq."""
     if seq is not None and not 0 <= seq <= MAX_SEQ:
-        raise ValueError(f"{name}={seq} is no seq: give 0 for the start of the session")
+        raise ValueError(f"{name}={seq} is not a seq: give 0 for the start of the session")
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ _find = Statement(
 
 
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
-    """Look up a message of a live session by its id."""
+    """Return the message of a live session with an id, None if it has none."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)
     if not rows:
@@ -278,7 +278,7 @@ def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) ->
 
 
 def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
-    """Look up messages by their ids, those that are there."""
+    """Return the messages with these ids, by id, as far as they are stored."""
     found: dict[str, Message] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), 500):  # a statement binds a limited number of values
@@ -294,7 +294,7 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Look up the last message of a live session that somebody with this role said, summaries left out."""
+    """Return the last message of a live session that somebody with this role said, summaries left out."""
     sessions.row_of(connection, now, key)
     said = [of_session(MESSAGE, key), ~IN_SUMMARY]
     if role is not None:

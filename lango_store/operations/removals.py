@@ -17,7 +17,7 @@ from lango_store.operations.messages import check_seq
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Drop what came after a seq, turns too, and tell how many messages that were."""
+    """Delete what came after a seq, turns too; return how many messages that were."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
     refuse_blank(connection, key, after, last_seq)
@@ -25,7 +25,7 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
 
 
 def summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Tell a compaction that speaks of nothing later than a seq: its summary stands there, whatever seq it has itself.
+    """Whether a turn is a compaction that speaks of nothing later than a seq, its summary standing there
 
     Nothing stands before the start of a session.
     """
@@ -34,13 +34,13 @@ def summary_before(after: int) -> sa.ColumnElement[bool]:
 
 
 def in_later_summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Tell a message of such a summary that was written later than that seq: what came in meanwhile is before it."""
+    """Whether a message is of such a summary and was written after that seq: what came in meanwhile is before it."""
     its = OF_ITS_TURN
     return sa.exists().where(its, summary_before(after), TURN.c.first_seq > after)
 
 
 def later(after: int) -> sa.ColumnElement[bool]:
-    """Tell the messages that come after a seq."""
+    """Whether a message comes after a seq."""
     return sa.and_(MESSAGE.c.seq > after, ~in_later_summary_before(after))
 
 
@@ -73,7 +73,7 @@ def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:
 
 
 def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Drop what comes after a seq in a locked session, a summary only with what it speaks of."""
+    """Delete what comes after a seq in a locked session, a summary only with what it speaks of."""
     gone = delete(connection, key, later(after))
     mine = of_session(TURN, key)
     turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
@@ -94,7 +94,7 @@ def shortened(key: str, after: int) -> sa.UpdateBase:
 
 
 def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
-    """Take the last message of the window away and give it back, None if there is none."""
+    """Remove the last message of the window and return it, None if there is none."""
     sessions.lock(connection, now, key)
     tail = messages.tail(connection, now, key, 1)
     last = tail.messages
@@ -112,7 +112,7 @@ def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
-    """Drop all messages, or all but those of the system, all turns and the summary, and tell how many messages."""
+    """Delete all messages, or all but those of the system, all turns and the summary; return how many messages."""
     sessions.lock(connection, now, key)
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     gone = delete(connection, key, ~stays if keep_system else sa.true())
@@ -143,7 +143,7 @@ def count(connection: sa.Connection, now: datetime, key: str, gone: Sequence[int
 
 
 def latest_summary(key: str) -> dict[str, Any]:
-    """Say which compaction is the last that is left, and up to where it speaks."""
+    """Return which compaction is the last that is left, and up to where it speaks."""
     compactions = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(of_session(TURN, key), IS_COMPACTION)
     last = compactions.order_by(TURN.c.turn_no.desc()).limit(1).subquery()
     return {

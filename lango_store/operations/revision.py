@@ -10,7 +10,7 @@ from lango_store.tables import VERSION_TABLE
 
 
 def found(connection: sa.Connection) -> str | None:
-    """Tell the revision of the schema in which tables are made, None if it has none of ours."""
+    """Return the revision of the schema in which tables are created, None if it has none of the store's."""
     schema = dialect_of(connection).schema(connection)
     if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
@@ -18,4 +18,6 @@ def found(connection: sa.Connection) -> str | None:
     revision = connection.execute(sa.select(versions.c.version_num)).scalar()
     if revision is None or isinstance(revision, str):
         return revision
-    raise LangoStoreError(f"{VERSION_TABLE} says {revision!r}, which is no revision: `lango-store db stamp` writes one")
+    raise LangoStoreError(
+        f"{VERSION_TABLE} says {revision!r}, which is not a revision: `lango-store db stamp` writes one"
+    )

@@ -141,10 +141,10 @@ def encode_message(message: Message) -> dict[str, Any]:
         )
     created_at = message.created_at
     if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
-        raise InvalidMessage("created_at", f"{created_at!r} is no time with a time zone: use datetime.now(UTC)")
+        raise InvalidMessage("created_at", f"{created_at!r} is not a time with a time zone: use datetime.now(UTC)")
     tokens = message.tokens
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
-        raise InvalidMessage("tokens", f"{tokens!r} is no count: give 0 or more, or None")
+        raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
     return {
         "id": encode_id(message.id),
         "role": encode_role(message.role),

@@ -68,7 +68,7 @@ def _in_pieces(connection: AnyConnection, key: str) -> dict[int, Message | Damag
 
 
 def unreadable(key: str, seq: int) -> DamagedMessage:
-    """Make the error for a row that an index knows and that cannot be read."""
+    """Return the error for a row that an index knows and that cannot be read."""
     return DamagedMessage(key, seq, "row", "its place in the database is damaged")
 
 
@@ -104,7 +104,7 @@ class Walk:
         )
 
     def rows(self, connection: AnyConnection, key: str = "") -> Iterator[Sequence[Any]]:
-        """Give each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
+        """Yield each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
         if self._place(dialect_of(connection)) is None:
             return
         after, before = 0, MAX_SEQ
@@ -136,7 +136,7 @@ class Walk:
                 yield from found
 
     def places(self, connection: AnyConnection, key: str) -> Iterator[int]:
-        """Give the places of the rows alone."""
+        """Yield the places of the rows alone."""
         return (row[0] for row in self.rows(connection, key) if type(row[0]) is int)
 
     def _tried(
@@ -166,7 +166,7 @@ _all_sessions: Final = Walk(lambda dialect: dialect.storage_place(SESSION), SESS
 
 
 def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
-    """Name every session that is damaged: by its own row, or by messages whose session cannot be reached."""
+    """Yield an error for every damaged session: by its own row, or by messages whose session cannot be reached."""
     keys: set[Any] = set()
     for _, *row in _all_sessions.rows(connection):
         if row[0] not in keys:
@@ -177,15 +177,15 @@ def damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
 
 
 def damaged_message(key: Any, row: Sequence[Any]) -> Iterator[DamagedMessage]:
-    """Name what is wrong with one message's row, if anything is."""
+    """Yield what is wrong with one message's row, if anything is."""
     if not isinstance(key, str):
-        yield DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is no text")
+        yield DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is not text")
         return
     yield from (each for each in salvage_messages(key, [row]) if isinstance(each, DamagedMessage))
 
 
 def damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
-    """Name every message that is damaged and can be reached: by its own row, or by what an index says of it."""
+    """Yield an error for every damaged message that can be reached: by its row, or by what an index says of it."""
     seen: dict[str, set[Any]] = {row[1]: set() for row in _all_sessions.rows(connection) if isinstance(row[1], str)}
     for _, key, *row in _all_messages.rows(connection):
         if row[0] not in seen.setdefault(key if isinstance(key, str) else repr(key), set()):

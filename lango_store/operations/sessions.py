@@ -47,7 +47,7 @@ TRIES: Final = 3
 
 
 def seconds(ttl: timedelta | None) -> float | None:
-    """Check a TTL and give it in seconds."""
+    """Check a TTL and return it in seconds."""
     if ttl is None:
         return None
     if not timedelta(0) < ttl <= MAX_TTL:
@@ -61,7 +61,7 @@ _time = Statement(lambda _: sa.select(NOW))
 
 
 def server_time(connection: AnyConnection) -> datetime:
-    """Ask a database that tells the time for it."""
+    """Return the time by the database's clock."""
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
 
@@ -69,12 +69,12 @@ _one = Statement(lambda _: sa.select(sa.literal_column("1")))
 
 
 def ping(connection: AnyConnection) -> None:
-    """Ask the database for a sign of life."""
+    """Check that the database answers."""
     _one.run(connection, {})
 
 
 def new_incarnation() -> int:
-    """Draw the number that tells a session from those that had its key before, and will have it after."""
+    """Return a random number that tells a session from those that had its key before, and will have it after."""
     return secrets.randbits(63)
 
 
@@ -85,12 +85,12 @@ _select = Statement(lambda _: sa.select(*LIFE).where(of_session(SESSION)))
 
 
 def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
-    """Look up a live session; `SessionNotFound` or `SessionExpired` if there is none."""
+    """Return a live session's row; `SessionNotFound` or `SessionExpired` if there is none."""
     return life_of(connection, now, key)[1]
 
 
 def life_of(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
-    """Look up a live session, and which life of its key it is."""
+    """Return which life of its key a live session is, and its row."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     return decoded_life(key, _select.run(connection, values))
 
@@ -107,7 +107,7 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
 
 
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
-    """Look up a live session without its messages."""
+    """Return a live session without its messages."""
     return session_value(SessionInfo, row_of(connection, now, key))
 
 
@@ -136,7 +136,7 @@ _alive = Statement(lambda _: sa.select(LIVE).where(of_session(SESSION)))
 
 
 def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
-    """Tell whether a live session has this key."""
+    """Return whether a live session has this key."""
     rows = _alive.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     return bool(rows) and bool(rows[0][0])
 
@@ -155,7 +155,7 @@ _lock = Statement(
 
 
 def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
-    """Keep other writers out of a live session until the transaction ends."""
+    """Lock a live session: other writers wait until the transaction ends."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     tries = TRIES
     while not (rows := _lock.run(connection, values)):
@@ -202,7 +202,7 @@ class New:
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
-    """Make a session, or give None if its key is there already, live or expired."""
+    """Create a session; None if its key is taken, by a live or an expired one."""
     given = {name: value for name, value in new.fields.items() if value is not None}
     ttl_seconds = seconds(new.ttl)
     dialect = dialect_of(connection)
@@ -220,7 +220,7 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:
-    """Make the error for a key that is taken, saying whether its session has expired."""
+    """Return the error for a key that is taken, saying whether its session has expired."""
     return SessionExists(key, expired=not exists(connection, now, key))
 
 
@@ -232,7 +232,7 @@ def update(
     encode_session(given)  # for the error that names the field
     consolidated = given.get("last_consolidated")
     if "last_consolidated" in given and (type(consolidated) is not int or consolidated < 0):
-        raise ValueError(f"last_consolidated={consolidated!r} is no count of messages: give 0 or more")
+        raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
     statement = (
         sa.update(SESSION)
         .where(of_session(SESSION, checked_key(key)), LIVE)

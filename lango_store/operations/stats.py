@@ -27,7 +27,7 @@ _SPANS: Final = {
 
 
 def summed_up(connection: sa.Connection, now: datetime) -> Stats:
-    """Sum a store up at one moment."""
+    """Return what a store holds at one moment."""
     messages = sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)
     tokens = sa.func.coalesce(sa.func.sum(SESSION.c.token_count), 0)
     by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens).group_by(SESSION.c.agent_id)

@@ -45,7 +45,7 @@ _TIMES: Final = {
 
 
 def identity(row: Mapping[str, Any]) -> tuple[str, int]:
-    """Tell of which session a row is and its seq, 0 for a row that is no message."""
+    """Return of which session a row is, and its seq, 0 for a row that is not a message."""
     return row.get("session_key") or row["key"], row.get("seq", 0)
 
 

@@ -23,7 +23,7 @@ from lango_store.statement import Statement
 
 
 def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
-    """Encode what a caller says of a turn; `InvalidMessage` for what cannot be kept."""
+    """Encode what a caller says of a turn; `InvalidMessage` for what cannot be stored."""
     return NewTurn(encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
 
 
@@ -43,7 +43,7 @@ def save(connection: AnyConnection, now: Moment, key: str, new: Batch, turn: New
 def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
 ) -> Turn:
-    """Add a turn unless it is there, by its own id or by those of all its messages. Needs a transaction."""
+    """Append a turn unless it is stored, by its own id or by those of all its messages. Needs a transaction."""
     checked_key(key)
     check_seq("after", after)
     sessions.lock(connection, now, key)
@@ -65,7 +65,7 @@ def save_new(
 
 
 def _id_of(new: Batch) -> str:
-    """Give the turn of messages that were all there before it, in no turn, an id by which a retry finds it."""
+    """Return an id by which a retry finds the turn of messages that were all stored before it, in no turn."""
     ids = json.dumps([message.id for message in new.messages])
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
@@ -104,7 +104,7 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
 
 
 def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
-    """Look up a turn of a session by its id."""
+    """Return the turn of a session with an id, None if it has none."""
     found = read(connection, key, TURN.c.id == encode_id(id))
     return found[0] if found else None
 
@@ -133,7 +133,7 @@ def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
 
 
 def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Sum up usages field by field, nested ones too; of what is no number the last one stands."""
+    """Return the sum of usages field by field, nested ones too; of what is not a number the last one stands."""
     summed: dict[str, Any] = {}
     for usage in usages:
         _add(summed, usage)
