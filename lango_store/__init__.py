@@ -19,18 +19,8 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
 )
-from lango_store.model import (
-    UNSET,
-    Compaction,
-    ExpiryReport,
-    Message,
-    MessageRole,
-    Page,
-    Session,
-    SessionInfo,
-    ToolCall,
-    Turn,
-)
+from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, ToolCall, Turn
+from lango_store.reports import ExpiryReport, Page
 from lango_store.store import Store
 
 __all__ = [

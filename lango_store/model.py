@@ -303,68 +303,6 @@ class Compaction(Value):
     created_at: AwareDatetime
 
 
-class Page(Value):
-    """One page of a list, and in `next` the cursor of the page after it, None at the end."""
-
-    items: list[SessionInfo]
-    next: str | None = None
-
-
-class AgentStats(Value):
-    """What belongs to one agent, None for sessions without one."""
-
-    agent_id: str | None
-    sessions: int
-    messages: int
-    tokens: int
-
-
-class Stats(Value):
-    """A store summed up. Counts come from the sessions' own counters and are exact.
-
-    `roles` are estimated from a sample when `roles_estimated` says so. `bytes` is what the tables and their indexes
-    take on disk. `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
-    """
-
-    sessions: int
-    expired: int
-    messages: int
-    tokens: int
-    bytes: int
-    agents: list[AgentStats]
-    roles: dict[str, int]
-    roles_estimated: bool
-    expiring: dict[str, int]
-
-
-class Finding(Value):
-    """Something wrong in a store: what, where, and what to do about it; `repaired` once that was done."""
-
-    name: str
-    subject: str
-    detail: str
-    remedy: str
-    repaired: bool = False
-
-
-class ExpiryReport(Value):
-    """What a purge did, or with `dry_run` would do.
-
-    `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
-    go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
-    that holds it.
-    """
-
-    sessions: int = 0
-    messages: int = 0
-    bytes_freed: int | None = None
-    batches: int = 0
-    seconds: float = 0.0
-    dry_run: bool = False
-    oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
-    held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
-
-
 def new_key(now: datetime) -> str:
     """Create a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
     milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -134,11 +135,11 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
     """
     with _opened(database) as opened, _our_errors(opened):
         if start is None:
-            start = current(opened) or "base"
+            start = current(opened.database) or "base"
         output = io.StringIO()
         options = {"as_sql": True, "literal_binds": True, "output_buffer": output, "starting_rev": start}
         context = MigrationContext.configure(
-            dialect=opened.dialect,
+            dialect=opened.database.dialect,
             opts=_runnable(lambda scripts, at: scripts._upgrade_revs(revision, at), options),
         )
         _run(context)
@@ -230,11 +231,9 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
     with _opened(database) as opened, _our_errors(opened):
-        callers = isinstance(opened, sa.Connection)
-        lent = nullcontext(opened) if isinstance(opened, sa.Connection) else opened.connect()
-        with lent as connection, _alone(connection, lock_timeout, callers=callers):
+        with opened.connect() as connection, _alone(connection, lock_timeout, callers=opened.callers):
             _run(MigrationContext.configure(connection, opts=_runnable(steps)))
-        return current(opened)
+        return current(opened.database)
 
 
 @contextmanager
@@ -281,34 +280,43 @@ def _folder() -> Path:
     raise LangoStoreError(f"no revisions beside {package}: install the package again")
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A database to connect to, and whether the connection is the caller's, and the transaction too."""
+
+    database: sa.Engine | sa.Connection
+    connect: Callable[[], AbstractContextManager[sa.Connection]]
+    callers: bool = False
+
+
 @contextmanager
-def _opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
-    if isinstance(database, sa.Engine | sa.Connection):
-        yield database
-        return
-    engine = create_engine(database)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
+def _opened(database: Database) -> Iterator[_Opened]:
+    if isinstance(database, sa.Connection):
+        yield _Opened(database, lambda: nullcontext(database), callers=True)
+    elif isinstance(database, sa.Engine):
+        yield _Opened(database, database.connect)
+    else:
+        engine = create_engine(database)
+        try:
+            yield _Opened(engine, engine.connect)
+        finally:
+            engine.dispose()
 
 
 @contextmanager
 def _connected(database: Database) -> Iterator[sa.Connection]:
     with _opened(database) as opened, _our_errors(opened):
-        if isinstance(opened, sa.Connection):
-            yield opened
-        else:
-            with opened.connect() as connection, dialect_of(connection).snapshot(connection):
-                yield connection
+        at_one_moment = nullcontext if opened.callers else dialect_of(opened.database).snapshot
+        with opened.connect() as connection, at_one_moment(connection):
+            yield connection
 
 
 @contextmanager
-def _our_errors(opened: sa.Engine | sa.Connection) -> Iterator[None]:
+def _our_errors(opened: _Opened) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise dialect_of(opened).translate_error(error.orig or error) from error
+        raise dialect_of(opened.database).translate_error(error.orig or error) from error
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 

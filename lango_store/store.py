@@ -19,26 +19,14 @@ from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionHeld, SessionNotFound
-from lango_store.model import (
-    UNSET,
-    ExpiryReport,
-    Finding,
-    Message,
-    Page,
-    Session,
-    SessionChanges,
-    SessionFields,
-    SessionInfo,
-    Stats,
-    Unset,
-    new_key,
-)
+from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset, new_key
 from lango_store.operations import appends, lists, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
 from lango_store.operations.sessions import New
+from lango_store.reports import ExpiryReport, Finding, Page, Stats
 from lango_store.statement import Observer
 
 

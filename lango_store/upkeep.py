@@ -15,10 +15,11 @@ from lango_store.access import Access
 from lango_store.columns import checked_key
 from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate, SessionHeld
-from lango_store.model import ExpiryReport, Finding, Session
+from lango_store.model import Session
 from lango_store.operations import examination, expiry, holders, messages, sessions
 from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
+from lango_store.reports import ExpiryReport, Finding
 
 
 def purge(

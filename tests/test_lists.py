@@ -12,7 +12,7 @@ from conftest import Clock, watched
 from factories import message, messages
 
 from lango_store import InvalidCursor, Store, create_engine
-from lango_store.model import Page
+from lango_store.reports import Page
 
 HOUR = timedelta(hours=1)
 WEST = timezone(-HOUR)

@@ -12,7 +12,7 @@ from conftest import Clock, MakeDatabase
 from factories import message, messages
 
 from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store, create_engine
-from lango_store.model import Finding
+from lango_store.reports import Finding
 
 WRITES: dict[str, Callable[[Conversation], object]] = {
     "append": lambda c: c.append_message(message()),

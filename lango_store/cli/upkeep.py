@@ -29,7 +29,7 @@ from lango_store.cli.terminal import (
     table,
 )
 from lango_store.cli.text import printable, say
-from lango_store.model import ExpiryReport
+from lango_store.reports import ExpiryReport
 from lango_store.store import Store
 
 INTERRUPTED = 130

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, SessionNotFound
-from lango_store.model import Finding
 from lango_store.operations import removals, salvage
 from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
+from lango_store.reports import Finding
 from lango_store.tables import Base
 
 _PAGE = 1_000

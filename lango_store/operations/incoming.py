@@ -74,7 +74,7 @@ class Incoming:
     def admit(self, table: sa.Table, row: Row) -> Row:
         """Bring a row of any earlier schema up to date; `InvalidMessage` names the field that cannot be read."""
         lacking = {name for (of, name) in _COLUMNS_SINCE if of == table.name and row[name] is None}
-        row = row | dict.fromkeys(lacking, 0)
+        row = row | {name: None if table.c[name].nullable else 0 for name in lacking}
         for column in transfer.COLUMNS[table.name]:
             _check(column, row[column.name])
         if table is SESSION:

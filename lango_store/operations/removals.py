@@ -25,7 +25,7 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
 
 
 def summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Whether a turn is a compaction that speaks of nothing later than a seq, its summary standing there
+    """Whether a turn is a compaction that speaks of nothing later than a seq, its summary standing there.
 
     Nothing stands before the start of a session.
     """
