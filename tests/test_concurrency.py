@@ -23,6 +23,8 @@ WRITER = """
 import sys
 from lango_store import Message, Store
 with Store(sys.argv[1]) as store:
+    print(flush=True)
+    sys.stdin.readline()
     for n in range(int(sys.argv[3])):
         store.append_message("k", Message(role="user", content=n, author=sys.argv[2]))
 """
@@ -70,14 +72,34 @@ def test_eight_threads_share_a_store_in_memory() -> None:
         assert_whole(store)
 
 
-def test_eight_processes_append_to_one_session(store: Store, url: str) -> None:
-    store.create("k")
-    running = [
-        subprocess.Popen([sys.executable, "-c", WRITER, url, f"w{n}", str(EACH)], stderr=subprocess.PIPE, text=True)
-        for n in range(WRITERS)
+def at_once(program: str, *arguments: list[str]) -> list[subprocess.Popen[str]]:
+    """Start a process for each list of arguments; they go on together when each has written a first line."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, *each],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for each in arguments
     ]
-    assert [process.communicate(timeout=300)[1] for process in running] == [""] * WRITERS
-    assert_whole(store)
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return started
+
+
+def test_eight_processes_append_to_one_session(url: str) -> None:
+    with Store(url) as store:
+        store.create("k")
+        running = at_once(WRITER, *([url, f"w{n}", str(EACH)] for n in range(WRITERS)))
+        assert [process.communicate(timeout=100)[1] for process in running] == [""] * WRITERS
+        assert_whole(store)
 
 
 def test_of_many_callers_at_once_one_creates(store: Store) -> None:
@@ -159,8 +181,9 @@ while True:
 
 
 @pytest.mark.parametrize("after", [1, 50, 173])
-def test_a_killed_process_loses_nothing_that_was_acknowledged(store: Store, url: str, after: int) -> None:
-    store.create("k")
+def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: int) -> None:
+    with Store(url) as store:
+        store.create("k")
     with subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = [int(process.stdout.readline()) for _ in range(after)]
@@ -173,19 +196,31 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(store: Store, url:
         assert again.append_message("k", message()).seq == len(found) + 1
 
 
+OPENER = """
+import sys
+from lango_store import Message, Store, schema
+print(flush=True)
+for url in sys.argv[1:]:
+    sys.stdin.readline()
+    with Store(url, migrate=True) as store:
+        store.get_or_create("k")
+        store.append_message("k", Message(role="user", content=1))
+    print(flush=True)
+"""
+
+
 def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
-    program = (
-        "import sys; from lango_store import Store, Message; s = Store(sys.argv[1], migrate=True); "
-        "s.get_or_create('k'); s.append_message('k', Message(role='user', content=1)); s.close()"
-    )
-    for attempt in range(3):
-        url = f"sqlite:///{tmp_path}/new{attempt}.db"
-        running = [
-            subprocess.Popen([sys.executable, "-c", program, url], stderr=subprocess.PIPE, text=True) for _ in range(6)
-        ]
-        assert [process.communicate(timeout=120)[1] for process in running] == [""] * 6
+    urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(3)]
+    running = at_once(OPENER, *[urls] * 6)
+    for last, url in zip((False, False, True), urls, strict=True):
+        assert [process.stdout.readline() for process in running if process.stdout is not None] == ["\n"] * 6
         with Store(url) as store:
             assert store.info("k").message_count == 6
+        for process in running if not last else ():
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+    assert [process.communicate(timeout=100)[1] for process in running] == [""] * 6
 
 
 def test_a_file_held_by_another_is_busy_not_broken(make_sqlite: MakeDatabase) -> None:
