@@ -6,8 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import takewhile
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -28,20 +27,18 @@ from lango_store.model import (
     Unset,
     new_key,
 )
-from lango_store.operations import appends, compactions, forks, removals, salvage, sessions, turns
+from lango_store.operations import appends, compactions, forks, history, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import Begun
-from lango_store.operations.messages import Range, Tail
+from lango_store.operations.messages import Range
 
 Summary = Message | Sequence[Message]
 Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
 """What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
 
 R = TypeVar("R")
-
-_FIRST_LOOK: Final = 64
 
 
 @checked(delegating=("append_message",))
@@ -316,12 +313,16 @@ class Conversation:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
         with self._access.snapshot() if several else self._access.single_read() as connection:
-            now, most = self._access.moment(connection), log.MAX_SEQ
-            if from_consolidated:
-                info = sessions.info(connection, now, self.key)
-                most = info.message_count - info.last_consolidated
-            tail = self._tail(connection, now, log.MAX_SEQ if last is None else last, most, max_tokens)
-        return window.as_prompt(_legal(tail), nested=nested)
+            chosen = history.read(
+                connection,
+                self._access.moment(connection),
+                self.key,
+                last=last,
+                max_tokens=max_tokens,
+                from_consolidated=from_consolidated,
+                count=self._access.token_counter,
+            )
+        return window.as_prompt(chosen, nested=nested)
 
     # Steps of more than one verb
 
@@ -352,31 +353,6 @@ class Conversation:
     def _read(self, chosen: Range) -> list[Message]:
         with self._access.single_read() as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)
-
-    def _tail(self, connection: AnyConnection, now: Moment, last: int, most: int, max_tokens: int | None) -> Tail:
-        if max_tokens is None:
-            return log.tail(connection, now, self.key, last, most=most)
-        look = min(_FIRST_LOOK, last)
-        while True:
-            tail = log.tail(connection, now, self.key, look, most=most)
-            found = tail.messages
-            fitting = window.tail_within(found, max_tokens, count=self._access.token_counter)
-            if len(fitting) < len(found) or len(found) < look or look == last:
-                return tail.end(len(fitting))
-            look = min(4 * look, last)
-
-
-def _legal(tail: Tail) -> list[Message]:
-    """Leave out what a model refuses or misunderstands at the front."""
-    if tail.summary:  # nothing is missing but what the summary speaks of
-        asking = [message for message in tail.summary if message.role.canonical is MessageRole.ASSISTANT]
-        called = {call.id for message in asking for call in message.tool_calls}
-        return [*window.without_orphans(tail.summary), *window.without_orphans(tail.later, called)]
-    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, tail.later))
-    return [*system, *window.legal_suffix(tail.later[len(system) :])]
-
-
-_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
 
 
 def _run(awaitable: Awaitable[Summary]) -> Summary:
