@@ -78,6 +78,7 @@ class AsyncStore:
     `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
     """
 
+    @checking
     def __init__(
         self,
         database: str | sa.URL | sa.Engine | Store,

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
 from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
-from lango_store.arguments import checked
+from lango_store.arguments import checking_all
 from lango_store.columns import decode_json, encode_time_text
 from lango_store.dialect.sqlite import SQLite
 from lango_store.errors import (
@@ -32,6 +32,8 @@ from lango_store.errors import (
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.incoming import Incoming
+
+_MOST_FOUND: Final = 1_000_000
 
 
 def _columns(table: sa.Table) -> dict[str, type]:
@@ -48,10 +50,10 @@ def _row(table: sa.Table, archived: dict[str, Any]) -> transfer.Row:
     return {column.name: archived.get(column.name) for column in table.c}
 
 
-@checked()
 class Archive:
     """An archive's file: `Archive(path)` opens it, or with `create=True` makes it; a context manager that closes it."""
 
+    @checking_all
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         if not create and not Path(path).exists():
             raise DatabaseUnavailable(f"there is no archive {path}: check the path")
@@ -106,6 +108,7 @@ class Archive:
     def _index_lives(self) -> None:
         self._db.table("sessions").create_index(["key", "incarnation"], unique=True, if_not_exists=True)
 
+    @checking_all
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         """Write sessions of a store, and return when they are on disk; one that is there already is written anew."""
         with _our_errors(self._path), self._db.atomic():
@@ -141,6 +144,7 @@ class Archive:
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
+    @checking_all
     def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
         """Return messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
         query = (
@@ -148,12 +152,15 @@ class Archive:
             "FROM messages_fts JOIN messages ON messages.rowid = messages_fts.rowid "
             "JOIN sessions ON sessions.id = messages.session_id WHERE messages_fts MATCH ? ORDER BY rank LIMIT ?"
         )
+        if not 0 <= limit <= _MOST_FOUND:
+            raise ValueError(f"limit={limit} is not between 0 and {_MOST_FOUND:,}")
         words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
         if not words:
             raise ValueError("the text to search for has no word: give one or more")
         with _our_errors(self._path):
             return list(self._db.query(query, [words, limit]))
 
+    @checking_all
     def count(
         self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None
     ) -> tuple[int, int]:
@@ -164,6 +171,7 @@ class Archive:
             sessions, messages = self._connection.execute(query, values).fetchone()
         return sessions, messages
 
+    @checking_all
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
         """Delete sessions so that the file keeps no trace of them, and return how many.
 
@@ -177,6 +185,7 @@ class Archive:
             self._db.vacuum()
         return gone
 
+    @checking_all
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
         """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
         with _our_errors(self._path):

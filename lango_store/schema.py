@@ -25,6 +25,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 
+from lango_store.arguments import checking_all
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.dialect import dialect_of
 from lango_store.engine import create_engine
@@ -41,6 +42,8 @@ Steps = Callable[[ScriptDirectory, Any], Iterable[Any]]
 LOCK_TIMEOUT: Final = 5.0
 """Seconds that a migration waits for a table on PostgreSQL."""
 
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.001, 2_147_483  # 0 would be without end, and PostgreSQL counts milliseconds
+
 
 _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
 
@@ -48,6 +51,7 @@ _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
 # What callers do
 
 
+@checking_all
 def upgrade(database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Upgrade the schema to a revision, and return the revision it is at then.
 
@@ -55,6 +59,7 @@ def upgrade(database: Database, revision: str = "head", *, lock_timeout: float =
     A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
     On a connection of yours you commit; the next upgrade waits until then.
     """
+    _refuse_empty("revision", revision)
     if revision == "head":
         found = current(database)
         if found is not None and found > SCHEMA_REVISION:
@@ -62,24 +67,31 @@ def upgrade(database: Database, revision: str = "head", *, lock_timeout: float =
     return _migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
 
 
+@checking_all
 def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then."""
+    _refuse_empty("revision", revision)
     return _migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
 
 
+@checking_all
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Write down that the schema is at a revision, without running anything."""
+    _refuse_empty("revision", revision)
     return _migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
+@checking_all
 def current(database: Database) -> str | None:
     """Return the revision a database is at, None if it has none of the store's tables."""
     with _connected(database) as connection:
         return revisions.found(connection)
 
 
+@checking_all
 def undone(database: Database, revision: str) -> list[str]:
     """List the revisions that a downgrade would undo, each with what it brought."""
+    _refuse_empty("revision", revision)
     with _connected(database) as connection:
         found = revisions.found(connection)
         if found is None:
@@ -92,6 +104,7 @@ def undone(database: Database, revision: str) -> list[str]:
         return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
 
 
+@checking_all
 def rows(database: Database) -> dict[str, int]:
     """Count the rows of each of our tables that is there."""
     with _connected(database) as connection, dialect_of(connection).confined(connection):
@@ -100,12 +113,14 @@ def rows(database: Database) -> dict[str, int]:
         return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
 
 
+@checking_all
 def namespace(database: Database) -> str | None:
     """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
     with _connected(database) as connection:
         return dialect_of(connection).schema(connection)
 
 
+@checking_all
 def check(database: Database) -> list[str]:
     """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
     with _connected(database) as connection:
@@ -128,11 +143,14 @@ def check(database: Database) -> list[str]:
             raise LangoStoreError(f"what the database says of its tables cannot be compared: {error}") from error
 
 
+@checking_all
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
     """Write the SQL that an upgrade would run, from revision `start` or else from where the database is.
 
     With `start` (such as "base") the database is not asked.
     """
+    _refuse_empty("revision", revision)
+    _refuse_empty("start", start)
     with _opened(database) as opened, _our_errors(opened):
         if start is None:
             start = current(opened.database) or "base"
@@ -229,6 +247,11 @@ _OPTIONS: Final[dict[str, Any]] = {
 # How
 
 
+def _refuse_empty(name: str, revision: str | None) -> None:
+    if revision == "":
+        raise ValueError(f"{name} is empty: give a revision such as {SCHEMA_REVISION!r}")
+
+
 def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
     with _opened(database) as opened, _our_errors(opened):
         with opened.connect() as connection, _alone(connection, lock_timeout, callers=opened.callers):
@@ -238,6 +261,8 @@ def _migrate(steps: Steps, database: Database, lock_timeout: float) -> str | Non
 
 @contextmanager
 def _alone(connection: sa.Connection, lock_timeout: float, *, callers: bool = False) -> Iterator[None]:
+    if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")
     database = dialect_of(connection)
     if callers:
         if not connection.in_transaction():

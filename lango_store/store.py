@@ -13,7 +13,7 @@ from sqlalchemy import orm
 
 from lango_store import upkeep
 from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
-from lango_store.arguments import checked
+from lango_store.arguments import checked, checking
 from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
@@ -46,6 +46,7 @@ class Store:
     Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
     """
 
+    @checking
     def __init__(
         self,
         database: str | sa.URL | sa.Engine,
@@ -460,9 +461,8 @@ class Store:
 def _borrowed(engine: object) -> sa.Engine:
     if not isinstance(engine, sa.Engine) or engine.dialect.is_async:
         if not hasattr(engine, "dialect"):
-            raise TypeError(f"a Store takes a URL or an Engine, not {type(engine).__name__}: write Store(url)")
+            raise TypeError(f"database is {type(engine).__name__}: give a URL or an Engine")
         raise TypeError(
-            "a Store takes a URL or an Engine, not an async engine: write Store(engine.url), which uses its own "
-            f"driver, and {IN_ASYNC_SESSIONS}"
+            f"database is an async engine: write Store(engine.url), which uses its own driver, and {IN_ASYNC_SESSIONS}"
         )
     return engine

@@ -8,31 +8,43 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from lango_store.arguments import checking_all
 from lango_store.model import Message, MessageRole, ToolCall, as_text
 
 Count = Callable[[Message], int]
 
+_LARGEST: Final = 10**12
 _KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
+@checking_all
 def answers(message: Message) -> list[str]:
     """Return which calls a message answers, by their ids.
 
     A tool answers with `content` and `tool_call_id`, or with `tool_calls` that carry an `output`. An assistant message
     whose calls carry their outputs answers them itself.
     """
+    return _answers(message)
+
+
+def _answers(message: Message) -> list[str]:
     ids = [call.id for call in message.tool_calls if call.answered]
     if _is_result(message) and message.tool_call_id:
         ids.insert(0, message.tool_call_id)
     return [call_id for call_id in dict.fromkeys(ids) if call_id]
 
 
+@checking_all
 def tokens_of(message: Message, count: Count | None = None) -> int:
     """Return the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
+    return _tokens_of(message, count)
+
+
+def _tokens_of(message: Message, count: Count | None) -> int:
     if message.tokens is not None:
         return message.tokens
     if count is None:
@@ -44,6 +56,7 @@ def tokens_of(message: Message, count: Count | None = None) -> int:
     return count(message)
 
 
+@checking_all
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
     """Return the most recent messages, at most `max_messages`, that a provider accepts as a conversation.
 
@@ -68,6 +81,7 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     return list(messages[start:])
 
 
+@checking_all
 def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
     """Leave out tool results whose calls are neither among the messages nor, by their ids, among those `called`."""
     answering = {position for members in _exchanges(messages, _is_result) for position in members}
@@ -78,6 +92,7 @@ def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -
     ]
 
 
+@checking_all
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
     """Return the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
 
@@ -86,12 +101,13 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
     _refuse_negative("max_tokens", max_tokens)
     left = max_tokens
     for position in reversed(range(len(messages))):
-        left -= tokens_of(messages[position], count)
+        left -= _tokens_of(messages[position], count)
         if left < 0:
             return list(messages[position + 1 :])
     return list(messages)
 
 
+@checking_all
 def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None = None) -> list[tuple[int, int]]:
     """Choose what to evict to free `need` tokens: ranges of positions, both ends included, in the list's order.
 
@@ -102,10 +118,11 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
     without tokens where there is no `count`.
     """
     _refuse_negative("need", need)
-    return _plan(messages, need, [tokens_of(message, count) for message in messages]) if need else []
+    return _plan(messages, need, [_tokens_of(message, count) for message in messages]) if need else []
 
 
-def evict(messages: Sequence[Message], plan: Iterable[tuple[int, int]]) -> list[Message]:
+@checking_all
+def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[Message]:
     """Return what is left after a plan; all of it if a range is reversed, out of bounds or overlaps another."""
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
@@ -115,6 +132,7 @@ def evict(messages: Sequence[Message], plan: Iterable[tuple[int, int]]) -> list[
     return [message for position, message in enumerate(messages) if position not in gone]
 
 
+@checking_all
 def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None) -> list[Message]:
     """Evict as much as `plan_eviction` has to for the rest to be at most `budget` tokens.
 
@@ -123,17 +141,18 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     `count`.
     """
     _refuse_negative("budget", budget)
-    sizes = [tokens_of(message, count) for message in messages]
+    sizes = [_tokens_of(message, count) for message in messages]
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
+@checking_all
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
 
     `max_output` is the most that the provider generates; None or 0 where that is not known. As Shepherd reckons it.
     """
-    if context <= 0:
-        raise ValueError(f"context is {context}: give the size of the model's context in tokens, at least 1")
+    if not 0 < context <= _LARGEST:
+        raise ValueError(f"context={context}: give the size of the model's context in tokens, 1 to {_LARGEST:,}")
     half = context // 2
     share = min(0.33 + half / 80_000 * 0.27, 0.6)
     budget = int(half * share)
@@ -143,6 +162,7 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
     return min(budget, max_output)
 
 
+@checking_all
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
     """Write messages as a model is sent them: role, content, tool_calls, tool_call_id and name, and nothing else.
 
@@ -215,7 +235,7 @@ def _whole_turns(messages: Sequence[Message], users: list[int], exchanges: list[
 def _answered_calls(messages: Sequence[Message], user: int, exchanges: list[list[int]]) -> Iterator[list[int]]:
     last = max((position for position, message in enumerate(messages) if _is_assistant(message)), default=user)
     for members in exchanges:
-        answered = len(members) > 1 or answers(messages[members[0]])
+        answered = len(members) > 1 or _answers(messages[members[0]])
         if answered and members[0] > user and last not in members:
             yield members
 
@@ -231,7 +251,7 @@ def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]
     asker: int | None = None
     for position, message in enumerate(messages):
         if is_result(message):
-            ids = answers(message)
+            ids = _answers(message)
             calls = {asked[call_id] for call_id in ids if call_id in asked}
             if asker is not None and not (ids and _asks_by_id(messages[asker])):
                 calls.add(asker)
@@ -270,7 +290,7 @@ def _is_result(message: Message) -> bool:
 
 
 def _answers_only(message: Message, called: Collection[str]) -> bool:
-    ids = answers(message)
+    ids = _answers(message)
     return bool(ids) and all(call_id in called for call_id in ids)
 
 

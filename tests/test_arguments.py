@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase, awaiting
+from conftest import Clock, MakeDatabase, awaiting
 from factories import message
 
-from lango_store import AsyncStore, Conversation, LangoStoreError, Store
+from lango_store import AsyncStore, Conversation, LangoStoreError, Store, create_engine, schema, window
+from lango_store.archive import Archive
 
 WRONG: list[Any] = [
     Decimal(1),
@@ -62,7 +63,37 @@ SOUND: dict[str, Any] = {
     "page_size": 2,
 }
 
+SAID_AS = {"database": "url"}
+
 NOT_CALLED = {"close", "using", "on_statement"}
+
+FUNCTIONS: dict[str, list[Callable[..., Any]]] = {
+    "schema": [
+        schema.upgrade,
+        schema.downgrade,
+        schema.stamp,
+        schema.current,
+        schema.undone,
+        schema.rows,
+        schema.namespace,
+        schema.check,
+        schema.sql,
+    ],
+    "window": [
+        window.answers,
+        window.tokens_of,
+        window.legal_suffix,
+        window.without_orphans,
+        window.tail_within,
+        window.plan_eviction,
+        window.evict,
+        window.fit,
+        window.completion_budget,
+        window.as_prompt,
+    ],
+    "constructors": [Store, AsyncStore, Archive, create_engine],
+}
+"""What is not a verb of a handle; `schema.run` and `schema.include_name` are for Alembic to call."""
 
 
 def verbs(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -99,16 +130,29 @@ def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 yield name, argument, chosen | {argument: value}
 
 
-def refused(what: Any, name: str, argument: str, values: dict[str, Any]) -> bool:
+def calls_of_functions(functions: list[Callable[..., Any]], sound: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Every function with each of its arguments wrong in turn, the needed others right."""
+    for function in functions:
+        parameters = [
+            p for p in inspect.signature(function).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        needed = {p.name: sound[p.name] for p in parameters if p.default is inspect.Parameter.empty}
+        for parameter in parameters:
+            for value in WRONG:
+                yield function, parameter.name, needed | {parameter.name: value}
+
+
+def refused(call: Callable[..., Any], argument: str, values: dict[str, Any]) -> bool:
     """Whether a call was refused, in words that name what was wrong; True for one that reads or writes nothing."""
+    name = getattr(call, "__name__", str(call))
     try:
-        found = getattr(what, name)(**values)
+        found = call(**values)
         if isinstance(found, Iterator):
             list(found)
     except LangoStoreError:
         return True
     except (TypeError, ValueError) as error:
-        named = argument in str(error)
+        named = any(each in str(error).lower() for each in (argument.lower(), SAID_AS.get(argument, argument)))
         if not named:
             raise AssertionError(f"{name}({argument}={values[argument]!r}): {error}") from error
         return True
@@ -154,7 +198,7 @@ def test_arguments_of_wrong_types_are_refused_by_name_and_write_nothing(
         before = state(plain)
         for name, argument, values in calls(kind, handle):
             try:
-                was_refused = refused(handle, name, argument, values)
+                was_refused = refused(getattr(handle, name), argument, values)
             except AssertionError as error:
                 faults.append(str(error))
                 continue
@@ -166,6 +210,90 @@ def test_arguments_of_wrong_types_are_refused_by_name_and_write_nothing(
                 fill(plain)
                 before = state(plain)
     assert not faults, "\n".join(faults)
+
+
+def faults_of(functions: list[Callable[..., Any]], sound: dict[str, Any], is_allowed: Callable[[], bool]) -> list[str]:
+    faults = []
+    for function, argument, values in calls_of_functions(functions, sound):
+        try:
+            refused(function, argument, values)
+        except AssertionError as error:
+            faults.append(str(error))
+        if not is_allowed():
+            faults.append(f"{function.__name__}({argument}={values[argument]!r}) changed what is there")
+            break
+    return faults
+
+
+def test_functions_and_constructors_refuse_arguments_of_wrong_types_by_name(
+    make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = make_database()
+    with Store(url) as store:
+        fill(store)
+        before = state(store)
+        sound = SOUND | {
+            "database": url,
+            "url": url,
+            "revision": schema.head(),
+            "max_tokens": 1,
+            "need": 1,
+            "budget": 1,
+            "context": 1,
+            "plan": [(0, 0)],
+            "path": tmp_path / "archive.db",
+        }
+        Archive(tmp_path / "archive.db", create=True).close()
+        faults = [
+            fault
+            for functions in FUNCTIONS.values()
+            for fault in faults_of(functions, sound, lambda: state(store) == before)
+        ]
+        assert not faults, "\n".join(faults)
+
+
+def test_an_archive_refuses_arguments_of_wrong_types_by_name(
+    make_database: MakeDatabase, tmp_path: Path, clock: Clock
+) -> None:
+    with Store(make_database(), clock=clock) as store, Archive(tmp_path / "archive.db", create=True) as archive:
+        fill(store)
+        with store.access.transaction() as connection:
+            archive.keep(connection, ["a"], clock())
+            before = archive.count(key_prefix="a")
+            methods: list[Callable[..., Any]] = [
+                archive.search,
+                archive.count,
+                archive.forget,
+                archive.restore,
+                archive.keep,
+            ]
+            sound = {
+                "connection": connection,
+                "key": "nobody",
+                "keys": ["a"],
+                "now": clock(),
+                "ttl": None,
+                "text": "one",
+            }
+            only = {"key_prefix": "nobody"}
+            faults = []
+            for method, argument, values in calls_of_functions(methods, sound):
+                filtered = only if "key_prefix" in inspect.signature(method).parameters else {}
+                try:
+                    refused(method, argument, filtered | values)
+                except AssertionError as error:
+                    faults.append(str(error))
+                assert archive.count(key_prefix="a") == before, f"{method.__name__}({argument}={values[argument]!r})"
+        assert not faults, "\n".join(faults)
+
+
+def test_what_a_list_holds_is_refused_by_its_place() -> None:
+    wrong: Any = [message("one"), {"role": "user"}]
+    with pytest.raises(TypeError, match=r"messages\[1\] is dict: give a Message"):
+        window.legal_suffix(wrong)
+    with pytest.raises(TypeError, match=r"plan\[0\] is list: give \(int, int\)"):
+        window.evict([message("one")], [[0, "one"]])  # type: ignore[list-item]
 
 
 def test_a_ttl_in_seconds_and_a_time_without_a_zone_say_what_to_give(filled: Store) -> None:

@@ -14,7 +14,8 @@ from lango_store.url import shown
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 
 LockTimeout = Annotated[
-    float, typer.Option("--lock-timeout", min=0.001, help="Seconds to wait for a table in use (PostgreSQL).")
+    float,
+    typer.Option("--lock-timeout", min=0.001, max=2_147_483, help="Seconds to wait for a table in use (PostgreSQL)."),
 ]
 
 
