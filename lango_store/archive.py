@@ -19,8 +19,8 @@ from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
 from lango_store.arguments import checking_all
-from lango_store.columns import decode_json, encode_time_text
 from lango_store.dialect.sqlite import SQLite
+from lango_store.encoding import decode_json, encode_time_text
 from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,

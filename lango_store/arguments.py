@@ -1,8 +1,8 @@
 """Arguments of what callers call, checked against their annotations before anything else happens.
 
-What a session or a message may hold is checked where it is encoded (`columns`); here stand the arguments that say which
-ones are meant and how: numbers, times, spans, yes or no, functions. `checking_all` is for functions whose texts and
-lists reach no encoder.
+What a session or a message may hold is checked where it is encoded (`encoding`); here stand those arguments that
+say which ones are meant and how: numbers, times, spans, yes or no, functions. `checking_all` is for functions whose
+texts and lists reach no encoder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled statement: written with SQLAlchemy from the tables, compiled once, run on the driver's own cursor.
 
 Everything SQLAlchemy does per execution costs more than the append itself; a statement that runs on every step of an
-agent skips it. Values are what the driver takes (see `columns`), rows are what the driver gives.
+agent skips it. Values are what the driver takes (see `encoding`), rows are what the driver gives.
 """
 
 from __future__ import annotations

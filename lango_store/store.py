@@ -14,9 +14,9 @@ from sqlalchemy import orm
 from lango_store import upkeep
 from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
 from lango_store.arguments import checked, checking
-from lango_store.columns import checked_key
 from lango_store.conversation import Conversation
 from lango_store.dialect import Moment
+from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, SessionExpired, SessionHeld, SessionNotFound
 from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset, new_key

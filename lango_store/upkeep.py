@@ -12,8 +12,8 @@ from time import perf_counter, sleep
 import sqlalchemy as sa
 
 from lango_store.access import Access
-from lango_store.columns import checked_key
 from lango_store.dialect import dialect_of
+from lango_store.encoding import checked_key
 from lango_store.errors import LangoStoreError, SchemaOutOfDate, SessionHeld
 from lango_store.model import Session
 from lango_store.operations import examination, expiry, holders, messages, sessions

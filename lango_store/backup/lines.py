@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import JsonColumn, refuse_constant
+from lango_store.columns import JsonColumn
+from lango_store.encoding import refuse_constant
 from lango_store.errors import DamagedMessage
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN

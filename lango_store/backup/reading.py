@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row
-from lango_store.columns import checked_key
 from lango_store.dialect import dialect_of
+from lango_store.encoding import checked_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
 from lango_store.operations import transfer
 from lango_store.operations.binds import SESSION, TURN

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 
-from lango_store.columns import TimeColumn, encode_time_text
+from lango_store.columns import TimeColumn
 from lango_store.dialect.base import (
     NO_TRANSACTION,
     AnyConnection,
@@ -24,6 +24,7 @@ from lango_store.dialect.base import (
     Started,
     ensure_transaction,
 )
+from lango_store.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.pool import BEGIN_OPTION
 from lango_store.tables import Base

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_stored, decode_time
+from lango_store.columns import as_stored
 from lango_store.dialect import Moment
+from lango_store.encoding import decode_time
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import lists, messages, sessions

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lango_store.columns import encode_id, encode_text
+from lango_store.encoding import encode_id, encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.model import MessageRole
 

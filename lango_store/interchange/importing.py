@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import checked_key, encode_id, encode_json
 from lango_store.dialect import dialect_of
+from lango_store.encoding import checked_key, encode_id, encode_json
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import encode_text
 from lango_store.dialect import dialect_of
+from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
 from lango_store.operations.binds import SESSION, expired_at, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import checked_key
+from lango_store.encoding import checked_key
 from lango_store.model import UNSET, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.operations import removals, sessions
 from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session

@@ -13,11 +13,9 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
-from lango_store.columns import (
+from lango_store.columns import JsonColumn, RoleColumn, TimeColumn
+from lango_store.encoding import (
     MAX_LEVELS,
-    JsonColumn,
-    RoleColumn,
-    TimeColumn,
     checked_key,
     decode_json,
     decode_role,

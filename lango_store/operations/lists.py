@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypedDict
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store.columns import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store.encoding import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store.errors import InvalidCursor
 from lango_store.model import SessionInfo
 from lango_store.operations.binds import LIVE, NOW, SESSION, expired_at, number, session_key, text, time

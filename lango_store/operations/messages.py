@@ -8,11 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import (
-    checked_key,
-    encode_id,
-)
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store.encoding import checked_key, encode_id
 from lango_store.errors import DamagedMessage
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions

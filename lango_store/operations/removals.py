@@ -8,7 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_stored, decode_json
+from lango_store.columns import as_stored
+from lango_store.encoding import decode_json
 from lango_store.errors import Conflict, DamagedMessage
 from lango_store.model import Message, MessageRole
 from lango_store.operations import messages, sessions

@@ -11,15 +11,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store.columns import (
-    as_stored,
-    decode_json,
-    decode_time,
-    encode_id,
-    encode_json,
-    encode_role,
-    encode_text,
-)
+from lango_store.columns import as_stored
+from lango_store.encoding import decode_json, decode_time, encode_id, encode_json, encode_role, encode_text
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.operations.binds import MESSAGE, SESSION, TURN

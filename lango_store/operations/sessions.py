@@ -10,12 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store.columns import (
-    TimeColumn,
-    checked_key,
-    decode_time,
-)
+from lango_store.columns import TimeColumn
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
     DatabaseUnavailable,

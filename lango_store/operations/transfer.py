@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import TimeColumn, as_stored, decode_time, encode_time_text
+from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import Dialect, dialect_of
+from lango_store.encoding import decode_time, encode_time_text
 from lango_store.errors import DamagedMessage
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
 from lango_store.operations.sessions import new_incarnation

@@ -10,8 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_stored, checked_key, decode_json, encode_id
+from lango_store.columns import as_stored
 from lango_store.dialect import AnyConnection, Moment
+from lango_store.encoding import checked_key, decode_json, encode_id
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
 from lango_store.operations.appends import Known, NewTurn, write

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.columns import checked_key
+from lango_store.encoding import checked_key
 from lango_store.errors import InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import known_role, mapping, storable_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lango_store.columns import encode_text
+from lango_store.encoding import encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import known_role, mapping
 from lango_store.interchange.moments import moment

@@ -1,0 +1,227 @@
+"""What roles, JSON, texts and times are inside a database, and the way back: plain functions that know no database."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from lango_store.errors import InvalidKey, InvalidMessage
+from lango_store.model import MessageRole
+
+MAX_KEY_LENGTH: Final = 512
+MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
+MAX_LEVELS: Final = 200
+_SHOWN: Final = 60
+
+_JSON_REMEDY: Final = (
+    "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
+    "convert it first (model_dump(mode='json'), str(), list())"
+)
+
+
+# Roles
+
+
+def encode_role(role: MessageRole) -> str:
+    """Return the text that a database stores for a role."""
+    try:
+        return MessageRole(role).value
+    except ValueError:
+        raise InvalidMessage("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
+
+
+def decode_role(text: str) -> MessageRole:
+    """Return the role of a stored text; ValueError if it is not one of them."""
+    return MessageRole(text)
+
+
+# Texts
+
+
+def encode_text(text: str | None, field: str) -> str | None:
+    """Return a text that both databases can store; `InvalidMessage` for a NUL or a lone surrogate."""
+    if text is None:
+        return None
+    if fault := _text_fault(text):
+        raise InvalidMessage(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
+    return text
+
+
+def encode_id(text: str | None) -> str | None:
+    """Return a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
+    if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
+        raise InvalidMessage("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
+    return text
+
+
+def checked_key(key: str) -> str:
+    """Return a session key, or raise `InvalidKey`."""
+    fault = _text_fault(key)
+    if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
+        fault = f"has {len(key)} characters"
+    if fault is not None:
+        raise InvalidKey(f"session key: {fault}; a key is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
+    return key
+
+
+def _text_fault(text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not text"
+    if "\0" in text:
+        return "holds a NUL"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "holds a lone surrogate"
+    return None
+
+
+# JSON
+
+
+def encode_json(value: Any, field: str) -> str:
+    """Encode a value as JSON text that decodes to an equal value; `InvalidMessage` names the field if none does.
+
+    `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
+    reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
+    The error names the place inside of the value, too: `content.items[3].when`.
+    """
+    try:
+        text = to_json(value)
+        # One level more than the value has: from_json reads 201, and 200 is what we promise.
+        if type(value) is not str and from_json(b"[" + text + b"]", allow_inf_nan=False) != [value]:
+            raise _no_json(value, field, "does not survive as JSON")
+        return text.decode()
+    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        if isinstance(error, InvalidMessage):
+            raise
+        return _encode_surrogates(value, field)
+
+
+def _encode_surrogates(value: Any, field: str) -> str:
+    if not levels_within(value, MAX_LEVELS):
+        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {_JSON_REMEDY}")
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        if json.loads(text) == value:
+            return text
+        reason = "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = f"is not JSON ({error})"
+    raise _no_json(value, field, reason)
+
+
+def _no_json(value: Any, field: str, reason: str) -> InvalidMessage:
+    place, guilty, reason = _first_fault(value) or ("", value, reason)
+    return InvalidMessage(field, f"{type(guilty).__name__} {reason}; {_JSON_REMEDY}", place=place)
+
+
+def _first_fault(value: Any) -> tuple[str, Any, str] | None:
+    """Find what in a value is not JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        place, part = waiting.pop()
+        if not isinstance(part, (dict, list)):
+            if reason := _fault_of_scalar(part):
+                return place, part, reason
+        elif id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(part, list):
+                inside = [(f"{place}[{number}]", item) for number, item in enumerate(part)]
+            else:
+                for name in part:
+                    if not isinstance(name, str):
+                        return place, part, f"has the key {_shortened(repr(name))}, not text"
+                inside = [(place + _step(name), item) for name, item in part.items()]
+            waiting += reversed(inside)
+    return None
+
+
+def _fault_of_scalar(value: Any) -> str | None:
+    try:
+        return None if json.loads(json.dumps(value, allow_nan=False)) == value else "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"is not JSON ({error})"
+
+
+def _step(name: str) -> str:
+    return f".{name}" if name.isidentifier() and len(name) <= _SHOWN else f"[{_shortened(repr(name))}]"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def levels_within(value: Any, limit: int) -> bool:
+    """Return whether lists and dicts lie in one another at most so many levels deep."""
+    level = [value]
+    for _ in range(limit):
+        inside = {  # each once, since a value may hold itself more than once
+            id(item): item
+            for container in level
+            if isinstance(container, (dict, list))
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        }
+        if not inside:
+            return True
+        level = list(inside.values())
+    return False
+
+
+def decode_json(text: str) -> Any:
+    """Read JSON text that `encode_json` made; ValueError if it is damaged."""
+    if not isinstance(text, str):
+        raise ValueError(f"is {_described(text)}, not text")
+    try:
+        return from_json(text)
+    except ValueError:  # lone surrogates, or levels that one field's guard could not count
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("is nested too deeply") from None
+
+
+def refuse_constant(word: str) -> Any:
+    """Refuse NaN and Infinity, which Python's decoder reads though they are not JSON."""
+    raise ValueError(f"{word} is not JSON")
+
+
+def _described(stored: object) -> str:
+    """Say what stands where a text should: SQLite's columns hold values of any type."""
+    if not isinstance(stored, bytes):
+        return type(stored).__name__
+    try:
+        stored.decode()
+        return "bytes"
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 ({error.reason} at byte {error.start + 1})"
+
+
+# Times
+
+
+def encode_time_text(moment: datetime) -> str:
+    """Encode a time as the text that SQLite stores: always UTC, six digits, so that it sorts."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def decode_time(stored: datetime | str) -> datetime:
+    """Return a stored time, aware, in UTC; ValueError if it is not a time."""
+    if isinstance(stored, str):
+        moment = datetime.fromisoformat(stored)
+    elif isinstance(stored, datetime):
+        moment = stored
+    else:
+        raise ValueError(f"is {_described(stored)}, not a time")
+    if moment.tzinfo is UTC:
+        return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC") from None
