@@ -87,11 +87,10 @@ class SessionRow(Base, table=True):
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:
-        """Say in a query that a session has not expired at an aware time."""
+        """Whether a session has not expired at an aware time, for a query."""
         if now.tzinfo is None:
             raise ValueError("now has no time zone: write datetime.now(UTC)")
-        expires_at = cls.__table__.c.expires_at
-        return sa.or_(expires_at.is_(None), expires_at > now)
+        return live_at(now)
 
     def to_info(self) -> SessionInfo:
         """Make the row the value that `Store.info` gives."""
@@ -172,3 +171,18 @@ def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> 
     """Give a row by the names of a value, without what is NULL."""
     named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
     return {name: value for name, value in named.items() if value is not None}
+
+
+# Life and expiry. Nothing else decides that: Python compares no expiry with the time.
+
+_EXPIRES_AT: Final = Base.metadata.tables["lango_session"].c.expires_at
+
+
+def live_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Whether a session lives at a time."""
+    return sa.or_(_EXPIRES_AT.is_(None), moment < _EXPIRES_AT)
+
+
+def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Whether a session has expired at a time."""
+    return moment >= _EXPIRES_AT

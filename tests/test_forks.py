@@ -129,7 +129,7 @@ def test_a_missing_source_and_a_taken_target(store: Store) -> None:
     store.delete("k")
     with pytest.raises(SessionNotFound):
         source.fork("f")
-    with pytest.raises(ValueError, match="upto or before"):
+    with pytest.raises(ValueError, match="upto and before_user_message both say"):
         source.fork("f", upto=1, before_user_message=1)
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Now
-from lango_store.tables import Base
+from lango_store.tables import Base, live_at
 
 SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
@@ -75,15 +75,7 @@ IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
 """Whether a message belongs to a summary, of which nobody said a word."""
 
 
-# Life and expiry. Nothing else decides that: Python compares no expiry with the time.
-
-
-def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Whether a session has expired at a time."""
-    return SESSION.c.expires_at <= moment
-
-
-LIVE: Final = sa.or_(SESSION.c.expires_at.is_(None), SESSION.c.expires_at > NOW)
+LIVE: Final = live_at(NOW)
 """Whether a session lives."""
 
 LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)

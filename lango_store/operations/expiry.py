@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from lango_store.dialect import dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations.binds import SESSION, expired_at, of_sessions
+from lango_store.operations.binds import SESSION, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.operations.sessions import MAX_TTL
+from lango_store.tables import expired_at
 
 MAX_BATCH: Final = 10_000
 

@@ -17,10 +17,11 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store.errors import InvalidCursor
 from lango_store.model import SessionInfo
-from lango_store.operations.binds import LIVE, NOW, SESSION, expired_at, number, session_key, text, time
+from lango_store.operations.binds import LIVE, NOW, SESSION, number, session_key, text, time
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.reports import Page
 from lango_store.statement import Statement
+from lango_store.tables import expired_at
 
 MAX_PAGE: Final = 1_000
 

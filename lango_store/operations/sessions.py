@@ -21,7 +21,7 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
-from lango_store.operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, column, expired_at, of_session
+from lango_store.operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, column, of_session
 from lango_store.operations.rows import (
     SESSION_COLUMNS,
     SESSION_FIELDS,
@@ -31,6 +31,7 @@ from lango_store.operations.rows import (
     whole_number,
 )
 from lango_store.statement import Statement
+from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
 

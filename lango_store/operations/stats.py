@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
-from lango_store.operations.binds import MESSAGE, SESSION, expired_at, of_session
+from lango_store.operations.binds import MESSAGE, SESSION, of_session
 from lango_store.reports import AgentStats, Stats
+from lango_store.tables import expired_at
 
 EXACT_UP_TO: Final = 20_000
 """So many messages are counted by role one by one; of more, a sample is."""
