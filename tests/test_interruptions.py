@@ -6,7 +6,7 @@ import ctypes
 import gc
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -19,6 +19,15 @@ from lango_store import DatabaseBusy, Store, connections, create_engine, pool, s
 from lango_store.dialect import base, postgresql, sqlite
 
 OURS = {module.__file__ for module in (connections, base, postgresql, sqlite, pool, statement)}
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens_to_the_collector() -> Iterator[None]:
+    """Take other tools' callbacks away: an interruption inside of one would be theirs, and lost."""
+    listening = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(listening)
 
 
 class Interrupted(BaseException):
