@@ -459,10 +459,10 @@ class Store:
 
 
 def _borrowed(engine: object) -> sa.Engine:
-    if not isinstance(engine, sa.Engine) or engine.dialect.is_async:
-        if not hasattr(engine, "dialect"):
-            raise TypeError(f"database is {type(engine).__name__}: give a URL or an Engine")
+    if getattr(getattr(engine, "dialect", None), "is_async", False):
         raise TypeError(
             f"database is an async engine: write Store(engine.url), which uses its own driver, and {IN_ASYNC_SESSIONS}"
         )
+    if not isinstance(engine, sa.Engine):
+        raise TypeError(f"database is {type(engine).__name__}: give a URL or an Engine")
     return engine
