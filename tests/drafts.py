@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,4 +28,4 @@ class Given(DraftFormat):
 
 def draft(key: str, *parts: Part, **fields: Any) -> Draft:
     """Make a session of these parts."""
-    return Draft(key=key, parts=lambda: iter(parts), **fields)
+    return Draft(key=key, parts=lambda: (replace(part, messages=[*part.messages]) for part in parts), **fields)

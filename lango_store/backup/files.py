@@ -43,10 +43,10 @@ LONGEST_LINE: Final = 256 << 20
 _CHUNK: Final = 64 << 10
 
 
-def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
-    """Yield the lines of a file, with their ends; `InvalidFile` for one that is longer than that."""
+def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, with their ends, and their numbers from 1; `InvalidFile` for one longer than that."""
     number = 0
-    waiting: list[bytes] = []  # so that who reads the line is the only one to hold it
+    waiting: list[tuple[int, bytes]] = []  # so that who reads the line is the only one to hold it
     while line := file.readline(_CHUNK):
         number += 1
         if len(line) == _CHUNK and not line.endswith(b"\n"):
@@ -55,7 +55,7 @@ def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
             line += file.readline(max(longest - _CHUNK, 0) + 1)
         if len(line) > longest + line.endswith(b"\n"):
             raise InvalidFile(path, f"line {number} {too_long(longest)}")
-        waiting.append(line)
+        waiting.append((number, line))
         del line
         yield waiting.pop()
 

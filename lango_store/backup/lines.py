@@ -59,7 +59,8 @@ class SessionDigest:
     def add(self, table: sa.Table, line: str) -> None:
         """Count a row's line and add it to the digest."""
         self._lines[KINDS[table.name]] += 1
-        self._sha256.update(line.encode() + b"\n")
+        self._sha256.update(line.encode())
+        self._sha256.update(b"\n")
 
     @property
     def sessions(self) -> int:

@@ -20,6 +20,7 @@ from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
+_BATCH_SIZE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,12 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
     counted = SessionDigest()
     counted.add(SESSION, file.line)
     batch: list[Row] = []
+    size = 0
     table = TURN
     for kind, value in file:
         if batch and (kind != KINDS[table.name] or len(batch) == BATCH):
             _write(connection, table, batch, file)
-            batch = []
+            batch, size = [], 0
         if kind == "end":
             if json_line({"end": value}) != counted.closing():
                 raise file.fault(f"session {key!r} is damaged: its counts or its digest are others")
@@ -78,8 +80,14 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
         table = TABLES[kind]
         counted.add(table, file.line)
         row = file.admitted(incoming, table, value | {"session_key": key})
+        size += len(file.line)
         if writing:
             batch.append(row)
+        del value, row  # a line may be large, and the next one is read before they are replaced
+        file.line = ""
+        if batch and size >= _BATCH_SIZE:
+            _write(connection, table, batch, file)
+            batch, size = [], 0
     raise file.fault(f"session {key!r} is cut off")
 
 

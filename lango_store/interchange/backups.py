@@ -77,8 +77,12 @@ def _file(to: Path) -> Path:
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
-def _texts(lines: Iterator[bytes]) -> Iterator[str]:
-    return (line.decode() for line in lines)
+def _texts(lines: Iterator[tuple[int, bytes]]) -> Iterator[str]:
+    return map(_text, lines)
+
+
+def _text(numbered: tuple[int, bytes]) -> str:
+    return numbered[1].decode()
 
 
 def _count(report: FileReport, outcome: reading.Outcome) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Final
 
@@ -128,14 +127,7 @@ def _import_draft(
     if count is not None:
         report.keys.append(draft.key)
         report.messages += count
-    elif _is_there(connection, draft, now):
+    elif importing.is_there(exporting.log(connection, now, draft.key), draft):
         report.already_there.append(draft.key)
     else:
         report.collided.append(draft.key)
-
-
-def _is_there(connection: sa.Connection, draft: Draft, now: datetime) -> bool:
-    try:
-        return importing.is_there(exporting.log(connection, now, draft.key), draft)
-    except (SessionNotFound, DamagedMessage):  # expired, or damaged: what it holds is not what the file holds
-        return False

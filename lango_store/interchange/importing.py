@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from lango_store.dialect import dialect_of
 from lango_store.encoding import checked_key, encode_id, encode_json
-from lango_store.errors import InvalidMessage
+from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import sessions
@@ -22,6 +22,7 @@ from lango_store.operations.sessions import New
 from lango_store.statement import Statement
 
 PAGE: Final = 500
+_PAGE_SIZE: Final = 1 << 20
 
 
 def _insert(table: sa.Table) -> Statement:
@@ -35,7 +36,10 @@ _insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 
 @dataclass
 class DraftRows:
-    """The rows of a draft: the turns and messages that wait to be written, and the counters of the session."""
+    """The rows of a draft: the turns and messages that wait to be written, and the counters of the session.
+
+    `waiting` is how many characters of JSON the messages have that wait.
+    """
 
     key: str
     now: datetime
@@ -46,11 +50,12 @@ class DraftRows:
     turn_count: int = 0
     summary_turn: int | None = None
     summarized_upto: int = 0
+    waiting: int = 0
     turns: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
-        """Add a part behind the others; `InvalidMessage` for what cannot be stored."""
+        """Add a part behind the others, and take its messages out of it; `InvalidMessage` for what cannot be stored."""
         upto = self.last_seq
         if part.kind is not None:
             self.turn_count += 1
@@ -66,8 +71,10 @@ class DraftRows:
         new = batch([self.counted(message) for message in part.messages])
         turn_no = None if part.kind is None else self.turn_count
         otherwise = part.created_at or self.now
+        part.messages.clear()  # one may be large: whoever holds the part holds only the row from here on
         for row in new.rows:
             self.last_seq += 1
+            self.waiting += sum(len(row[name] or "") for name in ("content", "tool_calls", "extra"))
             created_at = row["created_at"] or otherwise
             self.messages.append(
                 row | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}
@@ -102,6 +109,7 @@ class DraftRows:
                     ) from None
                 raise
             rows.clear()
+        self.waiting = 0
 
     def counters(self) -> Mapping[str, Any]:
         """Return what the session's row says of its messages."""
@@ -133,7 +141,7 @@ def import_draft(
     rows = DraftRows(draft.key, now, counted)
     for part in draft.parts():
         rows.add(part)
-        if len(rows.messages) + len(rows.turns) >= PAGE:
+        if len(rows.messages) + len(rows.turns) >= PAGE or rows.waiting >= _PAGE_SIZE:
             rows.write(connection)
     rows.write(connection)
     if draft.extra:
@@ -175,9 +183,19 @@ def checked(now: datetime, draft: Draft) -> int:
 
 
 def is_there(stored: Iterable[Message], draft: Draft) -> bool:
-    """Whether a stored log begins with all messages of a draft, whatever their times and token counts."""
+    """Whether a stored log begins with all messages of a draft, whatever their times and token counts.
+
+    The draft is read to its end, so that what its file is told to lack is the same whatever is stored.
+    """
     log = iter(stored)
-    return all(_same(next(log, None), message) for part in draft.parts() for message in part.messages)
+    same = True
+    for part in draft.parts():
+        for message in part.messages:
+            try:
+                same = same and _same(next(log, None), message)
+            except (SessionNotFound, DamagedMessage):  # expired, or damaged: what it holds is not what the file holds
+                same = False
+    return same
 
 
 _PLACE: Final = {"seq", "turn_no", "created_at", "tokens"}

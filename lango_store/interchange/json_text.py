@@ -118,6 +118,8 @@ class JsonMembers:
                 if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
                     _check_levels(value, LEVELS, self._text, self._at, end)
                     self._at = end
+                    if end > max(_CHUNK, len(self._text) // 2):  # what was read may be large
+                        self._text, self._at = self._text[end:], 0
                     return value
             self._more()
 

@@ -38,9 +38,11 @@ class Source:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank, with their numbers, from 1."""
         with self.reading() as file:
-            for number, line in enumerate(lines_of(file, self.path, self.longest_line), 1):
-                if line.strip():
-                    yield number, line
+            yield from filter(_is_not_blank, lines_of(file, self.path, self.longest_line))
+
+
+def _is_not_blank(numbered: tuple[int, bytes]) -> bool:
+    return not numbered[1].isspace()
 
 
 def first_bytes(path: Path, count: int) -> bytes:

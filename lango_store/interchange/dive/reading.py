@@ -102,11 +102,14 @@ def _note(ids: list[str | None], seen: set[str], repeated: set[str]) -> None:
 def _sound_lines(found: _Examined, skipped: list[Skipped]) -> Iterator[tuple[int, dict[str, Any]]]:
     bad: tuple[int, str] | None = None
     path = found.source.path
-    for number, text in found.source.lines():
+    for number, raw in found.source.lines():
         if bad:
             raise InvalidFile(path, f"line {bad[0]} {bad[1]}: mend or remove it, the file was left alone")
         try:
-            line = read_json(text.decode())
+            text = raw.decode()
+            del raw  # a line may be large
+            line = read_json(text)
+            del text
             fault = _fault(line)
         except UnicodeDecodeError as error:
             bad = number, f"is not UTF-8 ({error})"
@@ -150,10 +153,13 @@ def _header_from(path: Path, line: dict[str, Any]) -> tuple[dict[str, Any], dict
 def _parts(found: _Examined) -> Iterator[Part]:
     waiting: Part | None = None
     past_header = False
-    for number, text in found.source.lines():
+    for number, raw in found.source.lines():
         if number == found.torn:
             continue
-        line = read_json(text.decode())
+        text = raw.decode()
+        del raw  # a line may be large
+        line = read_json(text)
+        del text
         if past_header and line["line_type"] == "event":
             if waiting is not None:
                 yield waiting

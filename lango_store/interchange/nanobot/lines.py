@@ -26,6 +26,8 @@ _TEXTS: Final = ("name", "tool_call_id")
 _FIRST: Final = ("role", "content", "timestamp")
 
 
+_CHUNK: Final = 1 << 16
+
 # Styles
 
 
@@ -43,7 +45,9 @@ def _as_go(value: Any) -> str:
 
 def _is_unicode(text: str) -> bool:
     try:
-        return text.isascii() or bool(text.encode())
+        for start in range(0, 0 if text.isascii() else len(text), _CHUNK):  # a text may be large
+            text[start : start + _CHUNK].encode()
+        return True
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
         return False
 
@@ -75,6 +79,20 @@ STYLES: Final = {
 }
 
 
+def is_text_of(line: dict[str, Any], text: str, style: Style) -> bool:
+    """Whether a style writes a line as this text; a large one is compared member by member, without another copy."""
+    if len(text) <= _CHUNK or "\\ud" in text:  # where a surrogate is escaped, other members may be escaped too
+        return style.dumps(line) == text
+    at, mark = 0, "{"
+    for name in json.loads(style.dumps(dict.fromkeys(line))):
+        for piece in (mark, style.dumps({name: None}).removeprefix("{").removesuffix("null}"), style.dumps(line[name])):
+            if not text.startswith(piece, at):
+                return False
+            at += len(piece)
+        mark = style.dumps([0, 0]).strip("[0]")
+    return text[at:] == "}"
+
+
 # In
 
 
@@ -82,11 +100,15 @@ def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Mess
     """Return the message of a line; a role that we do not know becomes `user`, and stays in `extra`."""
     message = _plain(line)
     back = line_from_message(message, style)
-    if "timestamp" in line and style.dumps(back) == style.dumps(line):
-        return message
     values = {name: value for name, value in line.items() if name not in back or not _same(back[name], value, style)}
+    if "timestamp" in line and not values and _names(back, style) == _names(line, style):
+        return message
     message.extra[RAW] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
     return message
+
+
+def _names(line: dict[str, Any], style: Style) -> str:
+    return style.dumps(dict.fromkeys(line))
 
 
 def _same(one: Any, other: Any, style: Style) -> bool:
@@ -122,7 +144,7 @@ def _is_call(call: object) -> bool:
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Message, str | None]:
     """Return the message of a line whose text has to come back exactly, and what could not be stored as a value."""
     message = message_from_line(line, style)
-    if style.dumps(line_from_message(message, style)) != text:
+    if not is_text_of(line_from_message(message, style), text, style):
         message.extra[RAW] = {"line": text}
     try:
         batch([message])

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +35,7 @@ from lango_store.interchange.nanobot.heads import (
 )
 from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text
 from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
-from lango_store.model import Message
 
-_PAGE: Final = 200
 _SAMPLE: Final = 1_000
 _LOOKED_AT: Final = 8 << 20  # what comes later says nothing about whose file it is
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
@@ -117,17 +115,19 @@ def _surveyed(path: Path, longest_line: int) -> _Survey:
         else:
             survey.messages += 1
             survey.sample = survey.sample or text[:_SAMPLE]
+        del text, line  # they may be large, and the next one is read before they are replaced
     return survey
 
 
-def _lines(
-    path: Path, longest_line: int, survey: _Survey | None = None
-) -> Iterator[tuple[int, str, dict[str, Any] | str]]:
-    """Yield lines with their numbers: a text, and the object it says, or the reason why it says none."""
-    number = 0
+_Read = tuple[int, str, dict[str, Any] | str]
+"""A line's number, its text, and the object it says, or the reason why it says none."""
+
+
+def _lines(path: Path, longest_line: int, survey: _Survey | None = None) -> Iterator[_Read]:
+    """Yield the lines that are not blank; a line may be large, and who reads it is the only one to hold it."""
+    waiting: list[_Read] = []
     with files.reading(path) as file:
-        for raw in files.lines_of(file, path, longest_line):
-            number += 1
+        for number, raw in files.lines_of(file, path, longest_line):
             if survey is not None:
                 survey.ended = raw.endswith(b"\n")
             try:
@@ -135,9 +135,11 @@ def _lines(
             except UnicodeDecodeError as error:
                 yield number, "", f"is not UTF-8 ({error.reason} at byte {error.start + 1})"
                 continue
-            del raw  # a line may be large: it is held once
+            del raw
             if text.strip():
-                yield number, text, read_object(text)
+                waiting.append((number, text, read_object(text)))
+                del text
+                yield waiting.pop()
 
 
 def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
@@ -220,20 +222,18 @@ def _printable(stem: str) -> str:
 
 
 def _parts(path: Path, survey: _Survey, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
-    found = _messages(path, survey.longest_line, style, skipped)
-    while page := list(islice(found, _PAGE)):
-        yield Part(page)
+    yield from filter(None, map(partial(_part, style, skipped), _lines(path, survey.longest_line)))
     if files.state(path) != survey.state:
         raise InvalidFile(path, "changed while it was read: stop nanobot, then import again")
 
 
-def _messages(path: Path, longest_line: int, style: Style, skipped: list[Skipped]) -> Iterator[Message]:
-    for number, text, line in _lines(path, longest_line):
-        if isinstance(line, str) or line.get("_type") in HEADS:
-            continue
-        message, loss = message_from_text(text, line, style)
-        if loss is not None:
-            skipped.append(Skipped(number, loss))
-        elif not known_role(line.get("role")):
-            skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is not one of ours: stored as user"))
-        yield message
+def _part(style: Style, skipped: list[Skipped], read: _Read) -> Part | None:
+    number, text, line = read
+    if isinstance(line, str) or line.get("_type") in HEADS:
+        return None
+    message, loss = message_from_text(text, line, style)
+    if loss is not None:
+        skipped.append(Skipped(number, loss))
+    elif not known_role(line.get("role")):
+        skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is not one of ours: stored as user"))
+    return Part([message])

@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import InvalidFile
@@ -22,8 +22,6 @@ from lango_store.interchange.moments import moment
 from lango_store.interchange.shepherd.messages import message_from
 from lango_store.interchange.shepherd.names import FILE, INDICES, NAME, PREFIX, VERSION
 from lango_store.interchange.source import Source, checked_file_key
-
-_PAGE: Final = 100
 
 
 def recognises(path: Path) -> bool:
@@ -63,6 +61,7 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -
 def _members(source: Source) -> Iterator[tuple[str, Any]]:
     """Yield the file's members; of `messages` each message."""
     has_messages = False
+    waiting: list[tuple[str, Any]] = []  # a message may be large, and who reads it is the only one to hold it
     with source.reading() as file:
         members = JsonMembers(io.TextIOWrapper(file, encoding="utf-8", newline=""), source.longest_line)
         try:
@@ -74,7 +73,9 @@ def _members(source: Source) -> Iterator[tuple[str, Any]]:
                 for message in members.elements():
                     if not isinstance(message, dict):
                         raise ValueError(f"among the messages stands {type(message).__name__}")
-                    yield name, message
+                    waiting.append((name, message))
+                    del message
+                    yield waiting.pop()
             if not has_messages:
                 raise ValueError("it has no messages")
         except ValueError as error:
@@ -84,9 +85,9 @@ def _members(source: Source) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(source: Source, saved_at: datetime | None) -> Iterator[Part]:
-    found = (
-        message_from(value, saved_at, number, [])
-        for number, value in enumerate((value for name, value in _members(source) if name == "messages"), 1)
-    )
-    while page := list(islice(found, _PAGE)):
-        yield Part(page, created_at=saved_at)
+    messages = filter(lambda member: member[0] == "messages", _members(source))
+    return map(lambda number, member: _part(number, member[1], saved_at), count(1), messages)
+
+
+def _part(number: int, message: dict[str, Any], saved_at: datetime | None) -> Part:
+    return Part([message_from(message, saved_at, number, [])], created_at=saved_at)
