@@ -138,3 +138,35 @@ def test_an_import_takes_at_most_four_times_its_largest_line(
     taken, told = done.stdout.split(" ", 1)
     assert told == "2 [] None\n", done.stderr
     assert int(taken) < 4 * largest + 4 * MB, f"{int(taken) / largest:.1f} times the largest line"
+
+
+@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+def test_the_work_of_an_import_grows_as_its_lines_do(make_database: MakeDatabase, tmp_path: Path, format: str) -> None:
+    def work(count: int) -> tuple[int, int]:
+        """Import so many messages, and count the calls of functions and the statements."""
+        path = exported(make_database(), tmp_path / f"s{count}", format, [f"message {n}" for n in range(count)])
+        calls, statements = 0, 0
+
+        def called(_: object, event: str, __: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        def executed(_: str, __: float) -> None:
+            nonlocal statements
+            statements += 1
+
+        with Store(make_database(), on_statement=executed) as store:
+            store.ping()
+            before = sys.getprofile()
+            sys.setprofile(called)
+            try:
+                (report,) = interchange.import_path(store, path)
+            finally:
+                sys.setprofile(before)
+        assert report.messages == count
+        return calls, statements
+
+    work(10)  # what is compiled and loaded once
+    few, many = work(1_000), work(3_000)
+    assert many[0] < 3.1 * few[0]
+    assert many[1] <= 3 * few[1]
