@@ -27,7 +27,7 @@ from alembic.util import CommandError
 
 from lango_store.arguments import checking_all
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
-from lango_store.dialect import dialect_of
+from lango_store.dialect import dialect_of, reflected
 from lango_store.engine import create_engine
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
@@ -133,14 +133,8 @@ def check(database: Database) -> list[str]:
                 "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
-        try:
-            with dialect_of(connection).confined(connection):
-                return [*_differences(connection), *_predicates(connection)]
-        except sa.exc.DBAPIError:
-            raise
-        except (sa.exc.SQLAlchemyError, ValueError, LookupError, TypeError, AttributeError) as error:
-            # What a damaged file says of its tables is read by patterns, which fail in any words.
-            raise LangoStoreError(f"what the database says of its tables cannot be compared: {error}") from error
+        with reflected(), dialect_of(connection).confined(connection):
+            return [*_differences(connection), *_predicates(connection)]
 
 
 @checking_all

@@ -56,6 +56,20 @@ class AnyConnection(Protocol):
         """Return what SQLAlchemy calls so; of these, statements know the observer."""
 
 
+@contextmanager
+def reflected() -> Iterator[None]:
+    """Let SQLAlchemy read what the database says of its tables; LangoStoreError where that is damaged."""
+    try:
+        yield
+    except sa.exc.DBAPIError:
+        raise
+    except (sa.exc.SQLAlchemyError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # What a damaged file says of its tables is read by patterns, which fail in any words.
+        raise LangoStoreError(
+            f"what the database says of its tables cannot be read: {error}; restore it from a backup"
+        ) from error
+
+
 Moment = datetime | None
 """A time that the caller or the store's clock gave; None is the database's own, at each statement."""
 

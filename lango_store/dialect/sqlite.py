@@ -23,6 +23,7 @@ from lango_store.dialect.base import (
     Moment,
     Started,
     ensure_transaction,
+    reflected,
 )
 from lango_store.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
@@ -189,7 +190,9 @@ class SQLite(Dialect):
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
         found: list[ForeignKey] = []
-        for (_, table), named in sa.inspect(connection).get_multi_foreign_keys().items():
+        with reflected():
+            tables = sa.inspect(connection).get_multi_foreign_keys()
+        for (_, table), named in tables.items():
             names = {tuple(each["constrained_columns"]): each["name"] for each in named}
             pragma = sa.text("SELECT * FROM pragma_foreign_key_list(:name) ORDER BY id, seq")
             rows = connection.execute(pragma, {"name": table}).all()
@@ -211,7 +214,8 @@ class SQLite(Dialect):
 
     @staticmethod
     def _primary_key(connection: sa.Connection, table: str) -> list[str]:
-        return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
+        with reflected():
+            return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
 
     def is_damage(self, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", None)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
-from lango_store.dialect import dialect_of
+from lango_store.dialect import dialect_of, reflected
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.operations import removals, salvage
 from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
@@ -30,8 +30,9 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
 
 def missing_tables(connection: sa.Connection) -> list[str]:
     """Return the names of the tables that are missing."""
-    schema, inspector = dialect_of(connection).schema(connection), sa.inspect(connection)
-    return [table.name for table in Base.metadata.sorted_tables if not inspector.has_table(table.name, schema=schema)]
+    schema, inspector, tables = dialect_of(connection).schema(connection), sa.inspect(connection), Base.metadata.tables
+    with reflected():
+        return [name for name in sorted(tables) if not inspector.has_table(name, schema=schema)]
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
@@ -172,7 +173,8 @@ def missing_indexes(connection: sa.Connection) -> list[str]:
     missing: list[str] = []
     schema = dialect_of(connection).schema(connection)
     for table in Base.metadata.sorted_tables:
-        there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name, schema=schema)}
+        with reflected():
+            there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name, schema=schema)}
         missing += [str(index.name) for index in table.indexes if index.name not in there]
     return sorted(missing)
 
