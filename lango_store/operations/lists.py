@@ -18,7 +18,7 @@ from lango_store.encoding import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store.errors import InvalidCursor
 from lango_store.model import SessionInfo
 from lango_store.operations.binds import LIVE, NOW, SESSION, number, session_key, text, time
-from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
+from lango_store.operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
 from lango_store.reports import Page
 from lango_store.statement import Statement
 from lango_store.tables import expired_at
@@ -164,7 +164,7 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
             yield found
         if len(found) < size:
             return
-        after = found[-1].key
+        after = next_place(after, found[-1].key)
 
 
 def keys(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:

@@ -23,7 +23,7 @@ from lango_store.operations.binds import (
     of_sessions,
     text,
 )
-from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, salvage_messages, session_value
+from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, next_place, salvage_messages, session_value
 from lango_store.statement import Statement
 
 MAX_SEQ: Final = 2**63 - 1
@@ -236,7 +236,7 @@ def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int)
             yield found
         if len(found) < size:
             return
-        after = found[-1].seq
+        after = next_place(after, found[-1].seq)
 
 
 _find = Statement(

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store.columns import as_stored
 from lango_store.encoding import decode_json, decode_time, encode_id, encode_json, encode_role, encode_text
-from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage
 from lango_store.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.operations.binds import MESSAGE, SESSION, TURN
 
@@ -271,3 +271,16 @@ def decode_turn(key: str, stored: Sequence[Any]) -> Turn:
 def turn_json(key: str, turn_no: int, name: str, text: str) -> Any:
     """Decode a JSON column of a turn."""
     return stored_json(key, 0, f"{name} of turn {turn_no}", text)
+
+
+Place = TypeVar("Place", int, str)
+
+
+def next_place(after: Place, last: Place) -> Place:
+    """Return where the next page begins: past the last row of this one, or a damaged index would lead in a circle."""
+    if type(last) is not type(after) or last <= after:
+        raise DatabaseUnavailable(
+            f"the database gives rows out of their order ({last!r} after {after!r}), it is damaged: "
+            "run `lango-store doctor`, restore it from a backup"
+        )
+    return last

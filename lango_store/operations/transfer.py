@@ -13,6 +13,7 @@ from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import decode_time, encode_time_text
 from lango_store.errors import DamagedMessage
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
+from lango_store.operations.rows import next_place
 from lango_store.operations.sessions import new_incarnation
 from lango_store.statement import Statement
 
@@ -105,7 +106,7 @@ def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequenc
             if found:
                 rows = [_row(table, values) for values in found]
                 yield rows
-                after = rows[-1][place]
+                after = next_place(after, rows[-1][place])
             if len(found) < PAGE:
                 break
 
