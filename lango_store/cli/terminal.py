@@ -52,7 +52,7 @@ def database(url: str | None, *, new: bool = False) -> str:
     found = url or url_from_environment()
     if not found:
         raise typer.BadParameter(
-            f"which database? Give --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
+            f"no database was given: give --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
         )
     try:
         engine = create_engine(found)

@@ -1,0 +1,173 @@
+"""Migrations as functions: what `alembic upgrade` and `lango-store db upgrade` do, for programs to call.
+
+The revisions stand in the package when it is installed, else beside the checkout. They have a version table of their
+own, touch our tables only, and run one upgrade at a time. Every function takes a URL, an engine or a connection; on a
+connection it works in the caller's transaction, inside the caller's own Alembic run too, and the caller commits.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+from alembic.runtime.migration import MigrationContext
+from alembic.script.revision import RevisionError
+
+from lango_store.arguments import checking_all
+from lango_store.dialect import dialect_of, reflected
+from lango_store.errors import LangoStoreError
+from lango_store.operations import revision as revisions
+from lango_store.schema.differences import columns_and_tables, predicates
+from lango_store.schema.environment import run
+from lango_store.schema.opening import Database, connected, opened
+from lango_store.schema.options import script_directory
+from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+
+__all__ = [
+    "LOCK_TIMEOUT",
+    "Database",
+    "check",
+    "current",
+    "downgrade",
+    "head",
+    "include_name",
+    "namespace",
+    "rows",
+    "run",
+    "sql",
+    "stamp",
+    "undone",
+    "upgrade",
+]
+
+_TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
+
+
+@checking_all
+def upgrade(database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Upgrade the schema to a revision, and return the revision it is at then.
+
+    Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
+    A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
+    On a connection of yours you commit; the next upgrade waits until then.
+    """
+    _refuse_empty("revision", revision)
+    if revision == "head":
+        found = current(database)
+        if found is not None and found > SCHEMA_REVISION:
+            return found
+    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
+
+
+@checking_all
+def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then."""
+    _refuse_empty("revision", revision)
+    return migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
+
+
+@checking_all
+def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+    """Write down that the schema is at a revision, without running anything."""
+    _refuse_empty("revision", revision)
+    return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
+
+
+@checking_all
+def current(database: Database) -> str | None:
+    """Return the revision a database is at, None if it has none of the store's tables."""
+    with connected(database) as connection:
+        return revisions.found(connection)
+
+
+@checking_all
+def undone(database: Database, revision: str) -> list[str]:
+    """List the revisions that a downgrade would undo, each with what it brought."""
+    _refuse_empty("revision", revision)
+    with connected(database) as connection:
+        found = revisions.found(connection)
+        if found is None:
+            return []
+        scripts = script_directory()
+        try:
+            going = list(scripts.iterate_revisions(found, revision, select_for_downgrade=True))
+        except RevisionError as error:
+            raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
+        return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
+
+
+@checking_all
+def rows(database: Database) -> dict[str, int]:
+    """Count the rows of each of our tables that is there."""
+    with connected(database) as connection, dialect_of(connection).confined(connection):
+        there = [table for table in Base.metadata.sorted_tables if sa.inspect(connection).has_table(table.name)]
+        count = sa.func.count()
+        return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
+
+
+@checking_all
+def namespace(database: Database) -> str | None:
+    """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
+    with connected(database) as connection:
+        return dialect_of(connection).schema(connection)
+
+
+@checking_all
+def check(database: Database) -> list[str]:
+    """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
+    with connected(database) as connection:
+        found = revisions.found(connection)
+        if found != SCHEMA_REVISION:
+            schema = dialect_of(connection).schema(connection)
+            where = "the database" if schema is None else f"schema {schema!r} of the database"
+            state = "has none of our tables" if found is None else f"is at revision {found}"
+            remedy = (
+                "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
+            )
+            return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
+        with reflected(), dialect_of(connection).confined(connection):
+            return [*columns_and_tables(connection), *predicates(connection)]
+
+
+@checking_all
+def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
+    """Write the SQL that an upgrade would run, from revision `start` or else from where the database is.
+
+    With `start` (such as "base") the database is not asked.
+    """
+    _refuse_empty("revision", revision)
+    _refuse_empty("start", start)
+    with opened(database) as target:
+        if start is None:
+            start = current(target.database) or "base"
+        output = io.StringIO()
+        options = options_of(
+            lambda scripts, at: scripts._upgrade_revs(revision, at),
+            as_sql=True,
+            literal_binds=True,
+            output_buffer=output,
+            starting_rev=start,
+        )
+        run_revisions(MigrationContext.configure(dialect=target.database.dialect, opts=options))
+        return output.getvalue()
+
+
+def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
+    """Leave our tables out of your autogenerate: `context.configure(..., include_name=schema.include_name)`."""
+    return type_ != "table" or name not in _TABLES
+
+
+def head() -> str:
+    """Return the newest revision that this release ships."""
+    found = script_directory().get_current_head()
+    if found is None:
+        raise LangoStoreError("this installation ships no revisions: install the package again")
+    return found
+
+
+def _refuse_empty(name: str, revision: str | None) -> None:
+    if revision == "":
+        raise ValueError(f"{name} is empty: give a revision such as {SCHEMA_REVISION!r}")

@@ -1,0 +1,43 @@
+"""Where the tables of a database differ from what this release needs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import sqlalchemy as sa
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.runtime.migration import MigrationContext
+
+from lango_store.schema.options import OPTIONS, render_item
+from lango_store.tables import Base
+
+
+def columns_and_tables(connection: sa.Connection) -> list[str]:
+    """Return what Alembic would change, a sentence each."""
+    context = MigrationContext.configure(connection, opts={**OPTIONS, "script": None})
+    script = produce_migrations(context, Base.metadata)
+    assert script.upgrade_ops is not None
+    code = render_python_code(script.upgrade_ops, render_item=render_item, migration_context=context)
+    lines = [line.strip() for line in code.splitlines()]
+    return [f"to be as this release needs it: {line}" for line in lines if line.startswith(("op.", "batch_op."))]
+
+
+def predicates(connection: sa.Connection) -> list[str]:
+    """Compare what partial indexes are partial by, which Alembic does not."""
+    found: list[str] = []
+    option = f"{connection.dialect.name}_where"
+    for table in Base.metadata.sorted_tables:
+        if not sa.inspect(connection).has_table(table.name):
+            continue
+        there: dict[Any, Any] = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
+        for index in table.indexes:
+            needed = index.dialect_options[connection.dialect.name].get("where")
+            has = there.get(index.name, {}).get("dialect_options", {}).get(option)
+            if index.name in there and _bare(needed) != _bare(has):
+                found.append(f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again")
+    return found
+
+
+def _bare(predicate: object) -> str:
+    return re.sub(r"[\s()\"]", "", str(predicate)).lower()
