@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +18,14 @@ import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter
 from lango_store.arguments import checking
-from lango_store.conversation import Conversation, Summarizer
+from lango_store.conversation import Conversation
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
 from lango_store.model import Compaction, Message, SessionInfo
 from lango_store.operations.lists import Filter, Filters
 from lango_store.statement import Observer
-from lango_store.store import Store
+from lango_store.store import Store, session_pages
+from lango_store.summarizer import Summarizer, summarize_async
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,7 +184,7 @@ class AsyncStore:
         or deleted meanwhile may be seen or not.
         """
         chosen = Filter(**which)
-        pages = self.store._session_pages(chosen, page_size)
+        pages = session_pages(self.store.access, chosen, page_size)
         while page := await self._in_thread(functools.partial(next, pages, None)):
             for info in page:
                 yield info
@@ -260,17 +260,12 @@ class AsyncConversation:
 
         A coroutine function is awaited here; any other `summarizer` runs in a thread, as it may take long.
         """
-        begun = await self._in_thread(self._twin.begin_compaction)
-        if begun is None:
+        pending = await self._in_thread(self._twin.begin_compaction)
+        if pending is None:
             return None
-        if inspect.iscoroutinefunction(summarizer):
-            summary = await summarizer(begun.window)
-        else:
-            summary = await asyncio.to_thread(summarizer, begun.window)
-            if inspect.isawaitable(summary):
-                summary = await summary
-        landing = functools.partial(self._twin.land_compaction, begun, summary, discard=discard)
-        return await self._in_thread(landing)
+        summary = await summarize_async(summarizer, pending.window)
+        finish = functools.partial(self._twin.finish_compaction, pending, summary, discard=discard)
+        return await self._in_thread(finish)
 
 
 def _connections(engine: sa.Engine) -> int:

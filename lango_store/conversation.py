@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Unpack
 
-import sqlalchemy as sa
-
-from lango_store import window
+from lango_store import window, writing
 from lango_store.access import Access
 from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import Conflict, DamagedMessage, UniqueViolation
+from lango_store.errors import DamagedMessage
 from lango_store.model import (
     UNSET,
     Compaction,
@@ -29,16 +25,11 @@ from lango_store.model import (
 )
 from lango_store.operations import appends, compactions, forks, history, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
-from lango_store.operations.batches import Batch, batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
-from lango_store.operations.compactions import Begun
+from lango_store.operations.compactions import PendingCompaction
 from lango_store.operations.messages import Range
-
-Summary = Message | Sequence[Message]
-Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
-"""What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
-
-R = TypeVar("R")
+from lango_store.summarizer import Summarizer, Summary, summarize
 
 
 @checked(delegating=("append_message",))
@@ -95,12 +86,13 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        new = self._batch(messages)
+        new = self._encoded(messages)
         if replace_after is not None:
             with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
-        return self._once(
+        return writing.once(
+            self._access,
             new,
             bool(new.ids),
             lambda connection, now: appends.append(connection, now, self.key, new, after),
@@ -198,8 +190,9 @@ class Conversation:
         there. Where they were appended before any turn, the first call writes a turn without messages, with what they
         cost and an id made of theirs. `after` as in `append_message`.
         """
-        new, turn = self._batch(messages), turns.new_turn(id, usage, metadata)
-        return self._once(
+        new, turn = self._encoded(messages), turns.new_turn(id, usage, metadata)
+        return writing.once(
+            self._access,
             new,
             bool(new.ids or turn.id),
             lambda connection, now: turns.save(connection, now, self.key, new, turn, after),
@@ -266,25 +259,22 @@ class Conversation:
         compacted, cut or cleared meanwhile; then, and if `summarizer` raises, nothing changes. What was replaced stays
         in the log; `discard` deletes it.
         """
-        begun = self.begin_compaction()
-        if begun is None:
+        pending = self.begin_compaction()
+        if pending is None:
             return None
-        summary = summarizer(begun.window)
-        if inspect.isawaitable(summary):
-            summary = _run(summary)
-        return self.land_compaction(begun, summary, discard=discard)
+        return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
-    def begin_compaction(self) -> Begun | None:
+    def begin_compaction(self) -> PendingCompaction | None:
         """Read the window, the first half of `compact`; None if it is empty."""
         with self._access.single_read() as connection:
-            begun = compactions.begin(connection, self._access.moment(connection), self.key)
-        return begun if begun.session.messages else None
+            pending = compactions.begin(connection, self._access.moment(connection), self.key)
+        return pending if pending.session.messages else None
 
-    def land_compaction(self, begun: Begun, summary: Summary, *, discard: bool = False) -> Compaction:
-        """Replace the window that was begun with by a summary, the second half of `compact`."""
-        new = self._batch([summary] if isinstance(summary, Message) else summary)
+    def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
+        """Replace the window that was read with a summary, the second half of `compact`."""
+        new = self._encoded([summary] if isinstance(summary, Message) else summary)
         with self._access.transaction() as connection:
-            return compactions.land(connection, self._access.now(connection), begun, new, discard=discard)
+            return compactions.finish(connection, self._access.now(connection), pending, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
@@ -329,40 +319,9 @@ class Conversation:
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
         return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
-    def _batch(self, messages: Sequence[Message]) -> Batch:
-        return batch([self._access.counted(message) for message in messages])
-
-    def _once(
-        self,
-        new: Batch,
-        has_ids: bool,
-        write: Callable[[AnyConnection, Moment], R],
-        write_new: Callable[[sa.Connection, datetime], R],
-    ) -> R:
-        """Write what is new in one statement, or where an id may be stored already in a transaction that tells."""
-        if not (has_ids and (new.repeats or self._access.in_callers_transaction)):  # which a duplicate would end
-            try:
-                with self._access.single_write() as connection:
-                    return write(connection, self._access.moment(connection))
-            except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
-                if not has_ids:
-                    raise
-        with self._access.transaction() as connection:
-            return write_new(connection, self._access.now(connection))
+    def _encoded(self, messages: Sequence[Message]) -> Batch:
+        return writing.encoded(self._access, messages)
 
     def _read(self, chosen: Range) -> list[Message]:
         with self._access.single_read() as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)
-
-
-def _run(awaitable: Awaitable[Summary]) -> Summary:
-    async def wait() -> Summary:
-        return await awaitable
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    if isinstance(awaitable, Coroutine):
-        awaitable.close()
-    raise TypeError("an event loop runs in this thread: open the session with AsyncStore, and await its compact()")

@@ -11,18 +11,17 @@ from typing import Any, Self, Unpack
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store import upkeep
+from lango_store import upkeep, writing
 from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
 from lango_store.arguments import checked, checking
 from lango_store.conversation import Conversation
-from lango_store.dialect import Moment
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage, SessionExpired, SessionHeld, SessionNotFound
+from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset, new_key
-from lango_store.operations import appends, lists, sessions, stats
+from lango_store.operations import lists, sessions, stats
 from lango_store.operations import messages as log
-from lango_store.operations.batches import Batch, batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
 from lango_store.operations.sessions import New
@@ -120,21 +119,7 @@ class Store:
         `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
         session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
-        new = self._new(key, ttl, fields)
-        first = self._batch(messages)
-        if first.rows:
-            with self._access.transaction() as connection:
-                begun = self._access.now(connection)
-                made = self._insert(connection, begun, new, first)
-                if made is None:
-                    raise sessions.exists_error(connection, begun, new.key)
-                return made
-        with self._access.single_write() as connection:
-            now = self._access.moment(connection)
-            bare = sessions.insert(connection, now, new)
-            if bare is None:
-                raise sessions.exists_error(connection, now, new.key)
-            return Session(**dict(bare))
+        return writing.create(self._access, self._new(key, ttl, fields), self._encoded(messages))
 
     def get(self, key: str, *, expired: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -157,19 +142,7 @@ class Store:
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
         new = self._new(key, ttl, fields)
-        first = self._batch(messages)
-        try:
-            return self.get(key)
-        except SessionExpired:
-            if not renew:
-                raise
-        except SessionNotFound:
-            pass
-        with self._access.transaction() as connection:
-            now = self._access.now(connection)
-            if renew:
-                sessions.delete_expired(connection, now, key)
-            return self._insert(connection, now, new, first) or log.load(connection, now, key)
+        return writing.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
 
     def open(
         self,
@@ -185,24 +158,12 @@ class Store:
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
         new = self._new(key, ttl, fields)
-        first = self._batch(messages)
-        handle = self._at(new.key)
-        try:
-            if key is not None:
-                handle.info()
-                return handle
-        except SessionExpired:
-            if not renew:
-                raise
-        except SessionNotFound:
-            pass
-        with self._access.transaction() as connection:
-            now = self._access.now(connection)
-            if renew:
-                sessions.delete_expired(connection, now, new.key)
-            if self._insert(connection, now, new, first) is None:
-                sessions.row_of(connection, now, new.key)
-        return handle
+        first = self._encoded(messages)
+        if key is None:
+            writing.create(self._access, new, first)
+        else:
+            writing.find_or_create(self._access, new, first, sessions.row_of, renew=renew)
+        return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
         """Return a handle of a session without asking the database: its verbs say if the session does not exist."""
@@ -351,7 +312,7 @@ class Store:
         or deleted meanwhile may be seen or not.
         """
         chosen = Filter(**which)
-        return (info for page in self._session_pages(chosen, page_size) for info in page)
+        return (info for page in session_pages(self._access, chosen, page_size) for info in page)
 
     def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
@@ -416,10 +377,7 @@ class Store:
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError("no filter was given, and all sessions would go: give user_id, agent_id or key_prefix")
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        report = upkeep.purge(self._access, policy, None, batch_size)
-        if report.held:
-            raise SessionHeld(*next(iter(report.held.items())))
-        return report.sessions
+        return upkeep.delete_all(self._access, policy, batch_size)
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Restore a session from an archive, without a TTL unless one is given; the archive keeps it too.
@@ -437,25 +395,18 @@ class Store:
     def _at(self, key: str) -> Conversation:
         return Conversation(self._access, key)
 
-    def _batch(self, messages: Sequence[Message]) -> Batch:
-        return batch([self._access.counted(message) for message in messages])
+    def _encoded(self, messages: Sequence[Message]) -> Batch:
+        return writing.encoded(self._access, messages)
 
-    def _session_pages(self, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
-        def read_page(after: str) -> list[SessionInfo]:
-            with self._access.single_read() as connection:
-                return lists.walk(connection, self._access.moment(connection), chosen, after, page_size)
 
-        return lists.pages(read_page, page_size)
+def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
+    """Read sessions in the order of their keys page by page, no connection held in between."""
 
-    @staticmethod
-    def _insert(connection: sa.Connection, now: Moment, new: New, first: Batch) -> Session | None:
-        made = sessions.insert(connection, now, new)
-        if made is None:
-            return None
-        if not first.rows:
-            return Session(**dict(made))
-        appends.append_new_ids(connection, now, new.key, first)
-        return log.load(connection, now, new.key)
+    def read_page(after: str) -> list[SessionInfo]:
+        with access.single_read() as connection:
+            return lists.walk(connection, access.moment(connection), chosen, after, page_size)
+
+    return lists.pages(read_page, page_size)
 
 
 def _borrowed(engine: object) -> sa.Engine:

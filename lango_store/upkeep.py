@@ -91,6 +91,14 @@ def delete(access: Access, key: str) -> bool:
         raise SessionHeld(key, found.get(key, error.constraint)) from error
 
 
+def delete_all(access: Access, policy: Policy, batch_size: int) -> int:
+    """Delete what a policy names, and return how many sessions; `SessionHeld` when all others are gone."""
+    report = purge(access, policy, None, batch_size)
+    if report.held:
+        raise SessionHeld(*next(iter(report.held.items())))
+    return report.sessions
+
+
 def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
     """Restore a session from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need

@@ -24,7 +24,7 @@ from lango_store import (
     create_engine,
 )
 
-SYNC_ONLY = {"access", "using", "message_pages", "begin_compaction", "land_compaction"}
+SYNC_ONLY = {"access", "using", "message_pages", "begin_compaction", "finish_compaction"}
 OWN = {"close", "compact"}
 
 

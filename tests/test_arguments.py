@@ -118,7 +118,7 @@ def arguments(verb: Callable[..., Any]) -> tuple[list[str], list[str]]:
 
 def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every verb with each of its arguments wrong in turn, the needed others right."""
-    sound = SOUND | ({"begun": handle.begin_compaction()} if hasattr(handle, "begin_compaction") else {})
+    sound = SOUND | ({"pending": handle.begin_compaction()} if hasattr(handle, "begin_compaction") else {})
     alone = {"delete_where": {"user_id": "nobody"}}
     for name, verb in verbs(kind):
         if not hasattr(handle, name):  # what an asynchronous handle does otherwise

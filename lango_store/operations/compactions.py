@@ -1,4 +1,4 @@
-"""A summary instead of what it speaks of: begun with the window, landed when somebody has written the summary."""
+"""A summary instead of what it speaks of: begun with the window, finished when somebody has written the summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, SES
 
 
 @dataclass(frozen=True)
-class Begun:
+class PendingCompaction:
     """A window that a summary is being written of, and what of its session must still hold when that is done."""
 
     session: Session
@@ -34,20 +34,22 @@ class Begun:
         return self.incarnation, self.session.last_seq - self.session.message_count
 
 
-def begin(connection: AnyConnection, now: Moment, key: str) -> Begun:
+def begin(connection: AnyConnection, now: Moment, key: str) -> PendingCompaction:
     """Read the window of a live session."""
     incarnation, session = messages.load_life(connection, now, key)
-    return Begun(session, incarnation)
+    return PendingCompaction(session, incarnation)
 
 
-def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch, *, discard: bool) -> Compaction:
+def finish(
+    connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
+) -> Compaction:
     """Replace the window that a summary speaks of with the summary; `Conflict` if that window has changed.
 
     What was appended meanwhile stays in the window, after the summary.
     """
-    key, upto = begun.session.key, begun.session.last_seq
+    key, upto = pending.session.key, pending.session.last_seq
     found = sessions.lock(connection, now, key)
-    if (found.incarnation, found.last_seq - found.message_count) != begun.state:
+    if (found.incarnation, found.last_seq - found.message_count) != pending.state:
         raise Conflict(
             key,
             expected=upto,
@@ -56,13 +58,13 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
             "nothing was changed, compact again if it is still too long",
         )
     said: dict[str, Any] = {
-        "original_event_count": begun.session.turn_count,
-        "original_message_count": len(begun.session.messages),
+        "original_event_count": pending.session.turn_count,
+        "original_message_count": len(pending.session.messages),
     }
     usage = None
     if discard:
         said["discarded"] = True
-        old = turns.read(connection, key)[: begun.session.turn_count]  # a turn without messages has no seq to go by
+        old = turns.read(connection, key)[: pending.session.turn_count]  # a turn without messages has no seq to go by
         usage = turns.total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
     turn = replace(
@@ -70,7 +72,7 @@ def land(connection: sa.Connection, now: datetime, begun: Begun, summary: Batch,
     )
     saved = turns.write_turn(connection, now, key, _with_new_ids(connection, key, summary), turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
-    return _compaction(saved, saved.messages, 0 if discard else begun.session.summarized_upto)
+    return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
 
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
