@@ -12,8 +12,11 @@ import sys
 import termios
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest import mock
+
+from processes import start
 
 from lango_store.cli import main
 from lango_store.url import URL_VARIABLES
@@ -78,34 +81,35 @@ def run_on_terminal(
     columns: int = 80,
     environment: dict[str, str] | None = None,
     answer: str = "",
-    watch: Callable[[str, subprocess.Popen[bytes]], None] | None = None,
+    watch: Callable[[str, int], None] | None = None,
 ) -> tuple[str, int]:
     """Run `lango-store` on a terminal of so many columns, and give what it shows there and its exit code.
 
-    `answer` is what a user types; `watch` sees what is shown so far, and the process.
+    `answer` is what a user types; `watch` sees what is shown so far, and the process's number.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(
-        [sys.executable, "-m", "lango_store.cli", *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        env={"TERM": "xterm", "PAGER": "cat"} | _environment(environment),
-    ) as process:
-        os.close(theirs)
-        os.write(ours, answer.encode())
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 65_536)
-            except OSError:  # how a terminal says on Linux that nobody has it open any more
-                break
-            if not part:
-                break
-            shown += part
-            if watch is not None:
-                watch(shown.decode(errors="replace"), process)
+    process = start(
+        "import sys; from lango_store.cli import main; sys.argv[0] = 'lango-store'; main()",
+        *words,
+        ends=[Connection(os.dup(theirs)) for _ in range(3)],
+        environment={"TERM": "xterm", "PAGER": "cat"} | _environment(environment),
+    )
+    os.close(theirs)
+    os.write(ours, answer.encode())
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # how a terminal says on Linux that nobody has it open any more
+            break
+        if not part:
+            break
+        shown += part
+        if watch is not None:
+            assert process.pid is not None
+            watch(shown.decode(errors="replace"), process.pid)
     os.close(ours)
-    return shown.decode().replace("\r\n", "\n"), process.returncode
+    process.join(60)
+    assert process.exitcode is not None
+    return shown.decode().replace("\r\n", "\n"), process.exitcode

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from factories import message, messages
+from processes import run_program
 
 from lango_store import (
     AsyncConversation,
@@ -178,10 +177,11 @@ def test_an_error_comes_back_as_it_is(url: str) -> None:
 
 def test_a_forked_child_has_threads_of_its_own(url: str) -> None:
     program = """
-import asyncio, os, sys
+import asyncio, os, sys, warnings
 from lango_store import AsyncStore, Message
 store = AsyncStore(sys.argv[1])
 asyncio.run(store.create("k"))
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
 if os.fork() == 0:
     asyncio.run(store.append_message("k", Message(role="user", content="child")))
     os._exit(0)
@@ -190,10 +190,5 @@ asyncio.run(store.append_message("k", Message(role="user", content="parent")))
 print([m.content for m in asyncio.run(store.messages("k"))])
 asyncio.run(store.close())
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program(program, url)
     assert (done.stdout, done.stderr) == ("['child', 'parent']\n", "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ from threading import Barrier
 import pytest
 from conftest import MakeDatabase
 from factories import message, messages
+from processes import Program
 
 from lango_store import DatabaseBusy, Message, SessionNotFound, Store, create_engine
 
@@ -72,23 +71,12 @@ def test_eight_threads_share_a_store_in_memory() -> None:
         assert_whole(store)
 
 
-def at_once(program: str, *arguments: list[str]) -> list[subprocess.Popen[str]]:
+def at_once(program: str, *arguments: list[str]) -> list[Program]:
     """Start a process for each list of arguments; they go on together when each has written a first line."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, *each],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for each in arguments
-    ]
+    started = [Program(program, *each) for each in arguments]
     for process in started:
-        assert process.stdout is not None
         assert process.stdout.readline() == "\n"
     for process in started:
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     return started
@@ -184,8 +172,7 @@ while True:
 def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: int) -> None:
     with Store(url) as store:
         store.create("k")
-    with subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with Program(KILLED, url) as process:
         acknowledged = [int(process.stdout.readline()) for _ in range(after)]
         process.send_signal(signal.SIGKILL)
         acknowledged += [int(line) for line in process.stdout]
@@ -213,11 +200,10 @@ def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(3)]
     running = at_once(OPENER, *[urls] * 6)
     for last, url in zip((False, False, True), urls, strict=True):
-        assert [process.stdout.readline() for process in running if process.stdout is not None] == ["\n"] * 6
+        assert [process.stdout.readline() for process in running] == ["\n"] * 6
         with Store(url) as store:
             assert store.info("k").message_count == 6
         for process in running if not last else ():
-            assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
     assert [process.communicate(timeout=100)[1] for process in running] == [""] * 6

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from processes import Program
 
 from lango_store import Store
 
@@ -24,16 +23,8 @@ RACERS = 3
 def test_a_session_that_many_write_to_at_once_stays_whole(url: str) -> None:
     with Store(url) as store:
         store.create("k")
-    program = Path(__file__).parent / "racer.py"
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(program), url, str(number), str(SECONDS)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(RACERS)
-    ]
+    program = (Path(__file__).parent / "racer.py").read_text()
+    running = [Program(program, url, number, SECONDS) for number in range(RACERS)]
     done: Counter[str] = Counter()
     for process in running:
         out, err = process.communicate(timeout=SECONDS + 120)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message
 from postgres_server import PostgresServer
+from processes import run_program
 
 from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine, schema
 
@@ -175,12 +174,7 @@ def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
     with Store(url) as store:
         store.create("k", messages=[message("a")])
     path = Path(url.removeprefix("sqlite:///"))
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, f"sqlite:///file:{path}?mode=ro&uri=true"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program(READ_ONLY, f"sqlite:///file:{path}?mode=ro&uri=true")
     assert (done.stdout, done.stderr) == ("['a'] 1\nTrue\n", "")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import Clock, MakeDatabase
 from factories import message, messages
+from processes import Program
 
 from lango_store import (
     DatabaseUnavailable,
@@ -333,8 +332,7 @@ def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
     with Store(url, clock=clock) as store:
         for n in range(150):
             store.create(f"k{n}", ttl=HOUR, messages=[message(f"words of {n}")] * 3)
-    with subprocess.Popen([sys.executable, "-c", PURGER, url, str(cold)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with Program(PURGER, url, cold) as process:
         for _ in range(after):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)

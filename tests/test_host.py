@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from conftest import MakeDatabase
 from factories import message, messages
+from processes import run_program
 from sqlalchemy import orm
 
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
@@ -150,7 +149,7 @@ assert codes == [0, 0, 0], codes
 store.append_message("k", Message(role="user", content="after"))
 print(len(store.messages("k")))
 """
-    done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=120)
+    done = run_program(program, url, timeout=120)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("82", "", 0)
 
 
@@ -166,5 +165,5 @@ if os.fork() == 0:
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
 print(len(store.messages("k")))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = run_program(program)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("0", "", 0)

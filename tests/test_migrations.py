@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 from conftest import MakeDatabase
 from factories import message, messages
+from processes import Program, run_program
 
 from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
@@ -112,12 +112,7 @@ def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> 
 
 def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
     program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
+    running = [Program(program, empty_url) for _ in range(4)]
     results = [process.communicate(timeout=120) for process in running]
     assert results == [(f"{SCHEMA_REVISION}\n", "")] * 4
     assert schema.check(empty_url) == []
@@ -232,8 +227,7 @@ def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest
     monkeypatch.setenv("DATABASE_URL", empty_url)
 
     def alembic(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "alembic", *words]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return run_program("import sys; from alembic.config import main; main(sys.argv[1:])", *words, folder=ROOT)
 
     assert alembic("upgrade", "head").returncode == 0
     assert schema.check(empty_url) == []

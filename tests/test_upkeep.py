@@ -14,6 +14,7 @@ import pytest
 from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
+from processes import run_program
 
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
 
@@ -292,9 +293,7 @@ from lango_store.cli import main
 sys.argv = ["lango-store", "expire", "--archive", sys.argv[1], "--url", sys.argv[2]]
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "cold.db"), filled], capture_output=True, text=True, timeout=60
-    )
+    done = run_program(program, tmp_path / "cold.db", filled)
     assert done.returncode == 3, done
     assert "archive" in done.stderr
     with Store(filled) as store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -84,11 +83,11 @@ def test_ctrl_c_leaves_the_bar_whole(url: str) -> None:
             store.create(f"more:{n}", ttl=DAY)
     stopped = False
 
-    def interrupt(shown: str, process: subprocess.Popen[bytes]) -> None:
+    def interrupt(shown: str, process: int) -> None:
         nonlocal stopped
         if not stopped and re.search(r"[1-9]\d*/40\d", shown):
             stopped = True
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process, signal.SIGINT)
 
     shown, code = run_on_terminal("expire", "--batch-size", "1", "--url", url, columns=100, watch=interrupt)
     assert code == 130, shown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 from conftest import Clock, watched
 from nanobot.session.manager import Session, SessionManager
 from nanobots import KEY, talk
+from processes import Program
 
 from lango_store import Conflict, InvalidMessage, Store
 from lango_store.integrations.nanobot import LangoSessionStore
@@ -192,10 +191,9 @@ for number in range(25):
 
 
 def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path: Path) -> None:
-    running = [
-        subprocess.Popen([sys.executable, "-c", WRITER, url, str(tmp_path / name), name]) for name in ("ann", "bob")
-    ]
-    assert [process.wait(120) for process in running] == [0, 0]
+    running = [Program(WRITER, url, tmp_path / name, name) for name in ("ann", "bob")]
+    assert [process.communicate(120) for process in running] == [("", "")] * 2
+    assert [process.returncode for process in running] == [0, 0]
     contents = [each.content for each in store.all_messages("shared")]
     for name in ("ann", "bob"):
         assert [each for each in contents if each.startswith(name)] == [f"{name} {number}" for number in range(25)]

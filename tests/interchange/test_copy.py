@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from commands import run
 from conftest import MakeDatabase
 from factories import message, messages
+from processes import run_program
 from rows import all_rows, fill, message_row, put, session_row
 
 from lango_store import Store
@@ -163,7 +164,7 @@ with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
 def test_a_copy_killed_anywhere_goes_on_where_it_was(source: Store, target: Store, writes: int) -> None:
     for number in range(20):
         source.create(f"k{number:02}", messages=messages(3))
-    done = subprocess.run([sys.executable, "-c", KILLED, url_of(source), url_of(target), str(writes)], timeout=60)
+    done = run_program(KILLED, url_of(source), url_of(target), writes)
     assert done.returncode == -signal.SIGKILL
     expected = all_rows(source)
     halfway = all_rows(target)
