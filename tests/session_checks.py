@@ -1,10 +1,17 @@
-"""What must hold of a session beside its model, whatever was done to it."""
+"""What must hold of a session beside its model, and of a store, whatever was done to it."""
 
 from __future__ import annotations
 
+import functools
+import sqlite3
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
 from session_model import ModelSession
 
-from lango_store import Conversation, Message, MessageRole
+from lango_store import Conversation, Message, MessageRole, Store
+from lango_store.operations import examination
 
 
 def assert_alike(found: Conversation, session: ModelSession) -> None:
@@ -72,3 +79,30 @@ def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
 def ends_of(window: list[Message]) -> set[int]:
     """Choose how many of a window's last messages to ask for."""
     return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
+
+
+def assert_sound(store: Store) -> None:
+    """Check of a store's rows what `examine` checks, but not its schema, which no verb changes."""
+    with _checking(store.engine.url.drivername).connected(store.engine.url) as connection:
+        findings = [finding for check in examination.checks() for finding in check(connection)]
+    assert [finding for finding in findings if finding.name != "settings"] == []
+
+
+class _Checking:
+    """One engine for all databases of a kind: its statements are compiled once in a run, not in every test."""
+
+    def __init__(self, driver: str) -> None:
+        self._engine = sa.create_engine(f"{driver}://", creator=self._connect, poolclass=sa.NullPool)
+        self._url = self._engine.url
+
+    def connected(self, url: sa.URL) -> sa.Connection:
+        self._url = url
+        return self._engine.connect()
+
+    def _connect(self) -> Any:
+        if self._url.get_backend_name() == "sqlite":
+            return sqlite3.connect(self._url.database or "")
+        return psycopg.connect(self._url.set(drivername="postgresql").render_as_string(hide_password=False))
+
+
+_checking = functools.cache(_Checking)

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from session_checks import assert_alike
+from session_checks import assert_alike, assert_sound
 from session_model import ModelSession, message_of
 
 from lango_store import (
@@ -408,7 +408,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.connection is not None:
             self.end(commit=True)
-        assert [finding for finding in self.store.examine() if finding.name != "settings"] == []
+        assert_sound(self.store)
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from factories import message, messages
+from session_checks import assert_sound
 
 from lango_store import Conflict, Conversation, Message, Store
 
@@ -75,7 +76,7 @@ def test_no_message_disappears_from_the_window_unless_it_was_named(
         assert contents(found.messages(last=last)) == shown[max(len(shown) - last, 0) :]
     found.append_message(message("later"))
     assert contents(found.messages()) == [*shown, "later"]
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert_sound(store)
 
 
 def test_a_system_message_outlasts_a_summary_when_it_is_to_be_kept(store: Store) -> None:

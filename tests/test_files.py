@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from commands import run
 from factories import messages
+from processes import run_program
 
 from lango_store import Store
 
@@ -80,17 +80,22 @@ def shelf(tmp_path: Path) -> Iterator[Path]:
 
 
 BOUND_BY_RIGHTS = """
-import ctypes, os, sys
-if os.geteuid() == 0:  # root reads and writes what it likes, unless it gives that up for the program it starts
-    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-        assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP
-os.execv(sys.executable, [sys.executable, "-m", "lango_store.cli", *sys.argv[1:]])
+import ctypes, os
+if os.geteuid() == 0:  # root reads and writes what it likes, unless it gives that up
+    class Set(ctypes.Structure):
+        _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+    header, sets, libc = (ctypes.c_uint32 * 2)(0x20080522, 0), (Set * 2)(), ctypes.CDLL(None)
+    assert libc.capget(header, sets) == 0
+    sets[0].effective &= ~(1 << 1 | 1 << 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, sets) == 0
+from lango_store.cli import main
+main()
 """
 
 
 def _bound(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command as somebody whom the rights of files bind."""
-    return subprocess.run([sys.executable, "-c", BOUND_BY_RIGHTS, *words], capture_output=True, text=True, timeout=60)
+    return run_program(BOUND_BY_RIGHTS, *words)
 
 
 def test_a_read_only_file_in_a_read_only_folder_is_read(shelf: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from commands import run
 from conftest import MakeDatabase
+from processes import run_program
 
 from lango_store import Message, Store
 from lango_store.cli import app
@@ -35,9 +36,7 @@ SCRIPTS = blocks("sh")
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_programs_run(number: int, tmp_path: Path, make_postgres: MakeDatabase) -> None:
     program = PROGRAMS[number].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = run_program(program, folder=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -19,9 +20,15 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    """Build once, whatever number of workers runs the tests."""
+    run = tmp_path_factory.getbasetemp()
+    folder = (run if "PYTEST_XDIST_WORKER" not in os.environ else run.parent) / "dist"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
     return folder
 
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from session_checks import assert_sound
+
 from lango_store import Store, interchange
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import importing
@@ -80,7 +82,7 @@ def carried(make_database: Callable[[], str], path: Path, folder: Path, format: 
         with Store(make_database()) as store:
             (report,) = interchange.import_path(store, path)
             assert (report.format, report.error, len(report.keys)) == (format, None, 1)
-            assert [each for each in store.examine() if each.name != "settings"] == []
+            assert_sound(store)
             (done,) = interchange.export(store, folder / str(number), format, keys=report.keys)
             assert done.error is None
             path = Path(str(done.path))

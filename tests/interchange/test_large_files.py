@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import MakeDatabase
+from processes import run_program
 
 from lango_store import Message, Store, interchange
 
@@ -31,8 +30,7 @@ print(report.model_dump_json())
 
 def imported_within(room: int, make_database: Callable[..., str], path: Path, *, longest: int = 4 * MB) -> str:
     """Import a file in a process that may take this much more memory."""
-    words = [sys.executable, "-c", LIMITED, make_database(), str(path), str(longest), str(room)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = run_program(LIMITED, make_database(), path, longest, room, timeout=120)
     assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout
 
@@ -91,10 +89,13 @@ def test_brackets_without_end_are_refused_before_a_parser_meets_them(
 
 
 MEASURED = """
+import ctypes
 import sys
 from pathlib import Path
 from lango_store import Store, interchange
 url, path, small = sys.argv[1:]
+# glibc gives blocks of this size back at once only if told to; those of 32 MB and more it always does.
+assert ctypes.CDLL(None).mallopt(-3, 1_000_000) == 1  # M_MMAP_THRESHOLD
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
@@ -131,10 +132,7 @@ def test_an_import_takes_at_most_four_times_its_largest_line(
     small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
     path = exported(make_sqlite(), tmp_path / "large", format, [TEXTS[text](8 * MB), "hello"])
     largest = max(map(len, path.read_bytes().splitlines()))
-    words = [sys.executable, "-c", MEASURED, make_sqlite(), str(path), str(small)]
-    # glibc gives blocks of this size back at once only if told to; those of 32 MB and more it always does.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
+    done = run_program(MEASURED, make_sqlite(), path, small, timeout=120)
     taken, told = done.stdout.split(" ", 1)
     assert told == "2 [] None\n", done.stderr
     assert int(taken) < 4 * largest + 4 * MB, f"{int(taken) / largest:.1f} times the largest line"
