@@ -68,8 +68,8 @@ class Conversation:
         above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
         this counts as `activity`.
         """
-        with self._access.transaction() as connection:
-            return sessions.update(connection, self._access.now(connection), self.key, changes, activity=activity)
+        with self._access.single_write() as connection:
+            return sessions.update(connection, self._access.moment(connection), self.key, changes, activity=activity)
 
     # Messages
 

@@ -198,8 +198,8 @@ class Store:
         Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
         lists and its idle time, unless this counts as `activity`.
         """
-        with self._access.transaction() as connection:
-            return sessions.touch(connection, self._access.now(connection), key, ttl, activity=activity)
+        with self._access.single_write() as connection:
+            return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
     def delete(self, key: str) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.

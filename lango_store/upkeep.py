@@ -82,8 +82,10 @@ def purge(
 
 def delete(access: Access, key: str) -> bool:
     """Delete a session and all that belongs to it; `SessionHeld` names what keeps it."""
+    # A foreign key that refuses ends the caller's transaction on PostgreSQL, unless there is a savepoint.
+    lend = access.transaction if access.in_callers_transaction else access.single_write
     try:
-        with access.transaction() as connection:
+        with lend() as connection:
             return sessions.delete(connection, key)
     except SessionHeld as error:
         with access.snapshot() as connection:

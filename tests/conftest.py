@@ -6,10 +6,12 @@ import asyncio
 import functools
 import itertools
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +24,7 @@ from places import fast_folder
 from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
 
-from lango_store import AsyncConversation, AsyncStore, Store, schema
+from lango_store import AsyncConversation, AsyncStore, Store, create_engine, schema
 from lango_store.pool import _engines
 
 settings.register_profile(
@@ -274,3 +276,33 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
     finally:
         sa.event.remove(engine, "connect", watch)
         engine.dispose()
+
+
+@dataclass
+class Counts:
+    """How many statements a call sent, and how often it waited for the server."""
+
+    statements: int = 0
+    round_trips: int = 0
+
+
+@contextmanager
+def counted(engine: sa.Engine, folder: Path) -> Iterator[Counts]:
+    """Count what reaches the server through an engine of one connection: statements, and waits for an answer."""
+    counts = Counts()
+    with watched(engine) as statements, (folder / "trace").open("w") as file:
+        with engine.connect() as connection:
+            driver: Any = connection.connection.dbapi_connection
+        statements.clear()
+        driver.pgconn.trace(file.fileno())
+        yield counts
+        driver.pgconn.untrace()
+        counts.statements = len(statements)
+    counts.round_trips = len(re.findall(r"\tF\t\d+\t(?:Sync|Query)\b", (folder / "trace").read_text()))
+
+
+@pytest.fixture
+def one_connection(make_postgres: MakeDatabase) -> Iterator[sa.Engine]:
+    engine = create_engine(make_postgres(), pool_size=1)
+    yield engine
+    engine.dispose()

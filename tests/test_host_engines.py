@@ -75,6 +75,11 @@ def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(
         store.append_messages(key, messages(2), replace_after=1)
         store.append_message(key, message())
         assert len(store.messages(key)) == 4, name
+        assert store.update(key, title="t", last_consolidated=4) == store.touch(key) == store.info(key), name
+        assert store.pop_message(key) is not None
+        assert store.info(key).last_consolidated == len(store.messages(key)) == 3, name
+        assert store.delete(key)
+        assert not store.exists(key), name
         engine.dispose()
 
 

@@ -149,7 +149,7 @@ def test_update_with_none_clears(store: Store) -> None:
 def test_last_consolidated_is_a_count_of_messages(store: Store) -> None:
     store.create("k", messages=messages(3))
     assert store.update("k", last_consolidated=3).last_consolidated == 3
-    for wrong in (4, -1, True, 1.5, "2"):
+    for wrong in (4, -1, 2**70, True, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
             store.update("k", last_consolidated=wrong)  # type: ignore[arg-type]
     assert store.info("k").last_consolidated == 3

@@ -6,36 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase, watched
+import sqlalchemy as sa
+from conftest import Counts, counted
 from factories import message, messages
 from hypothesis import given
 from hypothesis import strategies as st
-from test_hot_path import round_trips
 
-from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store, create_engine
+from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store
 from lango_store.operations.turns import total
 
 
 @pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
 @pytest.mark.parametrize("after", [None, 0])
 def test_a_turn_is_one_statement_and_one_round_trip(
-    make_postgres: MakeDatabase, tmp_path: Path, batch: list[Message], after: int | None
+    one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
 ) -> None:
-    engine = create_engine(make_postgres(), pool_size=1)
-    with Store(engine) as store:
+    with Store(one_connection) as store:
         conversation = store.open("k")
         store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
-        trace = tmp_path / "trace"
-        with watched(engine) as statements, trace.open("w") as file:
-            with engine.connect() as connection:
-                driver: Any = connection.connection.dbapi_connection
-            driver.pgconn.trace(file.fileno())
+        with counted(one_connection, tmp_path) as counts:
             conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
-            driver.pgconn.untrace()
-        assert len(statements) == 1
-        assert round_trips(trace) == 1
+        assert counts == Counts(1, 1)
         assert store.info("k").message_count == len(batch)
-    engine.dispose()
 
 
 def test_a_turn_says_where_its_messages_stand(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,26 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store.columns import TimeColumn
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
     DatabaseUnavailable,
+    LangoStoreError,
     SessionExists,
     SessionExpired,
     SessionNotFound,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
-from lango_store.operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, column, of_session
+from lango_store.operations.binds import (
+    BEFORE_ANY_EXPIRY,
+    LIVE,
+    LIVE_SESSION,
+    NOW,
+    SESSION,
+    column,
+    of_session,
+)
 from lango_store.operations.rows import (
     SESSION_COLUMNS,
     SESSION_FIELDS,
@@ -166,8 +175,13 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
     """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
     statement = sa.update(SESSION).where(of_session(SESSION, key)).values({SESSION.c[n]: v for n, v in values.items()})
     if not connection.execute(statement).rowcount:
-        row = connection.execute(sa.select(*SESSION_COLUMNS).where(of_session(SESSION, key))).first()
-        raise SessionNotFound(key) if row is None else _withheld(decode_session(row))
+        raise not_written(connection, key)
+
+
+def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
+    """Return why a write to a session, expired or not, met no row: it is not there, or the database withholds it."""
+    rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
+    return _withheld(decoded_life(key, rows)[1]) if rows else SessionNotFound(key)
 
 
 def _write_insert(dialect: Dialect) -> Any:
@@ -222,31 +236,47 @@ def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExi
     return SessionExists(key, expired=not exists(connection, now, key))
 
 
+def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool) -> sa.Executable:
+    values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
+    if activity or not values:
+        values["updated_at"] = NOW if activity else SESSION.c.updated_at
+    statement = (
+        sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
+    )
+    if "last_consolidated" in names:
+        statement = statement.where(SESSION.c.message_count >= values["last_consolidated"])
+    return statement.returning(*SESSION_COLUMNS)
+
+
+@functools.cache
+def _update(names: tuple[str, ...], activity: bool) -> Statement:
+    return Statement(lambda dialect: _write_update(dialect, names, activity=activity))
+
+
 def update(
-    connection: sa.Connection, now: datetime, key: str, fields: Mapping[str, Any], *, activity: bool = False
+    connection: AnyConnection, now: Moment, key: str, fields: Mapping[str, Any], *, activity: bool = False
 ) -> SessionInfo:
     """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
-    given = {name: value for name, value in fields.items() if value is not UNSET}
-    encode_session(given)  # for the error that names the field
+    given = encode_session({name: value for name, value in fields.items() if value is not UNSET})
     consolidated = given.get("last_consolidated")
-    if "last_consolidated" in given and (type(consolidated) is not int or consolidated < 0):
+    if "last_consolidated" in given and (type(consolidated) is not int or not 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
-    statement = (
-        sa.update(SESSION)
-        .where(of_session(SESSION, checked_key(key)), LIVE)
-        .values({SESSION.c[name]: value for name, value in given.items()})
-        .values(updated_at=now if activity else SESSION.c.updated_at)
-    )
-    if consolidated is not None:
-        statement = statement.where(SESSION.c.message_count >= consolidated)
+    statement = _update(tuple(sorted(given)), activity)
+    values = {f"new_{name}": value for name, value in given.items()}
+    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     tries = TRIES
-    while not connection.execute(statement, {"now": now}).rowcount:
+    while not (rows := _written(connection, statement, values)):
         tries -= 1
         count = row_of(connection, now, key)["message_count"]
         if consolidated is not None and consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
         refuse(connection, now, key, tries_left=tries)
-    return info(connection, now, key)
+    return session_value(SessionInfo, decode_session(rows[0]))
+
+
+def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
+    with dialect_of(connection).bytes_for_bad_text(connection):  # what was written cannot be read a second time
+        return statement.run(connection, values)
 
 
 def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
@@ -254,21 +284,44 @@ def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> Non
     change(connection, key, fields)
 
 
+def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executable:
+    values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, _TTL)}
+    if anew:
+        ttl = column(_TTL, "ttl")
+        expires_at = sa.func.coalesce(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
+        values = {"ttl_seconds": ttl, "expires_at": expires_at}
+    if activity:
+        values["updated_at"] = NOW
+    return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(*SESSION_COLUMNS)
+
+
+_touch = {
+    (anew, activity): Statement(lambda d, a=anew, b=activity: _write_touch(d, anew=a, activity=b))  # type: ignore[misc]
+    for anew in (False, True)
+    for activity in (False, True)
+}
+
+
 def touch(
-    connection: sa.Connection, now: datetime, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
+    connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
 ) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
-    expiry: dict[str, Any] = {"expires_at": dialect_of(connection).next_expiry(sa.literal(now, TimeColumn()), _TTL)}
+    dialect = dialect_of(connection)
+    values: dict[str, Any] = {"key": checked_key(key), "now": dialect.time(now)}
     if ttl is not UNSET:
-        expiry = {"ttl_seconds": seconds(ttl), "expires_at": None if ttl is None else now + ttl}
-    updated_at = now if activity else SESSION.c.updated_at
-    change(connection, checked_key(key), {"updated_at": updated_at} | expiry)
-    return info(connection, now, key)
+        values |= {"ttl": seconds(ttl), "until": dialect.time(now + ttl) if now and ttl else None}
+    rows = _written(connection, _touch[ttl is not UNSET, activity], values)
+    if not rows:
+        raise not_written(connection, key)
+    return session_value(SessionInfo, decode_session(rows[0]))
 
 
-def delete(connection: sa.Connection, key: str) -> bool:
+_delete = Statement(lambda _: sa.delete(SESSION).where(of_session(SESSION)).returning(sa.literal_column("1")))
+
+
+def delete(connection: AnyConnection, key: str) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
-    return bool(connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)))).rowcount)
+    return bool(_delete.run(connection, {"key": checked_key(key)}))
 
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
