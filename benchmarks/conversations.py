@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks import payload
-from benchmarks.__main__ import databases
+from benchmarks.turns import databases
 from lango_store import Conversation, Message, Store
 from lango_store.tables import Base
 

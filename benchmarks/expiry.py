@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.__main__ import databases
+from benchmarks.turns import databases
 from lango_store import Message, Store, create_engine
 
 FILL = {

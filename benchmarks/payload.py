@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import string
 from typing import Any
@@ -19,8 +20,8 @@ def text(source: random.Random, characters: int) -> str:
     return " ".join(words)
 
 
-def output(source: random.Random) -> dict[str, Any]:
-    """Make a tool's output of 1 to 8 kB."""
+def output(source: random.Random, most: int = 42) -> dict[str, Any]:
+    """Make a tool's output of 5 rows to that many, 0.2 kB each."""
     rows = [
         {
             "id": source.randrange(10**6),
@@ -28,7 +29,7 @@ def output(source: random.Random) -> dict[str, Any]:
             "ok": source.random() < 0.5,
             "text": text(source, 120),
         }
-        for _ in range(source.randint(5, 42))
+        for _ in range(source.randint(5, most))
     ]
     return {"rows": rows, "next": None}
 
@@ -54,3 +55,12 @@ def message(number: int) -> dict[str, Any]:
 def messages(number: int, start: int = 0) -> list[dict[str, Any]]:
     """Make that many messages."""
     return [message(n) for n in range(start, start + number)]
+
+
+def texts(number: int, start: int = 0) -> list[dict[str, Any]]:
+    """Make that many messages of text, 2.3 kB on average: a tool's output is JSON, as text, of 1 to 14 kB."""
+    made = messages(number, start)
+    for place, each in enumerate(made, start):
+        if each["role"] == "tool":
+            each["content"] = json.dumps(output(random.Random(place), most=73))
+    return made

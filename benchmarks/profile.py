@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import payload
-from benchmarks.__main__ import databases
 from benchmarks.floors import PostgresFloor, SqliteFloor
+from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store.dialect import dialect_of
 from lango_store.operations import appends

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.contenders import CONTENDERS, Contender
-from benchmarks.peers import PEERS
+from benchmarks.contenders import CONTENDERS
+from benchmarks.lines import LINES, Differs, Prepared, Sessions
+from benchmarks.peers import SIDES
 from benchmarks.works import CURVES, WORKS, Run
 
 
-def main() -> None:
+def answer_works(name: str, url: str) -> None:
     """Answer `{"prepare": name}`, `{"curve": [name, size]}` and `{"run": n}`, a line each."""
-    name, url = sys.argv[1:]
-    contender: Contender = (PEERS | CONTENDERS)[name](url)
+    contender = CONTENDERS[name](url)
     run: Run | None = None
     for line in sys.stdin:
         order = json.loads(line)
@@ -28,6 +28,32 @@ def main() -> None:
             answer = run()
         print(json.dumps(answer), flush=True)
     contender.close()
+
+
+def answer_lines(name: str, url: str) -> None:
+    """Answer `{"line": name}`, `{"run": n}` and `{"compare": name}`, a line each."""
+    sessions = Sessions(name, SIDES[name], url)
+    prepared: Prepared | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer: float | str | None = None
+        if "line" in order:
+            prepared = LINES[order["line"]].prepare(sessions)
+        else:
+            assert prepared is not None
+            run, compare = prepared
+            try:
+                answer = run() if "run" in order else compare()
+            except Differs as error:
+                answer = str(error)
+        print(json.dumps(answer), flush=True)
+    sessions.store.close()
+
+
+def main() -> None:
+    """Be the contender that the command line names: `works` or `lines`, its name, a URL."""
+    kind, name, url = sys.argv[1:]
+    (answer_lines if kind == "lines" else answer_works)(name, url)
 
 
 main()

@@ -1,0 +1,92 @@
+"""Who is compared by `--peers`: two floors, our store, and stores of others, each by its public API.
+
+The others are optional: imported where they are measured, with tables of their own beside ours. Each is given the same
+messages, makes the values that it takes of them inside the clock, and gives back what it gives to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.peers.contender import Comparable, Said, said_by_dict
+from benchmarks.peers.google_adk import AdkService, said_by_event
+from benchmarks.peers.langchain_postgres import ChatHistory, said_by_langchain
+from benchmarks.peers.langgraph import postgres_saver, sqlite_saver
+from benchmarks.peers.openai_agents import EngineSessions, FileSessions
+from benchmarks.strict import strict_floor
+
+
+def _said_by_tuple(row: Any) -> Said:
+    return row[5], [(call["name"], call["arguments"]) for call in row[6] or ()]
+
+
+def _said_by_message(message: Any) -> Said:
+    return message.content, [(call.name, call.arguments) for call in message.tool_calls or ()]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One who is compared: how it is made, what its loads return, how to read that, and what has to be installed.
+
+    `batches`: whether it takes many messages in one call.
+    """
+
+    make: Callable[[str], Comparable]
+    returns: str
+    said: Callable[[Any], Said] = said_by_dict
+    databases: tuple[str, ...] = ("SQLite", "PostgreSQL")
+    packages: dict[str, str] = field(default_factory=dict)
+    batches: bool = True
+
+    def missing(self) -> list[str]:
+        """Give the packages that are not installed."""
+        return [package for module, package in self.packages.items() if not _installed(module)]
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is not there
+        return False
+
+
+_AWAITED = {"aiosqlite": "aiosqlite", "asyncpg": "asyncpg", "greenlet": "greenlet"}
+
+FLOOR = "strict floor"
+OURS = "lango_store"
+SIDES = {
+    FLOOR: Side(strict_floor, "tuples", _said_by_tuple),
+    "floor": Side(CONTENDERS["floor"], "dicts, parsed"),
+    OURS: Side(CONTENDERS[OURS], "Message, checked", _said_by_message),
+    "openai-agents, SQLiteSession": Side(
+        FileSessions, "dicts", databases=("SQLite",), packages={"agents": "openai-agents"}
+    ),
+    "openai-agents, SQLAlchemySession": Side(EngineSessions, "dicts", packages={"agents": "openai-agents"} | _AWAITED),
+    "google-adk": Side(
+        AdkService, "Event", said_by_event, packages={"google.adk": "google-adk"} | _AWAITED, batches=False
+    ),
+    "langgraph, SqliteSaver": Side(
+        sqlite_saver,
+        "dicts",
+        databases=("SQLite",),
+        packages={"langgraph.checkpoint.sqlite": "langgraph-checkpoint-sqlite"},
+    ),
+    "langgraph, PostgresSaver": Side(
+        postgres_saver,
+        "dicts",
+        databases=("PostgreSQL",),
+        packages={"langgraph.checkpoint.postgres": "langgraph-checkpoint-postgres"},
+    ),
+    "langchain-postgres": Side(
+        ChatHistory,
+        "BaseMessage",
+        said_by_langchain,
+        databases=("PostgreSQL",),
+        packages={"langchain_postgres": "langchain-postgres"},
+    ),
+}
+FLOORS = (FLOOR, "floor")

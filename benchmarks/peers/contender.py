@@ -1,0 +1,75 @@
+"""What is asked of everybody who is compared, and the event loop and engine of those who are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+Said = tuple[str, list[tuple[str, Any]]]
+"""What a message says: its text, and the name and arguments of each tool call."""
+
+
+def said_by_dict(message: dict[str, Any]) -> Said:
+    """Read a message that came back as the dict it was."""
+    return message["content"], [(call["name"], call["arguments"]) for call in message.get("tool_calls") or ()]
+
+
+class Comparable(Protocol):
+    """The verbs that every store has in some form."""
+
+    def create(self, key: str) -> Any: ...
+    def append(self, key: str, message: dict[str, Any]) -> Any: ...
+    def append_many(self, key: str, messages: list[dict[str, Any]]) -> Any: ...
+    def load(self, key: str) -> list[Any]: ...
+    def last(self, key: str, n: int) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+class Awaited:
+    """A store that is awaited, with an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run it to its end."""
+        return self._loop.run_until_complete(coroutine)
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+class OverEngine(Awaited):
+    """A store over an asynchronous engine, on SQLite to a file of that name."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__()
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        self.engine = create_async_engine(_asynchronous(url, name))
+        if self.engine.dialect.name == "sqlite":
+            sa.event.listen(self.engine.sync_engine, "connect", _durable)
+
+    def close(self) -> None:
+        self.wait(self.engine.dispose())
+        super().close()
+
+
+def _asynchronous(url: str, name: str) -> sa.URL:
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return parsed.set(drivername="sqlite+aiosqlite", database=own_file(url, name))
+    return parsed.set(drivername="postgresql+asyncpg")
+
+
+def own_file(url: str, whose: str) -> str:
+    """Give the path of a file beside the database: a file has one writer at a time, and each store has its own."""
+    return f"{sa.make_url(url).database}.{whose}"
+
+
+def _durable(driver: Any, _: object) -> None:
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        driver.cursor().execute(f"PRAGMA {pragma}")
