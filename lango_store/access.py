@@ -14,6 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from lango_store import cancellation
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
 from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
@@ -171,6 +172,7 @@ class Access:
     def single_write(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
         self._refuse_closed()
+        cancellation.begin_write()
         return self._connections.single(writes=True)
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
@@ -181,6 +183,7 @@ class Access:
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
         self._refuse_closed()
+        cancellation.begin_write()
         return self._connections.transaction()
 
     def ping(self) -> None:

@@ -2,6 +2,8 @@
 
 A thread over the synchronous drivers serves more than the drivers' own asynchronous ones, and lets the event loop wait
 less. Nothing here belongs to an event loop: one `AsyncStore` serves several.
+
+Which calls write is nobody's list: `Access` tells `Cancellation` when it lends a connection to write.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import contextvars
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter
 from lango_store.arguments import checking
+from lango_store.cancellation import Cancellation, Cancelled
 from lango_store.conversation import Conversation
 from lango_store.engine import Durability
 from lango_store.errors import LangoStoreError
@@ -41,7 +45,7 @@ class _Twin(Protocol[S_co]):
     @property
     def _twin(self) -> S_co: ...
 
-    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]: ...
+    async def _in_thread(self, call: Callable[[], R]) -> R: ...
 
     def _handle(self, conversation: Conversation) -> AsyncConversation: ...
 
@@ -73,8 +77,14 @@ class AsyncStore:
     """`Store` for async code: the same verbs, awaited.
 
     Takes a URL, an engine or a `Store`, and `Store`'s options. Calls run in threads of its own, at most as many as the
-    engine's pool has connections. A cancelled call may still be carried out: give messages an `id` where that matters,
-    then sending again is safe. In your own async session use the synchronous store inside:
+    engine's pool has connections.
+
+    A cancelled read leaves at once. A cancelled write waits until it is known whether it landed, then raises
+    `CancelledError`, with the write's own error as its cause if it failed; a call of several transactions, such as
+    `expire`, begins no other. The wait ends when the statement does: SQLite waits 30 s for a lock, PostgreSQL as long
+    as your `lock_timeout` and `statement_timeout` say. Messages with an `id` can safely be sent again.
+
+    In your own async session use the synchronous store inside:
     `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
     """
 
@@ -111,13 +121,19 @@ class AsyncStore:
         self._process = os.getpid()
         self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
 
-    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]:
+    async def _in_thread(self, call: Callable[[], R]) -> R:
         if self._closed:
             raise LangoStoreError("this store is closed: make a new one")
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._start()
-        context = contextvars.copy_context()
-        return asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
+        cancellation, context = Cancellation(), contextvars.copy_context()
+        work = self._executor.submit(context.run, cancellation.run, call)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError as cancelled:
+            if not work.cancel() and cancellation.cancel():
+                raise cancelled from await _ended(work)
+            raise
 
     @property
     def _twin(self) -> Store:
@@ -216,8 +232,8 @@ class AsyncConversation:
     def __repr__(self) -> str:
         return f"AsyncConversation({self.key!r})"
 
-    def _in_thread(self, call: Callable[[], R]) -> asyncio.Future[R]:
-        return self._store._in_thread(call)
+    async def _in_thread(self, call: Callable[[], R]) -> R:
+        return await self._store._in_thread(call)
 
     def _handle(self, conversation: Conversation) -> AsyncConversation:
         return AsyncConversation(self._store, conversation)
@@ -266,6 +282,16 @@ class AsyncConversation:
         summary = await summarize_async(summarizer, pending.window)
         finish = functools.partial(self._twin.finish_compaction, pending, summary, discard=discard)
         return await self._in_thread(finish)
+
+
+async def _ended(work: Future[Any]) -> BaseException | None:
+    """Wait until a call has ended, however often the wait is cancelled; return its error if it had one."""
+    ended = asyncio.wrap_future(work)
+    while not ended.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([ended])
+    error = ended.exception()
+    return None if isinstance(error, Cancelled) else error
 
 
 def _connections(engine: sa.Engine) -> int:
