@@ -19,6 +19,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 import sqlalchemy as sa
+from factories import messages
 from hypothesis import HealthCheck, settings
 from places import fast_folder
 from postgres_databases import PostgresDatabases
@@ -306,3 +307,13 @@ def one_connection(make_postgres: MakeDatabase) -> Iterator[sa.Engine]:
     engine = create_engine(make_postgres(), pool_size=1)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def filled(store: Store, clock: Clock) -> Store:
+    """Ten sessions, made a day apart: the even ones with a TTL of an hour; a day after the last."""
+    for n in range(10):
+        ttl = None if n % 2 else timedelta(hours=1)
+        store.create(f"chat:{n}", agent_id=f"a{n % 3}", user_id=f"u{n % 4}", ttl=ttl, messages=messages(n + 1))
+        clock.move(days=1)
+    return store

@@ -1,7 +1,8 @@
-"""Messages and sessions with whatever a test does not care about."""
+"""Messages with whatever a test does not care about, and the parts of messages that a test compares."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import factory
@@ -35,3 +36,11 @@ def message(content: Any = "hello", **fields: Any) -> Message:
 def messages(number: int, **fields: Any) -> list[Message]:
     """Make that many messages."""
     return [message(f"message {n}", **fields) for n in range(number)]
+
+
+def contents(found: Iterable[Message]) -> list[Any]:
+    return [each.content for each in found]
+
+
+def seqs(found: Iterable[Message]) -> list[int]:
+    return [each.seq for each in found]

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 from conftest import Clock
-from factories import message, messages
+from factories import contents, message, messages
 
 from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store, ToolCall
 
 
 def summary(text: str = "summary") -> list[Message]:
     return [message(text, role="assistant")]
-
-
-def contents(found: list[Message]) -> list[Any]:
-    return [each.content for each in found]
 
 
 def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-import sqlalchemy as sa
 from conftest import Clock
+from factories import seqs
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
-    invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
-from session_checks import assert_alike, assert_sound
-from session_model import ModelSession, message_of
+from session_model import ModelSession
+from store_beside_model import StoreBesideModel
 
 from lango_store import (
     Conflict,
@@ -60,10 +56,6 @@ meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]
 disturbances = st.sampled_from(["pop", "truncate", "clear", "compact", "delete and create"])
 
 
-def seqs(window: list[Message]) -> list[int]:
-    return [m.seq for m in window]
-
-
 def seen_before(window: list[Message], place: int) -> list[int]:
     """Say what a cut at a seq must leave of what is shown: what has no later one, and what stands before that message.
 
@@ -74,65 +66,8 @@ def seen_before(window: list[Message], place: int) -> list[int]:
     return [seq for seq in found if seq <= place or seq in shown] if place else []
 
 
-class Machine(RuleBasedStateMachine):
-    """Does everything twice, in the store and in the model, and compares what came of it."""
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        super().__init__()
-        self.store = self.face = store
-        self.clock = clock
-        self.sessions: dict[str, ModelSession] = {}
-        self.connection: sa.Connection | None = None
-        self.before: dict[str, ModelSession] = {}
-        self.numbers = itertools.count(1)
-        self.touched = "a"
-        for key in "ab":
-            store.delete(key)
-        self.handles = {key: store.open(key) for key in "ab"}
-        for key in "ab":
-            store.delete(key)
-
-    # What rules are made of
-
-    def handle(self, key: str) -> Conversation:
-        return self.handles[key] if self.connection is None else self.face._at(key)
-
-    def made(self, drawn: Sequence[tuple[str, str | None, int | None, str]]) -> list[Message]:
-        return [message_of(f"m{next(self.numbers)}", *each) for each in drawn]
-
-    def act(self, key: str, call: Callable[[Conversation], Any], model: Callable[[ModelSession], Any]) -> Any:
-        """Ask the store and the model: one answer, or one refusal."""
-        self.clock.move(milliseconds=1)
-        self.touched = key
-        refused = self.refusal(key)
-        expected = None
-        if refused is None:
-            try:
-                expected = model(self.sessions[key])
-            except (Conflict, ValueError) as error:
-                refused = type(error)
-        if refused is None:
-            got = call(self.handle(key))
-            assert got == expected
-            return got
-        with pytest.raises((LookupError, Conflict, ValueError)) as raised:
-            call(self.handle(key))
-        assert raised.type is refused
-        if isinstance(raised.value, Conflict):
-            assert raised.value.last_seq == self.sessions[key].last_seq
-        return None
-
-    def refusal(self, key: str) -> type[Exception] | None:
-        if key not in self.sessions:
-            return SessionNotFound
-        return SessionExpired if self.sessions[key].expired(self.clock.time) else None
-
-    def seq_of(self, key: str, place: int | None) -> int | None:
-        session = self.sessions.get(key)
-        return None if place is None or session is None else max(session.last_seq + place, 0)
-
-    def window(self, key: str) -> list[Message]:
-        return self.handle(key).messages() if self.refusal(key) is None else []
+class Machine(StoreBesideModel):
+    """Calls the verbs of sessions and conversations in any order."""
 
     # Sessions
 
@@ -370,45 +305,6 @@ class Machine(RuleBasedStateMachine):
             return await asyncio.to_thread(summarize, window)  # it waits for calls on the loop that this runs on
 
         return summarize_later
-
-    # The caller's transaction
-
-    @precondition(lambda self: self.connection is None)
-    @rule()
-    def begin(self) -> None:
-        self.connection = self.store.engine.connect()
-        self.before = copy.deepcopy(self.sessions)
-        self.face = self.store.using(self.connection)
-
-    @precondition(lambda self: self.connection is not None)
-    @rule(commit=st.booleans())
-    def end(self, commit: bool) -> None:
-        assert self.connection is not None
-        if commit:
-            self.connection.commit()
-        else:
-            self.connection.rollback()
-            self.sessions = self.before
-        self.connection.close()
-        self.connection, self.face = None, self.store
-
-    # What holds after each step
-
-    @invariant()
-    def the_session_is_as_the_rules_say(self) -> None:
-        key = self.touched
-        if (refused := self.refusal(key)) is not None:
-            assert not self.face.exists(key)
-            with pytest.raises(SessionNotFound) as raised:
-                self.handle(key).get()
-            assert raised.type is refused
-            return
-        assert_alike(self.handle(key), self.sessions[key])
-
-    def teardown(self) -> None:
-        if self.connection is not None:
-            self.end(commit=True)
-        assert_sound(self.store)
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)

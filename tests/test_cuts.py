@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from factories import message, messages
+from factories import contents, message, messages
 from session_checks import assert_sound
 
 from lango_store import Conflict, Conversation, Message, Store
-
-
-def contents(found: Sequence[Message]) -> list[Any]:
-    return [each.content for each in found]
 
 
 def summed_up(store: Store, *, discard: bool = False) -> Conversation:

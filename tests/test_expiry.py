@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import signal
-import sqlite3
 import threading
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Clock, MakeDatabase
 from factories import message, messages
-from processes import Program
 
 from lango_store import (
-    DatabaseUnavailable,
     ExpiryReport,
-    MessageRole,
-    SessionExists,
-    SessionNotFound,
     Store,
-    ToolCall,
-    create_engine,
 )
-from lango_store.archive import Archive
 
 HOUR = timedelta(hours=1)
 
 
 def keys(store: Store) -> set[str]:
     return {info.key for info in store.list_sessions(expired=None, limit=500).items}
-
-
-@pytest.fixture
-def filled(store: Store, clock: Clock) -> Store:
-    """Ten sessions, made a day apart: the even ones with a TTL of an hour; a day after the last."""
-    for n in range(10):
-        ttl = None if n % 2 else HOUR
-        store.create(f"chat:{n}", agent_id=f"a{n % 3}", user_id=f"u{n % 4}", ttl=ttl, messages=messages(n + 1))
-        clock.move(days=1)
-    return store
 
 
 def test_what_is_past_its_ttl_goes_and_nothing_else(filled: Store) -> None:
@@ -187,76 +165,6 @@ def test_delete_where_forgets_a_person(filled: Store) -> None:
             filled.delete_where(**nothing)  # type: ignore[arg-type]
 
 
-# The archive
-
-
-def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    call = ToolCall(
-        id="c", name="get_weather", arguments={"city": "Bergen"}, output={"sky": "\ud800 rain", "mm": 22.50}
-    )
-    store.create("k", ttl=HOUR, title="T", settings={"b": 1, "a": 1.0}, metadata={"\0": [2**70]}, messages=messages(3))
-    store.append_message("k", message("who\0le", role=MessageRole.TOOL, tool_calls=[call], id="i", tokens=3))
-    store.pop_message("k")
-    store.append_message("k", message({"x": "Ångström"}, tool_calls=[call], id="i", tokens=3, extra={"e": None}))
-    before = store.get("k")
-    clock.move(hours=2)
-    assert store.expire(archive=cold).sessions == 1
-    assert not store.exists("k")
-    with Archive(cold) as archive:
-        assert [(f["key"], f["seq"], f["role"]) for f in archive.search("bergen RAIN")] == [("k", 6, "user")]
-        assert [f["seq"] for f in archive.search("ångström")] == [6]
-        assert archive.search('no "such (words') == []
-        with pytest.raises(ValueError, match="word"):
-            archive.search("  ")
-    restored = store.restore(cold, "k")
-    unlimited = before.model_copy(update={"ttl_seconds": None, "expires_at": None, "updated_at": clock.time})
-    assert restored == unlimited == store.get("k")
-    assert store.append_message("k", message()).seq == before.last_seq + 1
-    with pytest.raises(SessionExists):
-        store.restore(cold, "k")
-    with pytest.raises(SessionNotFound, match="archive"):
-        store.restore(cold, "nobody")
-    store.delete("k")
-    assert store.restore(cold, "k", ttl=HOUR).expires_at == clock.time + HOUR
-
-
-def test_each_life_of_a_key_is_kept(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    for life in ("first", "second"):
-        store.create("k", ttl=HOUR, messages=[message(life)])
-        clock.move(hours=2)
-        store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert len(archive.search("first")) == len(archive.search("second")) == 1
-    assert store.restore(cold, "k").messages[0].content == "second"
-
-
-def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    filled.expire(archive=cold, batch_size=2)
-    connection = sqlite3.connect(cold)
-    assert connection.execute("SELECT count(*), sum(message_count) FROM sessions").fetchone() == (5, 25)
-    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (25,)
-    assert connection.execute("SELECT count(*) FROM turns").fetchone() == (0,)
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    connection.close()
-
-
-def test_several_filters_narrow_down_what_an_archive_forgets(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    for key, user, agent in (("a:1", "ann", "x"), ("a:2", "ann", "y"), ("b:1", "ann", "x"), ("b:2", "", "x")):
-        store.create(key, user_id=user, agent_id=agent, ttl=HOUR)
-    clock.move(hours=2)
-    store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert archive.forget(user_id="ann", agent_id="z") == 0
-        assert archive.forget(user_id="ann", agent_id="x", key_prefix="a:") == 1
-        assert archive.forget(user_id="ann", key_prefix=":1") == 0
-        assert archive.forget(user_id="") == 1
-        assert archive.forget(user_id="ann", key_prefix="") == 2
-
-
 def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: Clock) -> None:
     for number in range(5):
         store.create(f"k{number}", ttl=HOUR)
@@ -266,193 +174,3 @@ def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: C
     assert [each.sessions for each in reports] == [2, 4, 5]
     reports[-1].sessions = 0
     assert final.sessions == 5
-
-
-def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    for user in ("ann", "bob"):
-        store.create(f"k:{user}", user_id=user, ttl=HOUR, messages=[message(f"secretword{user} " * 50)] * 20)
-    clock.move(hours=2)
-    store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert archive.forget(user_id="ann") == 1
-        assert archive.search("secretwordann") == []
-        assert len(archive.search("secretwordbob")) == 20
-        for wrong in ({}, {"key_prefix": ""}):
-            with pytest.raises(ValueError, match="whose sessions are meant"):
-                archive.forget(**wrong)
-    rest = b"".join(path.read_bytes() for path in tmp_path.glob("cold.db*"))
-    assert b"secretwordann" not in rest
-    assert b"secretwordbob" in rest
-
-
-def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_path: Path) -> None:
-    no_database = tmp_path / "text.db"
-    no_database.write_text("this is no database, " * 500)
-    for path in (tmp_path / "no" / "folder" / "cold.db", no_database):
-        with pytest.raises(DatabaseUnavailable, match=path.name):
-            filled.expire(archive=path)
-    assert len(keys(filled)) == 10
-    with pytest.raises(DatabaseUnavailable, match="there is no archive"):
-        filled.restore(tmp_path / "none.db", "k")
-
-
-def test_what_is_archived_is_on_disk_before_it_is_purged(
-    store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    keep = Archive.keep
-
-    def noting(self: Archive, *arguments: Any, **options: Any) -> None:
-        asked.extend(self._connection.execute("PRAGMA synchronous").fetchone())
-        keep(self, *arguments, **options)
-        assert not self._connection.in_transaction
-
-    monkeypatch.setattr(Archive, "keep", noting)
-    store.create("k", ttl=HOUR, messages=messages(2))
-    clock.move(hours=2)
-    store.expire(archive=tmp_path / "cold.db")
-    assert asked == [2]  # FULL: a commit waits for the disk
-
-
-PURGER = """
-import sys
-from lango_store import Store
-with Store(sys.argv[1]) as store:
-    store.expire(archive=sys.argv[2], batch_size=7, on_batch=lambda report: print(report.batches, flush=True))
-"""
-
-
-@pytest.mark.parametrize("after", [0, 1, 5])
-def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
-    url: str, clock: Clock, tmp_path: Path, after: int
-) -> None:
-    cold = tmp_path / "cold.db"
-    clock.move(days=-30)
-    with Store(url, clock=clock) as store:
-        for n in range(150):
-            store.create(f"k{n}", ttl=HOUR, messages=[message(f"words of {n}")] * 3)
-    with Program(PURGER, url, cold) as process:
-        for _ in range(after):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    with Store(url) as store:
-        left = {info.key for info in store.list_sessions(expired=None, limit=500).items}
-        archived = archived_keys(cold) if cold.exists() else set()
-        assert left | archived == {f"k{n}" for n in range(150)}
-        store.expire(archive=cold, batch_size=50)
-        assert store.count(expired=None) == 0
-    connection = sqlite3.connect(cold)
-    assert archived_keys(cold) == {f"k{n}" for n in range(150)}
-    assert connection.execute("SELECT count(*), count(DISTINCT key) FROM sessions").fetchone() == (150, 150)
-    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (450,)
-    connection.close()
-
-
-def archived_keys(cold: Path) -> set[str]:
-    connection = sqlite3.connect(cold)
-    try:
-        return {key for (key,) in connection.execute("SELECT key FROM sessions")}
-    except sqlite3.OperationalError:  # killed before the tables were made
-        return set()
-    finally:
-        connection.close()
-
-
-# Sums and examinations
-
-
-def test_stats_sum_the_store_up(filled: Store) -> None:
-    filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
-    found = filled.stats()
-    assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
-    assert (found.roles, found.roles_estimated) == ({"user": 55, "system": 1}, False)
-    assert [(a.agent_id, a.sessions, a.messages) for a in found.agents] == [
-        ("a0", 4, 22),
-        ("a2", 3, 18),
-        ("a1", 3, 15),
-        (None, 1, 1),
-    ]
-    assert found.expiring["never"] == 5
-    assert found.expiring["expired"] == 5
-    assert found.expiring["within a week"] == 1
-    assert sum(found.expiring.values()) == 11
-    assert found.bytes > 20_000
-
-
-def test_roles_of_many_messages_are_estimated(store: Store) -> None:
-    batch = [message("x", role=role) for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL) * 200]
-    batch += [message("x", role=MessageRole.ASSISTANT)] * 200
-    for n in range(30):
-        store.create(f"k{n}", messages=batch)
-    found = store.stats()
-    assert (found.messages, found.roles_estimated) == (24_000, True)
-    assert sum(found.roles.values()) == pytest.approx(24_000, rel=0.01)
-    assert found.roles["assistant"] == pytest.approx(12_000, rel=0.2)
-    assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
-
-
-def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:
-    filled.truncate("chat:9", after=3)
-    filled.clear("chat:7")
-    assert [finding for finding in filled.examine() if finding.name != "settings"] == []
-
-
-def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.connection.dbapi_connection.execute("PRAGMA foreign_keys = OFF")  # type: ignore[union-attr]
-        else:
-            connection.exec_driver_sql("ALTER TABLE lango_message DISABLE TRIGGER ALL")
-        for statement in (
-            "DELETE FROM lango_message WHERE session_key = 'chat:3' AND seq = 2",
-            "UPDATE lango_session SET token_count = 99, last_consolidated = 50 WHERE key = 'chat:5'",
-            "UPDATE lango_session SET last_seq = 1 WHERE key = 'chat:6'",
-            "UPDATE lango_message SET session_key = 'gone' WHERE session_key = 'chat:1'",
-            "UPDATE lango_session SET message_count = 0 WHERE key = 'chat:1'",
-            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq = 4",
-            "UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:8'",
-            "DROP INDEX ix_lango_session_updated_at",
-        ):
-            connection.exec_driver_sql(statement)
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("ALTER TABLE lango_message ENABLE TRIGGER ALL")
-        connection.commit()
-    engine.dispose()
-    found = [finding for finding in filled.examine() if finding.name != "settings"]
-    assert sorted((finding.name, finding.subject) for finding in found) == [
-        ("missing index", "ix_lango_session_updated_at"),
-        ("orphans", "lango_message"),
-        ("unreadable message", "chat:9"),
-        ("unreadable session", "chat:8"),
-        ("wrong counters", "chat:3"),
-        ("wrong counters", "chat:5"),
-        ("wrong counters", "chat:6"),
-    ]
-    assert all(finding.remedy for finding in found)
-    repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
-    unreadable = ["unreadable session", "unreadable message"]
-    assert [finding.name for finding in repaired if not finding.repaired] == unreadable
-    assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
-    with Store(url) as store:
-        assert store.append_message("chat:5", message()).seq == 7
-
-
-def test_missing_tables_are_a_finding(store: Store) -> None:
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE lango_turn")
-    (finding,) = store.examine(repair=True)
-    assert (finding.name, finding.repaired) == ("schema", False)
-    assert "lango_turn" in finding.detail
-
-
-def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
-    with filled.engine.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
-        )
-    found = filled.salvage("chat:9")
-    assert [each.seq for each in found] == list(range(1, 11))
-    assert [each.seq for each in found if isinstance(each, Exception)] == [1, 4, 10]
-    assert [each.seq for each in filled.salvage("chat:9", last=2)] == [9, 10]

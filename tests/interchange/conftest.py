@@ -1,4 +1,4 @@
-"""A store to import into, and files to import."""
+"""Stores to export from and to import into, and files to import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock
+from conftest import Clock, MakeDatabase
 from drafts import Given
 
 from lango_store import Store
@@ -21,6 +21,21 @@ from lango_store.interchange.nanobot.names import file_name
 def opened(url: str, clock: Clock) -> Iterator[Store]:
     with Store(url, clock=clock) as store:
         yield store
+
+
+@pytest.fixture
+def source(make_database: MakeDatabase) -> Iterator[Store]:
+    with Store(make_database()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target(request: pytest.FixtureRequest) -> Iterator[Store]:
+    make: MakeDatabase = request.getfixturevalue(
+        {"sqlite": "make_sqlite", "postgresql": "make_postgres"}[request.param]
+    )
+    with Store(make()) as opened:
+        yield opened
 
 
 @pytest.fixture

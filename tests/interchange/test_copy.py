@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -22,23 +21,6 @@ from lango_store import Store
 from lango_store.backup import copying
 from lango_store.backup.copying import CopyReport, copy
 from lango_store.operations import transfer
-
-KINDS = ["sqlite", "postgresql"]
-
-
-@pytest.fixture
-def source(make_database: MakeDatabase) -> Iterator[Store]:
-    with Store(make_database()) as opened:
-        yield opened
-
-
-@pytest.fixture(params=KINDS)
-def target(request: pytest.FixtureRequest) -> Iterator[Store]:
-    make: MakeDatabase = request.getfixturevalue(
-        {"sqlite": "make_sqlite", "postgresql": "make_postgres"}[request.param]
-    )
-    with Store(make()) as opened:
-        yield opened
 
 
 def url_of(store: Store) -> str:

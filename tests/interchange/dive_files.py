@@ -1,0 +1,68 @@
+"""Session files of Dive: written line by line for a test, read as drafts and as lines."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lango_store import Message
+from lango_store.interchange.dive import Dive
+from lango_store.interchange.draft import Draft
+
+DIVE = Dive()
+
+TIME = "2026-11-21T20:34:01.833901979Z"
+MOMENT = datetime(2026, 11, 21, 20, 34, 1, 833901, tzinfo=UTC)
+TEXT = [{"type": "text", "text": "hello"}]
+
+
+def read(path: Path) -> Draft:
+    (draft,) = DIVE.read(path, [])
+    return draft
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def header(**fields: Any) -> dict[str, Any]:
+    return {"line_type": "header", "data": {"id": "s", "created_at": TIME, "updated_at": TIME} | fields}
+
+
+def event(*sent: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    data = {"id": "evt-1", "type": "turn", "timestamp": TIME, "messages": list(sent) or None} | fields
+    return {"line_type": "event", "data": data}
+
+
+def user(**fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": TEXT} | fields
+
+
+def file(folder: Path, *written: Any, end: str = "\n") -> Path:
+    path = folder / "s.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in written) + end)
+    return path
+
+
+def dives(message: Message) -> dict[str, Any]:
+    """Show a message as Dive's golden has it."""
+    return ({"id": message.id} if message.id else {}) | {"role": message.role.value, "content": message.content}
+
+
+def window(draft: Draft) -> list[Message]:
+    """Give what Dive gives a model: the last compaction and what follows."""
+    found: list[Message] = []
+    for part in draft.parts():
+        found = part.messages if part.kind == "compaction" else found + part.messages
+    return found
+
+
+def usage(draft: Draft) -> dict[str, int]:
+    total = {"input_tokens": 0, "output_tokens": 0}
+    for part in draft.parts():
+        for name, value in (part.usage or {}).items():
+            if isinstance(value, int):
+                total[name] = total.get(name, 0) + value
+    return total

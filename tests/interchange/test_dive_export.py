@@ -1,0 +1,136 @@
+"""Sessions that go out as files of Dive's: those of other systems, and those that went on since they came in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conftest import MakeDatabase
+from interchange.dive_files import DIVE, MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
+from interchange.session_files import DATA, carried, messages
+
+from lango_store import Message, Store, ToolCall, interchange
+from lango_store.interchange.draft import Draft, Part
+
+
+def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
+    content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
+    draft = Draft("s", lambda: iter([Part([Message(role="user", content=content)])]))
+    text = DIVE.write(draft, tmp_path).read_text()
+    assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
+    assert ", " not in text
+    assert messages(read(tmp_path / "s.jsonl"))[0].content == content
+
+
+def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
+    made = [
+        Message(role="developer", content="be brief"),
+        Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments='{"a":1}')]),
+        Message(role="tool", tool_call_id="c", content={"files": 2}),
+        Message(role="tool", tool_calls=[ToolCall(id="c", name="ls", output="ok")]),
+        Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
+        Message(role="user"),
+    ]
+    out = DIVE.write(Draft("s", lambda: iter([Part(made, created_at=MOMENT)]), created_at=MOMENT), tmp_path)
+    events = [line["data"] for line in lines(out)[1:]]
+    assert len({each["id"] for each in events}) == len(made)
+    assert {each["timestamp"] for each in events} == {"2026-11-21T20:34:01.833901Z"}
+    assert [each["messages"][0] for each in events] == [
+        {"role": "system", "content": [{"type": "text", "text": "be brief"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "ls", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": '{"files": 2}'}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "so"},
+                {"type": "tool_use", "id": "d", "name": "rm", "input": "not JSON"},
+            ],
+        },
+        {"role": "user", "content": None},
+    ]
+
+
+def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
+    draft = read(file(tmp_path, header(title="old", metadata={"a": 1}, suspended=True), event(user())))
+    draft.key, draft.fields, draft.forked_from = "branch", {"title": "new"}, "s"
+    draft.updated_at = datetime(2027, 1, 1, tzinfo=UTC)
+    assert lines(DIVE.write(draft, tmp_path / "out"))[0]["data"] == {
+        "id": "branch",
+        "title": "new",
+        "created_at": TIME,
+        "updated_at": "2027-01-01T00:00:00Z",
+        "suspended": True,
+        "forked_from": "s",
+    }
+
+
+def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: Path) -> None:
+    def sent(*seqs: int) -> list[Message]:
+        return [Message(role="user", content=str(seq), seq=seq) for seq in seqs]
+
+    def stored() -> list[Part]:
+        return [
+            Part(sent(1, 2), kind="turn", id="a", first_seq=1, usage={"input_tokens": 1}),
+            Part(sent(3, 4, 5), kind="turn", id="b", first_seq=3, usage={"input_tokens": 1}),
+            Part(sent(6), first_seq=6),
+            Part(sent(8), kind="compaction", id="c", first_seq=8, replaced_upto=4),
+            Part(sent(9, 10), first_seq=9),
+            Part(sent(12), kind="compaction", id="d", first_seq=12, replaced_upto=9),
+            Part(sent(13), first_seq=13),
+        ]
+
+    draft = read(DIVE.write(Draft("s", lambda: iter(stored())), tmp_path))
+    told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts()]
+    assert told == [
+        ("turn", ["1", "2"]),
+        ("turn", ["3", "4"]),
+        ("compaction", ["8"]),
+        ("turn", ["5"]),
+        ("turn", ["6"]),
+        ("turn", ["9"]),
+        ("compaction", ["12"]),
+        ("turn", ["10"]),
+        ("turn", ["13"]),
+    ]
+    assert usage(draft)["input_tokens"] == 2
+
+
+def test_a_session_that_went_on_goes_out_with_what_was_added(tmp_path: Path, url: str) -> None:
+    with Store(url) as store:
+        interchange.import_path(store, DATA / "dive" / "tools.jsonl")
+        store.append_message("tools", Message(role="user", content="more"))
+        (done,) = interchange.export(store, tmp_path, "dive", keys=["tools"])
+        before, after = lines(DATA / "dive" / "tools.jsonl"), lines(Path(str(done.path)))
+        assert after[1:-1] == before[1:]
+        assert after[-1]["data"]["messages"] == [{"role": "user", "content": [{"type": "text", "text": "more"}]}]
+        assert after[0]["data"]["updated_at"] > before[0]["data"]["updated_at"]
+
+
+def test_what_came_in_while_a_summary_was_written_is_in_dives_window(
+    tmp_path: Path, make_database: MakeDatabase
+) -> None:
+    def sent(text: str) -> list[Message]:
+        return [Message(role="user", content=[{"type": "text", "text": text}])]
+
+    with Store(make_database()) as store:
+        session = store.open("s", messages=sent("a"))
+        session.save_turn(sent("b"), {"input_tokens": 1})
+
+        def summarize(_: list[Message]) -> list[Message]:
+            session.append_message(sent("c")[0])
+            session.save_turn(sent("d"), {"input_tokens": 2})
+            return sent("a, b")
+
+        session.compact(summarize)
+        session.save_turn(sent("e"), {"input_tokens": 4})
+        shown = [dives(message) for message in session.messages()]
+        (done,) = interchange.export(store, tmp_path, "dive", keys=["s"])
+    path = Path(str(done.path))
+    assert [dives(message) for message in window(read(path))] == shown
+    with Store(make_database()) as store:
+        interchange.import_path(store, path)
+        again = store.open("s")
+        assert [dives(message) for message in again.messages()] == shown
+        assert again.total_usage() == {"input_tokens": 7}
+    assert lines(carried(make_database, path, tmp_path / "out", "dive")) == lines(path)

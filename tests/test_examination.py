@@ -1,0 +1,110 @@
+"""What a store says of itself: its sums, and what an examination finds and mends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from factories import message
+
+from lango_store import (
+    MessageRole,
+    Store,
+    create_engine,
+)
+
+
+def test_stats_sum_the_store_up(filled: Store) -> None:
+    filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
+    found = filled.stats()
+    assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
+    assert (found.roles, found.roles_estimated) == ({"user": 55, "system": 1}, False)
+    assert [(a.agent_id, a.sessions, a.messages) for a in found.agents] == [
+        ("a0", 4, 22),
+        ("a2", 3, 18),
+        ("a1", 3, 15),
+        (None, 1, 1),
+    ]
+    assert found.expiring["never"] == 5
+    assert found.expiring["expired"] == 5
+    assert found.expiring["within a week"] == 1
+    assert sum(found.expiring.values()) == 11
+    assert found.bytes > 20_000
+
+
+def test_roles_of_many_messages_are_estimated(store: Store) -> None:
+    batch = [message("x", role=role) for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL) * 200]
+    batch += [message("x", role=MessageRole.ASSISTANT)] * 200
+    for n in range(30):
+        store.create(f"k{n}", messages=batch)
+    found = store.stats()
+    assert (found.messages, found.roles_estimated) == (24_000, True)
+    assert sum(found.roles.values()) == pytest.approx(24_000, rel=0.01)
+    assert found.roles["assistant"] == pytest.approx(12_000, rel=0.2)
+    assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
+
+
+def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:
+    filled.truncate("chat:9", after=3)
+    filled.clear("chat:7")
+    assert [finding for finding in filled.examine() if finding.name != "settings"] == []
+
+
+def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.connection.dbapi_connection.execute("PRAGMA foreign_keys = OFF")  # type: ignore[union-attr]
+        else:
+            connection.exec_driver_sql("ALTER TABLE lango_message DISABLE TRIGGER ALL")
+        for statement in (
+            "DELETE FROM lango_message WHERE session_key = 'chat:3' AND seq = 2",
+            "UPDATE lango_session SET token_count = 99, last_consolidated = 50 WHERE key = 'chat:5'",
+            "UPDATE lango_session SET last_seq = 1 WHERE key = 'chat:6'",
+            "UPDATE lango_message SET session_key = 'gone' WHERE session_key = 'chat:1'",
+            "UPDATE lango_session SET message_count = 0 WHERE key = 'chat:1'",
+            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq = 4",
+            "UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:8'",
+            "DROP INDEX ix_lango_session_updated_at",
+        ):
+            connection.exec_driver_sql(statement)
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("ALTER TABLE lango_message ENABLE TRIGGER ALL")
+        connection.commit()
+    engine.dispose()
+    found = [finding for finding in filled.examine() if finding.name != "settings"]
+    assert sorted((finding.name, finding.subject) for finding in found) == [
+        ("missing index", "ix_lango_session_updated_at"),
+        ("orphans", "lango_message"),
+        ("unreadable message", "chat:9"),
+        ("unreadable session", "chat:8"),
+        ("wrong counters", "chat:3"),
+        ("wrong counters", "chat:5"),
+        ("wrong counters", "chat:6"),
+    ]
+    assert all(finding.remedy for finding in found)
+    repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
+    unreadable = ["unreadable session", "unreadable message"]
+    assert [finding.name for finding in repaired if not finding.repaired] == unreadable
+    assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
+    with Store(url) as store:
+        assert store.append_message("chat:5", message()).seq == 7
+
+
+def test_missing_tables_are_a_finding(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_turn")
+    (finding,) = store.examine(repair=True)
+    assert (finding.name, finding.repaired) == ("schema", False)
+    assert "lango_turn" in finding.detail
+
+
+def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
+    with filled.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
+        )
+    found = filled.salvage("chat:9")
+    assert [each.seq for each in found] == list(range(1, 11))
+    assert [each.seq for each in found if isinstance(each, Exception)] == [1, 4, 10]
+    assert [each.seq for each in filled.salvage("chat:9", last=2)] == [9, 10]
