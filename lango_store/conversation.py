@@ -16,8 +16,10 @@ from lango_store.model import (
     Compaction,
     Message,
     MessageRole,
+    OwnFields,
     Session,
     SessionChanges,
+    SessionFields,
     SessionInfo,
     Turn,
     Unset,
@@ -73,12 +75,27 @@ class Conversation:
 
     # Messages
 
-    def append_message(self, message: Message, *, after: int | None = None) -> Message:
-        """Append a message, and return it with its `seq` and `created_at`."""
-        return self.append_messages([message], after=after)[0]
+    def append_message(
+        self,
+        message: Message,
+        *,
+        after: int | None = None,
+        create: bool = False,
+        ttl: timedelta | None | Unset = UNSET,
+        **fields: Unpack[SessionFields],
+    ) -> Message:
+        """Append a message, and return it with its `seq` and `created_at`; `create` as in `Store.append_message`."""
+        return self.append_messages([message], after=after, create=create, ttl=ttl, **fields)[0]
 
     def append_messages(
-        self, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        after: int | None = None,
+        replace_after: int | None = None,
+        create: bool = False,
+        ttl: timedelta | None | Unset = UNSET,
+        **fields: Unpack[SessionFields],
     ) -> list[Message]:
         """Append messages, all or none; `replace_after` first drops what comes after that `seq`.
 
@@ -87,7 +104,10 @@ class Conversation:
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
         new = self._encoded(messages)
+        make = writing.missing(self._access, self.key, create, ttl, fields)
         if replace_after is not None:
+            if make is not None:
+                raise TypeError("replace_after changes a session that is there: leave `create` out")
             with self._access.transaction() as connection:
                 now = self._access.now(connection)
                 return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
@@ -95,8 +115,9 @@ class Conversation:
             self._access,
             new,
             bool(new.ids),
-            lambda connection, now: appends.append(connection, now, self.key, new, after),
+            lambda connection, now: appends.append(connection, now, self.key, new, after, make),
             lambda connection, now: appends.append_new_ids(connection, now, self.key, new, after),
+            make,
         )
 
     def messages(self, *, last: int | None = None) -> list[Message]:
@@ -182,21 +203,28 @@ class Conversation:
         id: str | None = None,
         metadata: dict[str, Any] | None = None,
         after: int | None = None,
+        create: bool = False,
+        ttl: timedelta | None | Unset = UNSET,
+        session_metadata: dict[str, Any] | None = None,
+        **fields: Unpack[OwnFields],
     ) -> Turn:
         """Append the messages of a turn and what it cost, all or nothing; a turn may have no messages.
 
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
         there. Where they were appended before any turn, the first call writes a turn without messages, with what they
-        cost and an id made of theirs. `after` as in `append_message`.
+        cost and an id made of theirs. `after` and `create` as in `append_message`, but for `session_metadata`.
         """
+        about = SessionFields(**fields, metadata=session_metadata)
+        make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
         new, turn = self._encoded(messages), turns.new_turn(id, usage, metadata)
         return writing.once(
             self._access,
             new,
             bool(new.ids or turn.id),
-            lambda connection, now: turns.save(connection, now, self.key, new, turn, after),
+            lambda connection, now: turns.save(connection, now, self.key, new, turn, after, make),
             lambda connection, now: turns.save_new(connection, now, self.key, new, turn, after),
+            make,
         )
 
     def turns(self) -> list[Turn]:

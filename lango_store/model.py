@@ -212,16 +212,21 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
     return ToolCall(id=call.get("id") or "", **known, extra=extra)
 
 
-class SessionFields(TypedDict, total=False):
-    """What a caller may say of a session when it is made; left out and None are the same."""
+class OwnFields(TypedDict, total=False):
+    """What a caller may say of a session when it is made, where `metadata` is that of a turn."""
 
     agent_id: str | None
     user_id: str | None
     title: str | None
     model: str | None
     settings: dict[str, Any] | None
-    metadata: dict[str, Any] | None
     tools: list[Any] | None
+
+
+class SessionFields(OwnFields, total=False):
+    """What a caller may say of a session when it is made; left out and None are the same."""
+
+    metadata: dict[str, Any] | None
 
 
 class SessionChanges(SessionFields, total=False):

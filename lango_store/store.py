@@ -217,24 +217,45 @@ class Store:
 
     # Messages
 
-    def append_message(self, key: str, message: Message, *, after: int | None = None) -> Message:
+    def append_message(
+        self,
+        key: str,
+        message: Message,
+        *,
+        after: int | None = None,
+        create: bool = False,
+        ttl: timedelta | None | Unset = UNSET,
+        **fields: Unpack[SessionFields],
+    ) -> Message:
         """Append a message to a live session, and return it with its `seq` and `created_at`.
 
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
+        With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
+        expired one too; they say nothing of a session that is there.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return self._at(key).append_message(message, after=after)
+        return self._at(key).append_message(message, after=after, create=create, ttl=ttl, **fields)
 
     def append_messages(
-        self, key: str, messages: Sequence[Message], *, after: int | None = None, replace_after: int | None = None
+        self,
+        key: str,
+        messages: Sequence[Message],
+        *,
+        after: int | None = None,
+        replace_after: int | None = None,
+        create: bool = False,
+        ttl: timedelta | None | Unset = UNSET,
+        **fields: Unpack[SessionFields],
     ) -> list[Message]:
         """Append messages to a live session, all or none, and return them in the order handed in.
 
-        Ids and `after` as in `append_message`. `replace_after` first drops what comes after that `seq`, in the same
-        transaction: the way to regenerate an answer. See `Conversation.append_messages`.
+        Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that `seq`, in
+        the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return self._at(key).append_messages(messages, after=after, replace_after=replace_after)
+        return self._at(key).append_messages(
+            messages, after=after, replace_after=replace_after, create=create, ttl=ttl, **fields
+        )
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages."""
@@ -390,7 +411,7 @@ class Store:
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
         key = new_key(self._access.clock_time()) if key is None else key
-        return New(key, self._access.ttl(key, ttl), fields)
+        return writing.new_session(self._access, key, ttl, fields)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._access, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict, SessionExpired, SessionNotFound, UniqueViolation
-from lango_store.model import Message, Session
+from lango_store.model import UNSET, Message, Session, SessionFields, Unset
 from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.sessions import New
@@ -24,14 +24,45 @@ def encoded(access: Access, new: Sequence[Message]) -> Batch:
     return batch([access.counted(message) for message in new])
 
 
+def new_session(access: Access, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
+    """Return what a session is to be made of, with the store's TTL where none is given."""
+    return New(key, access.ttl(key, ttl), fields)
+
+
+def missing(
+    access: Access,
+    key: str,
+    create: bool,
+    ttl: timedelta | None | Unset,
+    fields: SessionFields,
+    *,
+    metadata: str = "metadata",
+) -> New | None:
+    """Return what a write makes its session of if there is none; None if it does not.
+
+    TypeError for fields without `create`; that of the metadata is called `metadata` by the caller.
+    """
+    if create:
+        return new_session(access, key, ttl, fields)
+    given = [metadata if name == "metadata" else name for name, value in fields.items() if value is not None]
+    if given or ttl is not UNSET:
+        named = ", ".join(given) or "ttl"
+        raise TypeError(f"{named}: fields of a new session need create=True; those of one that is there, update()")
+    return None
+
+
 def once(
     access: Access,
     new: Batch,
     has_ids: bool,
     write: Callable[[AnyConnection, Moment], R],
     write_new: Callable[[sa.Connection, datetime], R],
+    make: New | None = None,
 ) -> R:
-    """Write what is new in one statement, or where an id may be stored already in a transaction that tells."""
+    """Write what is new in one statement, or where an id may be stored already in a transaction that tells.
+
+    With `make` the session is made if there is none, in the place of an expired one too.
+    """
     if not (has_ids and (new.repeats or access.in_callers_transaction)):  # which a duplicate would end
         try:
             with access.single_write() as connection:
@@ -39,25 +70,26 @@ def once(
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:
                 raise
+        except SessionExpired:
+            if make is None:
+                raise
     with access.transaction() as connection:
-        return write_new(connection, access.now(connection))
+        now = access.now(connection)
+        if make is not None:
+            sessions.delete_expired(connection, now, make.key)
+            sessions.insert(connection, now, make)
+        return write_new(connection, now)
 
 
 def create(access: Access, new: New, first: Batch) -> Session:
     """Create a session with its first messages; `SessionExists` if its key is taken."""
-    if first.rows:
-        with access.transaction() as connection:
-            now: Moment = access.now(connection)
-            session = _insert(connection, now, new, first)
-            if session is None:
-                raise sessions.exists_error(connection, now, new.key)
-            return session
-    with access.single_write() as connection:
+    lend = access.transaction if first.repeats else access.single_write
+    with lend() as connection:
         now = access.moment(connection)
-        info = sessions.insert(connection, now, new)
-        if info is None:
+        session = _insert(connection, now, new, first)
+        if session is None:
             raise sessions.exists_error(connection, now, new.key)
-        return Session(**dict(info))
+        return session
 
 
 def find_or_create(
@@ -79,11 +111,14 @@ def find_or_create(
         return _insert(connection, now, new, first) or find(connection, now, new.key)
 
 
-def _insert(connection: sa.Connection, now: Moment, new: New, first: Batch) -> Session | None:
+def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
+    if first.rows and not first.repeats:
+        return appends.create(connection, now, new, first)
     info = sessions.insert(connection, now, new)
     if info is None:
         return None
     if not first.rows:
         return Session(**dict(info))
+    assert isinstance(connection, sa.Connection)  # an id stands twice in it: a transaction of its own
     appends.append_new_ids(connection, now, new.key, first)
     return messages.load(connection, now, new.key)

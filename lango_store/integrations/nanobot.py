@@ -198,11 +198,8 @@ class LangoSessionStore:
             return known.seqs, known.last_seq
         new = batch([self._access.counted(message_from_line(line)) for line in session.messages[same:]])
         if same == len(known.seqs):
-            written = (
-                appends.append_new_ids(connection, now, key, new)
-                if new.ids
-                else appends.write(connection, now, key, new)[0]
-            )
+            append = appends.append_new_ids if new.ids else appends.append
+            written = append(connection, now, key, new)
         else:
             after = known.seqs[same - 1] if same else 0
             written = appends.replace(connection, now, key, new, after=after, expected=None)

@@ -8,19 +8,19 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
-from lango_store.columns import TimeColumn
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import Conflict
-from lango_store.model import Message
+from lango_store.model import Message, Session
+from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, sessions
+from lango_store.operations.append_statements import Shape
 from lango_store.operations.batches import Batch
-from lango_store.operations.binds import KEY, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number, of_session
+from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
 from lango_store.operations.rows import MESSAGE_GIVEN, whole_number
-from lango_store.statement import Statement
+from lango_store.operations.sessions import New
 
 
 @dataclass(frozen=True)
@@ -40,110 +40,41 @@ class NewTurn:
 
 
 class Place(NamedTuple):
-    """Where messages were written: up to which seq, when, as the database keeps it, and in which turn if in one."""
+    """Where messages were written: up to which seq, when, until when the session lives, and in which turn if in one."""
 
     last_seq: int
-    updated_at: Any
-    last_turn_no: int | None = None
+    updated_at: datetime
+    expires_at: datetime | None = None
+    turn_no: int | None = None
 
 
-def _bump(dialect: Dialect, *, compare: bool, turn: bool) -> sa.UpdateBase:
-    # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
-    # order is the order of their commits.
-    added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
-    values: dict[str, Any] = {
-        "last_seq": SESSION.c.last_seq + added,
-        "message_count": SESSION.c.message_count + added,
-        "token_count": SESSION.c.token_count + number("tokens_added"),
-        "updated_at": NOW,
-        "expires_at": sa.case(
-            (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
-        ),  # never back
-    }
-    given: list[sa.Column[Any]] = [SESSION.c.last_seq, SESSION.c.updated_at]
-    if turn:
-        values["last_seq"] += number("turn_skipped")
-        values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
-        given.append(SESSION.c.last_turn_no)
-    statement = sa.update(SESSION).where(LIVE_SESSION).values(values).returning(*given)
-    if compare:
-        statement = statement.where(SESSION.c.last_seq == number("after"))
-    return statement
-
-
-def _insert_one(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
-    given = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN}
-    return {"session_key": KEY, "seq": last_seq} | given
-
-
-def _append_one(dialect: Dialect, *, compare: bool) -> sa.Executable:
-    """Count and insert one message in one statement."""
-    bumped = _bump(dialect, compare=compare, turn=False).cte("bumped")
-    values = _insert_one(bumped.c.last_seq)
-    values["created_at"] = sa.func.coalesce(values["created_at"], bumped.c.updated_at)
-    added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
-    return sa.select(*bumped.c).add_cte(added.cte("added"))
-
-
-def _append_many(dialect: Dialect, *, compare: bool, turn: bool) -> sa.Executable:
-    """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
-    bumped = _bump(dialect, compare=compare, turn=turn).cte("bumped")
-    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
-        "tokens": sa.BigInteger(),
-        "created_at": TimeColumn(),
-    }
-    arrays: list[Any] = [
-        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
-    ]
-    given = sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="place").render_derived(name="given")
-    columns = {"session_key": KEY, "seq": bumped.c.last_seq - number("added") + given.c.place}
-    columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
-    columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
-    if turn:
-        columns["turn_no"] = bumped.c.last_turn_no
-    chosen = sa.select(*columns.values()).select_from(bumped, given)
-    insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
-    statement = sa.select(*bumped.c).add_cte(insert.cte("added"))
-    if turn:
-        values = _turn_values(bumped.c.last_turn_no, bumped.c.last_seq)
-        saved = sa.insert(TURN).from_select(list(values), sa.select(*values.values()))
-        statement = statement.add_cte(saved.cte("saved"))
-    return statement
-
-
-def _turn_values(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
-    names = ("id", "usage", "metadata", "kind", "replaced_upto")
-    given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
-    places = {"turn_no": turn_no, "first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
-    return {"session_key": KEY, "created_at": NOW} | places | given
-
-
-_append_one_statement = {c: Statement(lambda d, c=c: _append_one(d, compare=c)) for c in (False, True)}  # type: ignore[misc]
-_WAYS = [(compare, turn) for compare in (False, True) for turn in (False, True)]
-_append_many_statement = {
-    (c, t): Statement(lambda d, c=c, t=t: _append_many(d, compare=c, turn=t))  # type: ignore[misc]
-    for c, t in _WAYS
-}
-_bump_statement = {
-    (c, t): Statement(lambda d, c=c, t=t: _bump(d, compare=c, turn=t))  # type: ignore[misc]
-    for c, t in _WAYS
-}
-_insert_statement = Statement(
-    lambda _: sa.insert(MESSAGE).values(_insert_one(number("seq")) | {"turn_no": number("turn_no")})
-)
-_insert_turn_statement = Statement(
-    lambda _: sa.insert(TURN).values(_turn_values(number("turn_no"), number("last_seq")))
-)
-
-
-def append(connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None) -> list[Message]:
+def append(
+    connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None, make: New | None = None
+) -> list[Message]:
     """Append messages to a live session, whatever their ids, and return them as stored.
 
-    Of an id that is stored already the database makes an error: `append_new_ids` leaves it out.
+    With `make` the session is made if there is none, but not in the place of an expired one. Of an id that is stored
+    already the database makes an error: `append_new_ids` leaves it out.
     """
     checked_key(key)
     check_seq("after", after)
-    return write(connection, now, key, new, after)[0]
+    if new.rows:
+        return write(connection, now, key, new, after, make=make)[0]
+    if make is not None:
+        sessions.insert(connection, now, make)
+    sessions.refuse(connection, now, key, after)
+    return []
+
+
+def create(connection: AnyConnection, now: Moment, make: New, new: Batch) -> Session | None:
+    """Create a session with its first messages, whose ids are all different; None if its key is taken."""
+    found = _write(connection, now, make.key, new, Shape(makes="always"), {}, make)
+    if found is None:
+        return None
+    stored, place = found
+    made = sessions.made(make, place.updated_at, place.expires_at)
+    counts = {"last_seq": place.last_seq, "message_count": len(stored), "token_count": new.tokens}
+    return Session(**dict(made) | counts, messages=stored)
 
 
 def append_new_ids(
@@ -200,79 +131,103 @@ def _replayed(message: Message) -> Message:
 
 
 def write(
-    connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None, turn: NewTurn | None = None
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    after: int | None = None,
+    turn: NewTurn | None = None,
+    make: New | None = None,
 ) -> tuple[list[Message], Place]:
-    """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
-    if not new.rows and turn is None:
-        sessions.refuse(connection, now, key, after)
-        return [], Place(0, now)
+    """Write messages at the end of a live session, in a turn if there is one, whatever their ids.
+
+    With `make` the session is made if there is none, but not in the place of an expired one.
+    """
+    # A session made now is at 0.
+    shape = Shape(after is not None, turn is not None, "missing" if make is not None and not after else "never")
+    values = {"after": after} | ({} if turn is None else turn.values())
+    tries = sessions.TRIES
+    while (written := _write(connection, now, key, new, shape, values, make)) is None:
+        tries -= 1
+        sessions.refuse(connection, now, key, after, tries_left=tries)
+    return written
+
+
+def _write(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    shape: Shape,
+    values: Mapping[str, Any],
+    make: New | None = None,
+) -> tuple[list[Message], Place] | None:
+    """Count and insert; None, with nothing written, if no live session was at that place."""
     dialect = dialect_of(connection)
     moment = dialect.time(now)
+    values = {"key": key, "now": moment, "added": len(new.rows), "tokens_added": new.tokens, **values}
+    if make is not None and shape.makes != "never":
+        values |= sessions.encoded(dialect, now, make)
     rows = [
         row | {"created_at": moment if message.created_at is None else dialect.time(message.created_at)}
         for row, message in zip(new.rows, new.messages, strict=True)
     ]
-    values = {"key": key, "now": moment, "added": len(rows), "tokens_added": new.tokens, "after": after}
-    if turn is not None:
-        values |= turn.values()
-    tries = sessions.TRIES
-    while (
-        place := _write(connection, dialect, values, rows, compare=after is not None, turn=turn is not None)
-    ) is None:
-        tries -= 1
-        sessions.refuse(connection, now, key, after, tries_left=tries)
-    whole_number(key, "last_seq", place.last_seq)
-    if place.last_turn_no is not None:
-        whole_number(key, "last_turn_no", place.last_turn_no)
-    first = place.last_seq - len(rows) + 1
-    written_at = now or decode_time(place.updated_at)
+    found = _run(connection, dialect, shape, values, rows)
+    if found is None:
+        return None
+    last_seq, updated_at, expires_at, *turn = found
+    place = Place(
+        last_seq,
+        now or decode_time(updated_at),
+        None if expires_at is None else decode_time(expires_at),
+        whole_number(key, "last_turn_no", turn[0]) if turn else None,
+    )
+    first = last_seq - len(rows) + 1
     stored = [
         message.model_copy(
             update={
                 "seq": first + number,
-                "created_at": message.created_at or written_at,
-                "turn_no": place.last_turn_no,
+                "created_at": message.created_at or place.updated_at,
+                "turn_no": place.turn_no,
                 "replayed": False,
             }
         )
         for number, message in enumerate(new.messages)
     ]
-    return stored, place._replace(updated_at=written_at)
+    return stored, place
 
 
-def _write(
+def _run(
     connection: AnyConnection,
     dialect: Dialect,
-    values: Mapping[str, Any],
+    shape: Shape,
+    values: dict[str, Any],
     rows: list[dict[str, Any]],
-    *,
-    compare: bool,
-    turn: bool,
-) -> Place | None:
-    """Count and insert; None, with nothing written, if no live session was at that place."""
+) -> Sequence[Any] | None:
+    """Run the statements; return what the first one tells of the session's row."""
     if dialect.modifying_cte:
-        if len(rows) == 1 and not turn:
-            found = _append_one_statement[compare].run(connection, values | rows[0])  # type: ignore[operator]
+        if len(rows) == 1 and not shape.turn:
+            found = statements.with_one(shape).run(connection, values | rows[0])
         else:
             columns = {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
-            found = _append_many_statement[compare, turn].run(connection, values | columns)  # type: ignore[operator]
-        return Place(*found[0]) if found else None
-    found = _bump_statement[compare, turn].run(connection, values)
+            found = statements.with_many(shape).run(connection, values | columns)
+    else:
+        found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
+        if not found and shape.inserts:
+            found = statements.counting(shape).run(connection, values)
     if not found:
         return None
-    key = values["key"]
-    place = Place(whole_number(key, "last_seq", found[0][0]), *found[0][1:])
-    for seq, row in enumerate(rows, place.last_seq - len(rows) + 1):
-        row["key"] = key
-        row["seq"] = seq
-        row["turn_no"] = place.last_turn_no
-    _insert_statement.run_many(connection, rows)
-    if turn:
-        _insert_turn_statement.run_many(
-            connection,
-            [values | {"last_seq": place.last_seq, "turn_no": place.last_turn_no}],  # type: ignore[operator]
+    last_seq = whole_number(values["key"], "last_seq", found[0][0])
+    if not dialect.modifying_cte:
+        turn_no = found[0][-1] if shape.turn else None
+        places = enumerate(rows, last_seq - len(rows) + 1)
+        statements.insert_message.run_many(
+            connection, [row | {"key": values["key"], "seq": seq, "turn_no": turn_no} for seq, row in places]
         )
-    return place
+        if shape.turn:
+            statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
+    row: Sequence[Any] = found[0]
+    return row
 
 
 def replace(
@@ -292,7 +247,7 @@ def replace(
         raise Conflict(key, expected=expected, last_seq=last_seq)
     removals.refuse_blank(connection, key, after, last_seq)
     removals.cut(connection, now, key, after)
-    return append_new_ids(connection, now, key, new) if new.ids else write(connection, now, key, new)[0]
+    return append_new_ids(connection, now, key, new) if new.ids else append(connection, now, key, new)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

@@ -184,20 +184,22 @@ def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
     return _withheld(decoded_life(key, rows)[1]) if rows else SessionNotFound(key)
 
 
-def _write_insert(dialect: Dialect) -> Any:
+def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
+    """Insert a new session, with these counters; what `encoded` gives is bound."""
     names = (*SESSION_FIELDS, "incarnation")
     given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
     expires_at = sa.func.coalesce(given["expires_at"], dialect.next_expiry(NOW, given["ttl_seconds"]))
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
-    return (
-        dialect.insert(SESSION)
-        .values(given | computed)
+    return dialect.insert(SESSION).values({**given, **computed, **counts})
+
+
+_insert = Statement(
+    lambda dialect: (
+        insertion(dialect, {})
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
         .returning(SESSION.c.created_at, SESSION.c.expires_at)
     )
-
-
-_insert = Statement(_write_insert)
+)
 
 
 _BLANK: Final[dict[str, Any]] = {name: None if SESSION.c[name].nullable else 0 for name in SESSION_FIELDS}
@@ -213,22 +215,36 @@ class New:
     fields: Mapping[str, Any]
 
 
+def encoded(dialect: Dialect, now: Moment, new: New) -> dict[str, Any]:
+    """Encode a session about to be made; `InvalidMessage` names the field that cannot be stored."""
+    row = _BLANK | encode_session(_given(new))
+    row |= {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl), "incarnation": new_incarnation()}
+    return row | {"now": dialect.time(now), "expires_at": dialect.time(now + new.ttl) if now and new.ttl else None}
+
+
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
     """Create a session; None if its key is taken, by a live or an expired one."""
-    given = {name: value for name, value in new.fields.items() if value is not None}
-    ttl_seconds = seconds(new.ttl)
-    dialect = dialect_of(connection)
-    row = _BLANK | encode_session(given)
-    row |= {"key": checked_key(new.key), "ttl_seconds": ttl_seconds, "incarnation": new_incarnation()}
-    row |= {"now": dialect.time(now), "expires_at": dialect.time(now + new.ttl) if now and new.ttl else None}
-    rows = _insert.run(connection, row)
+    rows = _insert.run(connection, encoded(dialect_of(connection), now, new))
     if not rows:
         return None
     created_at, expires_at = (None if time is None else decode_time(time) for time in rows[0])
+    return made(new, created_at, expires_at)  # type: ignore[arg-type]
+
+
+def made(new: New, created_at: datetime, expires_at: datetime | None) -> SessionInfo:
+    """Return the value of a session that was just made, without messages."""
     value = SessionInfo(
-        key=new.key, created_at=created_at, updated_at=created_at, expires_at=expires_at, ttl_seconds=ttl_seconds
+        key=new.key,
+        created_at=created_at,
+        updated_at=created_at,
+        expires_at=expires_at,
+        ttl_seconds=seconds(new.ttl),
     )
-    return value.model_copy(update=given)
+    return value.model_copy(update=_given(new))
+
+
+def _given(new: New) -> dict[str, Any]:
+    return {name: value for name, value in new.fields.items() if value is not None}
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:

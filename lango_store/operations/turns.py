@@ -20,6 +20,7 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import Range, check_seq
 from lango_store.operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
+from lango_store.operations.sessions import New
 from lango_store.statement import Statement
 
 
@@ -31,14 +32,23 @@ def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[
 # Save
 
 
-def save(connection: AnyConnection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None) -> Turn:
+def save(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    turn: NewTurn,
+    after: int | None = None,
+    make: New | None = None,
+) -> Turn:
     """Append a turn to a live session, whatever its ids, in one statement where the database can.
 
-    Of an id that is stored already the database makes an error: `save_new` leaves it out.
+    With `make` the session is made if there is none, but not in the place of an expired one. Of an id that is stored
+    already the database makes an error: `save_new` leaves it out.
     """
     checked_key(key)
     check_seq("after", after)
-    return write_turn(connection, now, key, new, turn, after)
+    return write_turn(connection, now, key, new, turn, after, make)
 
 
 def save_new(
@@ -72,12 +82,18 @@ def _id_of(new: Batch) -> str:
 
 
 def write_turn(
-    connection: AnyConnection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    turn: NewTurn,
+    after: int | None = None,
+    make: New | None = None,
 ) -> Turn:
     """Write a turn at the end of a live session, whatever its ids."""
-    stored, place = write(connection, now, key, new, after, turn)
+    stored, place = write(connection, now, key, new, after, turn, make)
     return Turn(
-        turn_no=place.last_turn_no,
+        turn_no=place.turn_no,
         kind=turn.kind,
         id=turn.id,
         first_seq=place.last_seq - len(stored) + 1,

@@ -1,0 +1,160 @@
+"""The statements of an append: each counts in the session's row and writes what it counted, as one if it can."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store.columns import TimeColumn
+from lango_store.dialect import Dialect
+from lango_store.operations import sessions
+from lango_store.operations.binds import KEY, LIVE, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number
+from lango_store.operations.rows import MESSAGE_GIVEN
+from lango_store.statement import Statement
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an append does beside writing messages at the end of a session."""
+
+    compare: bool = False
+    """Whether the session has to be at a certain `last_seq`."""
+
+    turn: bool = False
+    """Whether the messages are a turn, which is written too."""
+
+    makes: Literal["never", "missing", "always"] = "never"
+    """Whether a session is made: if there is none under the key, or always, since one that is there is an error."""
+
+    @property
+    def updates(self) -> bool:
+        """Whether a session may be there."""
+        return self.makes != "always"
+
+    @property
+    def inserts(self) -> bool:
+        """Whether a session may be made."""
+        return self.makes != "never"
+
+    @functools.cached_property
+    def updating(self) -> Shape:
+        """The same for a session that is there: an upsert costs more than an update, where both are no round trip."""
+        return replace(self, makes="never")
+
+
+def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
+    # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
+    # order is the order of their commits.
+    if shape.makes == "never":
+        found = sa.update(SESSION).where(LIVE_SESSION).values(_counted(dialect, shape)).returning(*_told(shape))
+        return found.where(SESSION.c.last_seq == number("after")) if shape.compare else found
+    counts: dict[str, Any] = {
+        "last_seq": number("added"),
+        "message_count": number("added"),
+        "token_count": number("tokens_added"),
+    }
+    if shape.turn:
+        counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
+    made: Any = sessions.insertion(dialect, counts)
+    if shape.makes == "always":
+        return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
+    where = sa.and_(LIVE, SESSION.c.last_seq == number("after")) if shape.compare else LIVE
+    there = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=_counted(dialect, shape), where=where)
+    return there.returning(*_told(shape))  # type: ignore[no-any-return]
+
+
+def _counted(dialect: Dialect, shape: Shape) -> dict[str, Any]:
+    added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
+    values: dict[str, Any] = {
+        "last_seq": SESSION.c.last_seq + added,
+        "message_count": SESSION.c.message_count + added,
+        "token_count": SESSION.c.token_count + number("tokens_added"),
+        "updated_at": NOW,
+        "expires_at": sa.case(
+            (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
+        ),  # never back
+    }
+    if shape.turn:
+        values["last_seq"] += number("turn_skipped")
+        values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
+    return values
+
+
+def _told(shape: Shape) -> list[sa.Column[Any]]:
+    told = [SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.expires_at]
+    return [*told, SESSION.c.last_turn_no] if shape.turn else told
+
+
+def _message(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
+    given = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN}
+    return {"session_key": KEY, "seq": last_seq} | given
+
+
+def _with_one(dialect: Dialect, shape: Shape) -> sa.Executable:
+    """Count and insert one message in one statement."""
+    bumped = _bump(dialect, shape).cte("bumped")
+    values = _message(bumped.c.last_seq)
+    values["created_at"] = sa.func.coalesce(values["created_at"], bumped.c.updated_at)
+    added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
+    return sa.select(*bumped.c).add_cte(added.cte("added"))
+
+
+def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
+    """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
+    bumped = _bump(dialect, shape).cte("bumped")
+    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
+        "tokens": sa.BigInteger(),
+        "created_at": TimeColumn(),
+    }
+    arrays: list[Any] = [
+        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
+    ]
+    given = sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="place").render_derived(name="given")
+    columns = {"session_key": KEY, "seq": bumped.c.last_seq - number("added") + given.c.place}
+    columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
+    columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
+    if shape.turn:
+        columns["turn_no"] = bumped.c.last_turn_no
+    chosen = sa.select(*columns.values()).select_from(bumped, given)
+    insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
+    statement = sa.select(*bumped.c).add_cte(insert.cte("added"))
+    if shape.turn:
+        values = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
+        saved = sa.insert(TURN).from_select(list(values), sa.select(*values.values()))
+        statement = statement.add_cte(saved.cte("saved"))
+    return statement
+
+
+def _turn(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
+    names = ("id", "usage", "metadata", "kind", "replaced_upto")
+    given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
+    places = {"turn_no": turn_no, "first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
+    return {"session_key": KEY, "created_at": NOW} | places | given
+
+
+@functools.cache
+def counting(shape: Shape) -> Statement:
+    """Return the statement that counts alone, in the session's row."""
+    return Statement(lambda dialect: _bump(dialect, shape))
+
+
+@functools.cache
+def with_one(shape: Shape) -> Statement:
+    """Return the statement that counts and writes one message, in no turn."""
+    return Statement(lambda dialect: _with_one(dialect, shape))
+
+
+@functools.cache
+def with_many(shape: Shape) -> Statement:
+    """Return the statement that counts and writes any number of messages, and their turn if they are one."""
+    return Statement(lambda dialect: _with_many(dialect, shape))
+
+
+insert_message = Statement(
+    lambda _: sa.insert(MESSAGE).values(_message(number("seq")) | {"turn_no": number("turn_no")})
+)
+insert_turn = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
