@@ -10,9 +10,9 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from conftest import Clock, MakeDatabase, watched
+import sqlalchemy as sa
+from conftest import Clock, Counts, MakeDatabase, counted, watched
 from factories import message, messages
-from test_hot_path import round_trips
 
 from lango_store import (
     Conflict,
@@ -23,7 +23,6 @@ from lango_store import (
     SessionExpired,
     SessionNotFound,
     Store,
-    create_engine,
 )
 
 FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model": "m", "settings": {"x": 1}}
@@ -195,22 +194,14 @@ WRITES: dict[str, Write] = {
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
 def test_it_takes_one_statement_and_one_round_trip(
-    make_postgres: MakeDatabase, tmp_path: Path, write: Write, there: bool
+    one_connection: sa.Engine, tmp_path: Path, write: Write, there: bool
 ) -> None:
-    engine = create_engine(make_postgres(), pool_size=1)
-    with Store(engine) as store:
+    with Store(one_connection) as store:
         store.create("k")
         write(store, "other")
-        trace = tmp_path / "trace"
-        with watched(engine) as statements, trace.open("w") as file:
-            with engine.connect() as connection:
-                driver: Any = connection.connection.dbapi_connection
-            driver.pgconn.trace(file.fileno())
+        with counted(one_connection, tmp_path) as counts:
             write(store, "k" if there else "missing")
-            driver.pgconn.untrace()
-        assert len(statements) == 1
-        assert round_trips(trace) == 1
-    engine.dispose()
+        assert counts == Counts(1, 1)
 
 
 def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:
