@@ -154,7 +154,7 @@ class Access:
     def counted(self, message: Message) -> Message:
         """Count a message's tokens if it carries no count and there is a counter."""
         if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
-            return message  # what is no message is refused where it is encoded
+            return message  # anything else is refused where it is encoded
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
     # Connections

@@ -56,7 +56,7 @@ class Archive:
     @checking_all
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         if not create and not Path(path).exists():
-            raise DatabaseUnavailable(f"there is no archive {path}: check the path")
+            raise DatabaseUnavailable(f"archive {path} does not exist: check the path")
         with _our_errors(path):
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's own error says more
@@ -110,7 +110,7 @@ class Archive:
 
     @checking_all
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
-        """Write sessions of a store, and return when they are on disk; one that is there already is written anew."""
+        """Write sessions of a store, and return when they are on disk; one that is stored already is written anew."""
         with _our_errors(self._path), self._db.atomic():
             ids: dict[str, int] = {}
             lives = transfer.incarnations(connection, keys)
@@ -156,7 +156,7 @@ class Archive:
             raise ValueError(f"limit={limit} is not between 0 and {_MOST_FOUND:,}")
         words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
         if not words:
-            raise ValueError("the text to search for has no word: give one or more")
+            raise ValueError("the text to search for has no words: give one or more")
         with _our_errors(self._path):
             return list(self._db.query(query, [words, limit]))
 

@@ -170,7 +170,7 @@ def _check_of_path(*, optional: bool) -> Check:
         except UnicodeEncodeError:
             named = False
         if not named:
-            raise ValueError(f"{name}={value!r} can name no file: give another path")
+            raise ValueError(f"{name}={value!r} cannot name a file: give another path")
 
     return check
 

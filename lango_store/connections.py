@@ -60,7 +60,7 @@ class Pooled:
         self._on_statement = on_statement
 
     def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
-        """Lend a driver's connection, unless a host wants to be told of transactions."""
+        """Lend a driver's connection, unless a host listens to transactions."""
         return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:

@@ -195,7 +195,7 @@ def refuse_constant(word: str) -> Any:
 
 
 def _described(stored: object) -> str:
-    """Say what stands where a text should: SQLite's columns hold values of any type."""
+    """Describe what stands where a text should: SQLite's columns hold values of any type."""
     if not isinstance(stored, bytes):
         return type(stored).__name__
     try:

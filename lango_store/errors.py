@@ -44,7 +44,7 @@ class SessionExpired(SessionNotFound):
 
 
 class SessionExists(LangoStoreError):
-    """A session with this key is there already; nothing was changed."""
+    """A session with this key exists already; nothing was changed."""
 
     def __init__(self, key: str, *, expired: bool = False) -> None:
         remedy = (

@@ -396,7 +396,9 @@ class Store:
         `SessionHeld`, when all others are gone, if rows of another table hold some of them.
         """
         if user_id is None and agent_id is None and not key_prefix:
-            raise ValueError("no filter was given, and all sessions would go: give user_id, agent_id or key_prefix")
+            raise ValueError(
+                "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
+            )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
         return upkeep.delete_all(self._access, policy, batch_size)
 

@@ -168,7 +168,7 @@ class MessageRow(Base, table=True):
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
-    """Give a row by the names of a value, without what is NULL."""
+    """Return a row by the names of a value, without what is NULL."""
     named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
     return {name: value for name, value in named.items() if value is not None}
 

@@ -121,7 +121,7 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
     except SchemaOutOfDate as error:
         return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
     if missing:
-        detail = f"{', '.join(missing)} not there, though the schema is at its revision"
+        detail = f"{', '.join(missing)} missing, though the schema is at its revision"
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
     found: list[Finding] = []
     for check in examination.checks():

@@ -84,7 +84,7 @@ def _made(given: str | sa.URL) -> sa.URL:
         raise ValueError(_UNQUOTED)
     if re.search(r"(//|@)\[(?![0-9a-fA-F:.]+(%\w+)?\])", text):
         raise ValueError(
-            "between [ and ] in the URL stands no IPv6 address: write postgresql://user@[::1]:5432/database"
+            "the URL has something else than an IPv6 address between [ and ]: write postgresql://user@[::1]:5432/database"
         )
     fault = _NO_URL
     try:
@@ -107,7 +107,7 @@ def _texts(url: sa.URL) -> list[str]:
 
 def _check(text: str) -> None:
     if _CONTROL.search(text) or not _encodable(text):
-        raise ValueError("the URL holds a line break or another character that cannot be sent: take it out")
+        raise ValueError("the URL holds a line break or another character that cannot be sent: remove it")
     if _OUT_OF_PLACE.search(text):
         raise ValueError("the URL has a password in an odd place: write postgresql://user:password@host/database")
 
@@ -119,7 +119,7 @@ def _encodable(text: str) -> bool:
 def _check_parameters(url: sa.URL, known: frozenset[str]) -> None:
     if not known.issuperset(url.query):
         raise ValueError(
-            f"the URL has a parameter that is not known here: {', '.join(sorted(known))} are; "
+            f"the URL has an unknown parameter: give only {', '.join(sorted(known))}; "
             "in a password, ? is written %3F and & %26"
         )
     for name in _NUMBERS.intersection(url.query):
@@ -135,7 +135,7 @@ def _sqlite(url: sa.URL) -> sa.URL:
     _check_parameters(url, _SQLITE)
     for name in {"check_same_thread", "uri"}.intersection(url.query):
         if str(url.query[name]).lower() not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
-            raise ValueError(f"{name} in the URL is neither true nor false")
+            raise ValueError(f"{name} in the URL is neither true nor false: give {name}=true")
     return url.set(drivername="sqlite")
 
 
@@ -148,12 +148,12 @@ def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     for name in set(_SECRETS).intersection(url.query):
         secret = url.query[name]
         if not isinstance(secret, str):
-            raise ValueError(f"{name} stands twice in the URL")
+            raise ValueError(f"{name} stands twice in the URL: give it once")
         connect_args[name] = secret
     if "\0" in (url.password or "") or not all(
         _encodable(str(each)) for each in (url.password or "", *connect_args.values())
     ):
-        raise ValueError("the password in the URL holds a character that cannot be sent")
+        raise ValueError("the password in the URL holds a character that cannot be sent: percent-encode it as UTF-8")
     url = url.difference_update_query([*_SECRETS, "prepare_threshold"])
     _check_parameters(url, _known_to_libpq())
     hosts = [host for host in (url.host or "").split(",") if host]

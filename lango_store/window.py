@@ -212,7 +212,7 @@ def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tupl
 def _evictable(messages: Sequence[Message]) -> Iterator[list[int]]:
     users = [position for position, message in enumerate(messages) if message.role is MessageRole.USER]
     if users:
-        # A row of role `function` is no result here: Shepherd's eviction takes it for a message like others.
+        # A row of role `function` is not a result here: Shepherd's eviction treats it like other messages.
         exchanges = _exchanges(messages, lambda message: message.role is MessageRole.TOOL)
         yield from _whole_turns(messages, users, exchanges)
         yield from _answered_calls(messages, users[-1], exchanges)

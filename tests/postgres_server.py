@@ -98,7 +98,7 @@ class PostgresServer:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.01)  # nothing tells when a line is written; this is no test, only its server
+            time.sleep(0.01)  # nothing tells when a line is written; this is not a test but its server
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"

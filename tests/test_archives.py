@@ -113,12 +113,12 @@ def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Cloc
 
 def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_path: Path) -> None:
     no_database = tmp_path / "text.db"
-    no_database.write_text("this is no database, " * 500)
+    no_database.write_text("this is not a database, " * 500)
     for path in (tmp_path / "no" / "folder" / "cold.db", no_database):
         with pytest.raises(DatabaseUnavailable, match=path.name):
             filled.expire(archive=path)
     assert filled.count(expired=None) == 10
-    with pytest.raises(DatabaseUnavailable, match="there is no archive"):
+    with pytest.raises(DatabaseUnavailable, match="does not exist"):
         filled.restore(tmp_path / "none.db", "k")
 
 

@@ -56,7 +56,7 @@ def test_of_two_compactions_at_once_one_gets_conflict(store: Store) -> None:
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
-def test_a_window_that_is_no_more_is_not_summed_up(store: Store, clock: Clock, removal: str) -> None:
+def test_a_window_that_is_gone_is_not_summed_up(store: Store, clock: Clock, removal: str) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -259,7 +259,7 @@ def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: St
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
-def test_a_result_in_a_summary_is_no_call(store: Store) -> None:
+def test_a_result_in_a_summary_is_not_a_call(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
     conversation.compact(lambda window: [message("summary"), answer])

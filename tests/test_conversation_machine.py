@@ -211,7 +211,7 @@ class Machine(StoreBesideModel):
         assert {m.seq for m in self.sessions[key].log if m.seq > begun.last_seq} <= set(seqs(self.window(key)))
 
     @rule(key=keys, disturbance=disturbances, discard=st.booleans())
-    def compact_what_is_no_more(self, key: str, disturbance: str, discard: bool) -> None:
+    def compact_what_is_gone(self, key: str, disturbance: str, discard: bool) -> None:
         if self.refusal(key) is not None or not self.sessions[key].window:
             return
 

@@ -111,7 +111,7 @@ def leaves_of(table: str, path: Path) -> list[int]:
     return [int.from_bytes(header[8:12], "big"), *(int.from_bytes(header[s : s + 4], "big") for s in starts)]
 
 
-def test_text_that_is_no_utf8_is_named_and_hides_no_other_message(copy: Path) -> None:
+def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(copy: Path) -> None:
     for column, seq in (("content", 2), ("author", 5), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", copy, seq)
     with opened(copy) as store:

@@ -151,7 +151,7 @@ def test_a_full_disk_is_said_and_writes_nothing(make_sqlite: MakeDatabase) -> No
 
 def test_files_that_are_no_database(tmp_path: Path) -> None:
     torn = tmp_path / "torn.db"
-    torn.write_bytes(b"this is no database, " * 500)
+    torn.write_bytes(b"this is not a database, " * 500)
     for url in (f"sqlite:///{torn}", f"sqlite:///{tmp_path}/no/folder/x.db"):
         with Store(url) as store, pytest.raises(DatabaseUnavailable):
             store.ping()

@@ -146,7 +146,7 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
     assert not shared_store.exists("other")
 
 
-def test_the_error_names_the_place_of_what_is_no_json(shared_store: Store) -> None:
+def test_the_error_names_the_place_of_what_is_not_json(shared_store: Store) -> None:
     when = datetime(2026, 11, 22, tzinfo=UTC)
     places: dict[str, dict[str, Any]] = {
         "content.items[3].when: datetime is not JSON": {"content": {"items": [1, {}, [], {"when": when}]}},

@@ -244,7 +244,7 @@ def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> N
     assert found[:6] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_no_seq_is_refused(store: Store) -> None:
+def test_what_is_not_a_seq_is_refused(store: Store) -> None:
     store.create("k", messages=messages(3))
     for wrong in (-1, 2**63):
         with pytest.raises(ValueError, match="seq"):

@@ -179,7 +179,7 @@ def test_any_text_of_up_to_512_characters_is_a_key(store: Store, key: str) -> No
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b", "a\ud800", 5, b"k"])
-def test_what_is_no_key_is_refused_everywhere(store: Store, key: str) -> None:
+def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None:
     for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
         with pytest.raises(InvalidKey):
             call(key)

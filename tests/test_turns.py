@@ -142,7 +142,7 @@ def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
-def test_a_usage_that_is_no_json_is_refused(store: Store, usage: Any, field: str) -> None:
+def test_a_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str) -> None:
     conversation = store.open("k")
     with pytest.raises(InvalidMessage) as raised:
         conversation.save_turn([message()], usage)
@@ -237,7 +237,7 @@ def test_the_total_of_numbers_is_their_sum_wherever_they_stand(found: list[dict[
     assert set(total(found)) == {name for usage in found for name in usage}
 
 
-def test_a_total_keeps_the_last_of_what_is_no_number() -> None:
+def test_a_total_keeps_the_last_of_what_is_not_a_number() -> None:
     spent: list[dict[str, Any]] = [
         {"tier": "standard", "n": None, "flag": True},
         {"tier": "priority", "n": 2, "flag": False},

@@ -96,7 +96,7 @@ def test_lone_surrogates_are_written_as_json_escapes(indent: int | None) -> None
     assert Message.model_validate_json(made.model_dump_json(indent=indent)) == made
 
 
-def test_what_is_no_json_is_refused_in_pydantics_words() -> None:
+def test_what_is_not_json_is_refused_in_pydantics_words() -> None:
     for text in ('{"role":"user"', b'{"role":"user","content":"\xff"}', "[" * 100_000):
         with pytest.raises(ValidationError, match="Invalid JSON"):
             Message.model_validate_json(text)

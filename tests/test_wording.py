@@ -68,7 +68,7 @@ def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
         assert not API.search(done.stderr), done.stderr
 
 
-def test_what_the_store_refuses_is_no_wrong_usage(url: str, tmp_path: Path) -> None:
+def test_what_the_store_refuses_is_not_wrong_usage(url: str, tmp_path: Path) -> None:
     for words in (
         ("sessions", "show", "x" * 513),
         ("sessions", "list", "--agent", "\ud800"),

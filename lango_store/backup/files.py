@@ -101,7 +101,7 @@ def writing(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
             except FileExistsError:
                 if not filecmp.cmp(temporary, path, shallow=False):
                     raise InvalidFile(
-                        path, "is there with other content: replace it, move it away, or give another name"
+                        path, "exists with other content: replace it, move it away, or give another name"
                     ) from None
         finally:
             temporary.unlink(missing_ok=True)

@@ -149,4 +149,4 @@ def _members(line: str, at: int) -> tuple[dict[str, tuple[Any, str]], int]:
         if line.startswith("}", end):
             return members, end + 1
         at, mark = end, ","
-    raise ValueError(f"{line[at : at + 20]!r} stands where a row should go on")
+    raise ValueError(f"{line[at : at + 20]!r} stands where a row should continue")

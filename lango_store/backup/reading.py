@@ -70,7 +70,7 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
             batch, size = [], 0
         if kind == "end":
             if json_line({"end": value}) != counted.closing():
-                raise file.fault(f"session {key!r} is damaged: its counts or its digest are others")
+                raise file.fault(f"session {key!r} is damaged: its rows do not match its counts or its digest")
             lacking = file.checked(incoming)
             if writing:
                 transfer.amend(connection, key, lacking)
@@ -92,7 +92,7 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
 
 
 def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _File) -> bool:
-    """Write rows; False if the session is there already. Rows that the database refuses are the file's fault."""
+    """Write rows; False if the session exists already. Rows that the database refuses are the file's fault."""
     try:
         if table is SESSION:
             return transfer.claim(connection, batch[0])

@@ -31,7 +31,7 @@ def copy(
     """Copy all sessions, expired ones too, and compare what is there; exit code 1 if something differs.
 
     Killed in the middle, it goes on where it was when it is run again. A session that the target has with other
-    content is told of and left alone.
+    content is reported and left alone.
     """
     with opened(source_url) as source, opened(target_url) as target:
         for store in (source, target):

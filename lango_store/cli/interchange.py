@@ -47,7 +47,7 @@ def import_(
     Sessions that are there already stay as they are, and so do the files: it may be run again.
     """
     if format is not None and format not in interchange.FORMATS:
-        raise typer.BadParameter(f"{format!r} is none of {_NAMES}", param_hint="--format")
+        raise typer.BadParameter(f"{format!r} is not a format: give one of {_NAMES}", param_hint="--format")
     with opened(url) as store:
         total = len(interchange.files_of(source, format=format))
         announce(store, "looking at" if dry_run else "importing into")
@@ -129,7 +129,9 @@ def export(
         raise typer.BadParameter(f"{format!r} cannot be written: give one of {known}", param_hint="--format")
     output = to == "-"
     if output and (format != "jsonl" or json_):
-        raise typer.BadParameter("only --format jsonl without --json goes to the output", param_hint="--to")
+        raise typer.BadParameter(
+            "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
+        )
     with opened(url) as store, _told("exporting", None, _tell(json_, verbose), quiet=json_) as on_file:
         done = interchange.export(
             store,

@@ -109,7 +109,9 @@ def list_(
             else:
                 LISTING.print(pages(store))
     except InvalidCursor as error:
-        raise typer.BadParameter(f"{cursor!r} is none that a list ended with", param_hint="--cursor") from error
+        raise typer.BadParameter(
+            f"{cursor!r} is not a cursor: copy the one that a list ended with", param_hint="--cursor"
+        ) from error
     if cursor is not None:
         say(f"… and more: --cursor {cursor}")
 
@@ -296,7 +298,7 @@ def delete(
 
 def _found(store: Store, keys: Sequence[str]) -> Iterator[SessionInfo]:
     for key in dict.fromkeys(keys):
-        with suppress(SessionNotFound):  # is told of when it cannot be deleted
+        with suppress(SessionNotFound):  # is reported when it cannot be deleted
             yield store.info(key, expired=True)
 
 

@@ -61,7 +61,7 @@ def database(url: str | None, *, new: bool = False) -> str:
     file = database_file(engine.url)
     if file is not None and not new and not file.exists():
         raise DatabaseUnavailable(
-            f"there is no database {file}: see the path, or make it with `lango-store db upgrade`"
+            f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`"
         )
     return found
 

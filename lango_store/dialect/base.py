@@ -117,7 +117,7 @@ class Dialect:
         raise NotImplementedError
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        """When a session expires that is written to now; NULL without a TTL."""
+        """Return when a session that is written to now expires; NULL without a TTL."""
         raise NotImplementedError
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
@@ -170,7 +170,7 @@ class Dialect:
 
     @contextmanager
     def confined(self, connection: sa.Connection) -> Iterator[None]:
-        """See that schema only, within a transaction: no table of ours that stands further down the search path."""
+        """Make only that schema visible within a transaction: no table of ours further down the search path."""
         raise NotImplementedError
         yield
 
@@ -187,7 +187,7 @@ class Dialect:
         raise NotImplementedError
 
     def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a driver's error says that a unique value is there already."""
+        """Whether a driver's error says that a unique value is stored already."""
         raise NotImplementedError
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
@@ -199,7 +199,7 @@ class Dialect:
         raise NotImplementedError
 
     def is_undecodable(self, error: BaseException) -> bool:
-        """Whether a driver's error says that a stored text is none."""
+        """Whether a driver's error says that stored text cannot be decoded."""
         raise NotImplementedError
 
     @contextmanager

@@ -148,7 +148,7 @@ class PostgreSQL(Dialect):
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         before = connection.exec_driver_sql("SHOW search_path").scalar()
         if self.schema(connection) is None:
-            raise LangoStoreError(f"search_path is {before}, no such schema is there: CREATE SCHEMA, or correct it")
+            raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
         self._set_local(connection, "search_path", before)
@@ -227,7 +227,7 @@ class PostgreSQL(Dialect):
         yield
 
     def storage_place(self, table: sa.Table) -> None:
-        return None  # where a row lies is no number that could be counted through
+        return None  # a row's place is not a number that could be counted through
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

@@ -85,7 +85,7 @@ def texts(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Memory:
-    """What is known of sessions, as long as somebody holds them; being mutable, they are no keys of a dict."""
+    """What is known of sessions, as long as somebody holds them; being mutable, they cannot be keys of a dict."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[weakref.ref[Any], Known]] = {}

@@ -152,7 +152,7 @@ _TIME_COLUMNS: Final = [
 
 
 def _write_times_anew(connection: sa.Connection, key: str) -> bool:
-    """Write the times of a session in our form; False if one is left that is no time, or does not name its zone."""
+    """Write the times of a session in our form; False if one is left that is not a time, or does not name its zone."""
     whole = True
     for table, place, column in _TIME_COLUMNS:
         wrong = (column.is_not(None), dialect_of(connection).misformed(column), of_session(table, key))

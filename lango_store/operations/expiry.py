@@ -62,7 +62,7 @@ class Policy:
         reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
         if self.older_than is not None:
             if not timedelta(0) <= self.older_than <= MAX_TTL:
-                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years")
+                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years: give another timedelta")
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
             reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))

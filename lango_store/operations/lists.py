@@ -136,9 +136,9 @@ def page(
 ) -> Page:
     """List sessions, the last updated or the last created first, from a cursor on."""
     if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE}: take more pages")
+        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
     if order not in _ORDERS:
-        raise ValueError(f"order={order!r} is not one of {', '.join(_ORDERS)}")
+        raise ValueError(f"order={order!r} is unknown: give one of {', '.join(_ORDERS)}")
     dialect = dialect_of(connection)
     values = chosen.values(dialect, now) | {"limit": limit + 1}
     conditions = chosen.named()
@@ -176,7 +176,7 @@ def _walked(
     connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool
 ) -> list[Any]:
     if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE}")
+        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
     values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
     return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
 
@@ -221,7 +221,7 @@ def aware(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC: give a time inside") from None
+        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
 
 
 def ascii_lower(text: str) -> str:

@@ -228,7 +228,7 @@ def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
     """Read messages page by page; nothing is held between two calls of `read_page`."""
     if size < 1:
-        raise ValueError(f"page_size={size} is not positive")
+        raise ValueError(f"page_size={size} is not positive: give 1 or more")
     after = chosen.after
     while True:
         found = read_page(Range(after=after, before=chosen.before, limit=size))

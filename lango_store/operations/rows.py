@@ -156,7 +156,7 @@ def _in_range(created_at: datetime) -> datetime:
     try:
         return created_at.astimezone(UTC)
     except OverflowError:
-        reason = f"{created_at} lies outside of the years 1 to 9999 in UTC: give a time inside"
+        reason = f"{created_at} is outside the years 1 to 9999 in UTC: give a time within them"
         raise InvalidMessage("created_at", reason) from None
 
 
@@ -187,7 +187,7 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
     values: list[dict[str, Any]] = []
-    for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is no number behind all others
+    for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is not a number behind all others
         if row and isinstance(row[0][0], str | bytes):
             raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is not a number")
     for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:

@@ -133,7 +133,7 @@ def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str
 
 
 def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
-    """Insert the row of a session unless its key is there already; False if it is."""
+    """Insert the row of a session unless its key exists already; False if it is."""
     return bool(_claim.run(connection, _encoded(connection, SESSION, row)))
 
 

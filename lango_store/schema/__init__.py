@@ -156,7 +156,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 
 
 def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
-    """Leave our tables out of your autogenerate: `context.configure(..., include_name=schema.include_name)`."""
+    """Return False for our tables, to leave them out: `context.configure(..., include_name=schema.include_name)`."""
     return type_ != "table" or name not in _TABLES
 
 

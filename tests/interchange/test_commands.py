@@ -119,7 +119,7 @@ def test_a_nightly_export_replaces_last_nights_files_if_it_is_told_to(home: Any,
         store.append_message("telegram:12345678", message("tomorrow"))
     refused = home(*nightly)
     assert refused.returncode == 1
-    assert "is there with other content" in refused.stderr
+    assert "exists with other content" in refused.stderr
     assert home(*nightly, "--force").returncode == 0
     assert "tomorrow" in "".join(path.read_text() for path in Path("backup").iterdir())
 
@@ -159,7 +159,7 @@ def test_a_backup_goes_to_the_output_and_nothing_else_does(home: Any, make_sqlit
 @pytest.mark.parametrize(
     "lines", ['{"level": "info", "msg": "up"}\n{"level": "warn"}\n', "started\nstopped\n", "{}\n", "1\n"]
 )
-def test_a_log_is_no_session(home: Any, lines: str) -> None:
+def test_a_log_is_not_a_session(home: Any, lines: str) -> None:
     Path("logs").mkdir()
     Path("logs/app.jsonl").write_text(lines)
     Path("logs/README").touch()

@@ -236,7 +236,7 @@ def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp
     every_verb_works(target)
 
 
-def test_what_a_store_holds_of_the_widest_values_is_no_fault(target: Store) -> None:
+def test_what_a_store_holds_of_the_widest_values_is_not_a_fault(target: Store) -> None:
     deep: Any = "end"
     for _ in range(199):
         deep = [deep]

@@ -68,7 +68,7 @@ def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) 
     before = Path(str(first.path)).read_bytes()
     opened.append_message("k", message("more"))
     (other,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert "is there with other content" in str(other.error)
+    assert "exists with other content" in str(other.error)
     assert Path(str(first.path)).read_bytes() == before
     assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_
     assert "cannot be written" in str(report.error)
 
 
-def test_an_export_under_way_or_killed_is_no_file_to_import(opened: Store, tmp_path: Path) -> None:
+def test_an_export_under_way_or_killed_is_not_a_file_to_import(opened: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     opened.create("k")
     interchange.export(opened, out, "jsonl", keys=["k"])

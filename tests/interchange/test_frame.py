@@ -286,7 +286,7 @@ def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("format", [None, *interchange.FORMATS])
-def test_what_is_no_file_is_an_error_and_not_waited_for(opened: Store, tmp_path: Path, format: str | None) -> None:
+def test_what_is_not_a_file_is_an_error_and_not_waited_for(opened: Store, tmp_path: Path, format: str | None) -> None:
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe.jsonl")
     for name in ("gone.jsonl", "pipe.jsonl"):
@@ -304,7 +304,7 @@ def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
         interchange.import_path(store, CONVERSATION)
 
 
-def test_a_name_that_is_no_text_is_told_all_the_same(opened: Store, tmp_path: Path) -> None:
+def test_a_name_that_is_not_text_is_told_all_the_same(opened: Store, tmp_path: Path) -> None:
     good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
     good.write_bytes(CONVERSATION.read_bytes())
     bad.write_text("no\n")

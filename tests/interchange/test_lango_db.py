@@ -258,7 +258,7 @@ def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: M
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + b"x" * 5_000, b"\0" * 100])
-def test_a_file_that_is_no_database_is_an_error(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_an_error(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "lango.db"
     path.write_bytes(data)
     with pytest.raises(InvalidFile):

@@ -49,7 +49,7 @@ ODD = {
     "calls that are none": '{"role": "assistant", "content": null, "tool_calls": "x"}',
     "call in another order": '{"role": "assistant", "content": "", "tool_calls": '
     '[{"type": "function", "id": "1", "function": {"arguments": "{}", "name": "f"}, "index": 0}]}',
-    "arguments that are no text": '{"role": "assistant", "content": "", "tool_calls": '
+    "arguments that are not text": '{"role": "assistant", "content": "", "tool_calls": '
     '[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}',
     "our own name": '{"role": "user", "content": "x", "_nanobot": {"line": "y"}, "timestamp": "2026-01-01T00:00:00"}',
     "our columns": '{"role": "user", "content": "x", "id": 7, "author": "a", "tokens": -1, "seq": "x", "extra": 1}',

@@ -92,7 +92,7 @@ def test_a_bad_count_is_nothing_and_is_mended_on_the_way_out(
 
 
 @pytest.mark.parametrize("metadata", [None, [], "x", 1])
-def test_metadata_that_is_no_object_is_empty(
+def test_metadata_that_is_not_an_object_is_empty(
     opened: Store, file: Callable[..., Path], tmp_path: Path, metadata: Any
 ) -> None:
     report = imported(opened, file(METADATA | {"metadata": metadata}, HELLO))

@@ -180,7 +180,7 @@ def test_a_damaged_file_is_an_error_and_left_alone(damage: Any, reason: str, tmp
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_utf8_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     path = file(tmp_path, "{}")
     path.write_bytes(FILE.read_bytes().replace("你".encode(), b"\xff"))
     with pytest.raises(InvalidFile, match="utf-8"):
