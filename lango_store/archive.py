@@ -19,6 +19,7 @@ from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
 from lango_store.arguments import checking_all
+from lango_store.blocks import parts_of
 from lango_store.dialect.sqlite import SQLite
 from lango_store.encoding import decode_json, encode_time_text
 from lango_store.errors import (
@@ -248,7 +249,8 @@ def _text(row: dict[str, Any]) -> str:
     for name in ("content", "tool_calls"):
         if row[name] is not None:
             try:
-                _words(decode_json(row[name]), found)
+                value = decode_json(row[name])
+                _words(value if name != "content" else parts_of(value) or value, found)
             except ValueError:
                 found.append(row[name])  # damaged, and searched as it is
     return " ".join(found).encode("utf-8", "replace").decode().replace("\0", " ")

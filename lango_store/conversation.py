@@ -324,7 +324,8 @@ class Conversation:
         At most `last` messages and `max_tokens` tokens, the smaller of the two; `from_consolidated` leaves out the
         first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,
         and begins with a user's message if it has one, apart from a summary and system messages in front. `nested` is
-        OpenAI's form, else tool calls are flat. ValueError if `max_tokens` meets a message without a count.
+        OpenAI's form, with lists of blocks as they are; else tool calls are flat, and blocks of text only are text. See
+        `window.as_prompt` for what a chat API refuses. ValueError if `max_tokens` meets a message without a count.
         """
         for name, value in (("last", last), ("max_tokens", max_tokens)):
             if value is not None and value < 0:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
+from lango_store.blocks import text_of
 from lango_store.value import Json, JsonList, JsonObject, Value, absent
 
 
@@ -190,8 +191,9 @@ def as_asked(message: Message) -> dict[str, Any]:
 
 
 def as_text(output: Any) -> str:
-    """Write what a tool answered as the text that a model takes."""
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    """Write what a tool answered as the text that a model takes: blocks of text as their text, else JSON."""
+    text = text_of(output)
+    return json.dumps(output, ensure_ascii=False) if text is None else text
 
 
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}

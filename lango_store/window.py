@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from lango_store.arguments import checking_all
+from lango_store.blocks import text_of
 from lango_store.model import Message, MessageRole, ToolCall, as_text
 
 Count = Callable[[Message], int]
@@ -166,9 +167,14 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
     """Write messages as a model is sent them: role, content, tool_calls, tool_call_id and name, and nothing else.
 
-    Role and content are always there, the others where they say something. Calls are in OpenAI's nested form, with what
-    their provider added to them, or flat: id, name and arguments as stored. Each output of a tool becomes a message of
-    its own, in nested form as text. The dicts share nothing with the messages.
+    Role and content are always there, the others where they say something. Each output of a tool becomes a message of
+    its own. In OpenAI's nested form contents stay as they are, lists of blocks too, outputs are text, and calls have
+    what their provider added to them. In the flat form contents and outputs that are blocks of text only are that text,
+    and calls have id, name and arguments as stored. The dicts share nothing with the messages.
+
+    Nothing is mended that a chat API refuses: a content that is None, empty or neither text nor blocks, another
+    provider's blocks, a call without a result or a result without a call (see `legal_suffix`), a role it does not know
+    (`developer`, a second `system`), a name with a space, half a surrogate pair.
     """
     return [copy.deepcopy(entry) for message in messages for entry in _entries(message, nested)]
 
@@ -180,18 +186,23 @@ def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
         calls = [call for call in message.tool_calls if not (_is_result(message) and call.answered)]
         yield _entry(
             message.role.canonical,
-            message.content,
+            message.content if nested else _flat_content(message.content),
             tool_calls=[call.to_openai() if nested else _flat(call) for call in calls],
             tool_call_id=message.tool_call_id,
             name=message.name,
         )
     for call in outputs:
-        output = as_text(call.output) if nested else call.output
+        output = as_text(call.output) if nested else _flat_content(call.output)
         yield _entry(MessageRole.TOOL, output, tool_call_id=call.id, name=call.name)
 
 
 def _entry(role: MessageRole, content: Any, **others: Any) -> dict[str, Any]:
     return {"role": role.value, "content": content} | {name: value for name, value in others.items() if value}
+
+
+def _flat_content(content: Any) -> Any:
+    text = text_of(content)
+    return content if text is None else text
 
 
 def _flat(call: ToolCall) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from lango_store.blocks import parts_of, text_of
 from lango_store.cli.listing import Column, Listing
 from lango_store.cli.pager import through_pager
 from lango_store.cli.terminal import (
@@ -227,8 +228,7 @@ def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
         )
     parts: list[Text] = []
     if each.content is not None:
-        text = each.content if isinstance(each.content, str) else as_json(each.content, indent=2)
-        parts.append(_folded(text, full=full))
+        parts.append(_folded(_said(each.content), full=full))
     for call in each.tool_calls:
         parts.append(_folded(_call(call), full=full))
     who = [each.role.value, *(name for name in (each.author, each.name) if name)]
@@ -254,8 +254,16 @@ def _call(call: ToolCall) -> str:
     return f"← {call.name}{asked and f'({asked})'}: {_plain(call.output)}"
 
 
+def _said(content: Any) -> str:
+    blocks = parts_of(content)
+    if blocks is None:
+        return content if isinstance(content, str) else as_json(content, indent=2)
+    return "\n".join(map(_plain, blocks))
+
+
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else as_json(value)
+    text = text_of(value)
+    return as_json(value) if text is None else text
 
 
 def _folded(text: str, *, full: bool) -> Text:

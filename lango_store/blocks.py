@@ -1,0 +1,35 @@
+"""Contents that are lists of blocks, as OpenAI, Anthropic and Gemini write them: which say something, and what."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_TYPES: Final = ("text", "input_text", "output_text")
+_WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature"})
+
+
+def parts_of(content: Any) -> list[str | dict[str, Any]] | None:
+    """Return the blocks of a content, those of text as their text; None if it is not a list of blocks with text."""
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        return None
+    texts = [_text(block) for block in content]
+    if all(text is None for text in texts):
+        return None
+    return [block if text is None else text for block, text in zip(content, texts, strict=True)]
+
+
+def text_of(content: Any) -> str | None:
+    """Return what a content says: itself, or its blocks as paragraphs; None if there is anything but text in it."""
+    if isinstance(content, str):
+        return content
+    parts = parts_of(content) or []
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n\n".join(texts) if parts and len(texts) == len(parts) else None
+
+
+def _text(block: dict[str, Any]) -> str | None:
+    # A block without a type is Gemini's only if it has nothing else to say: a search result has a text too.
+    given = {name for name, value in block.items() if value is not None}
+    is_text = block["type"] in _TYPES if "type" in given else given <= _WITHOUT_TYPE
+    text = block.get("text")
+    return text if is_text and isinstance(text, str) else None
