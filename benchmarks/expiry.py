@@ -24,16 +24,16 @@ FILL = {
         "SELECT 'old:' || n, t, t, t, 60, 10, 10 FROM (SELECT n, "
         "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch') AS t FROM c)",
         "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10) "
-        "INSERT INTO lango_message (session_key, seq, role, content, created_at) "
-        "SELECT key, n, 'user', '\"' || hex(zeroblob(150)) || '\"', created_at FROM lango_session, c "
+        "INSERT INTO lango_message (session_key, seq, role, text, created_at) "
+        "SELECT key, n, 'user', hex(zeroblob(150)), created_at FROM lango_session, c "
         "WHERE key LIKE 'old:%'",
     ),
     "postgresql": (
         "INSERT INTO lango_session (key, created_at, updated_at, expires_at, ttl_seconds, last_seq, message_count) "
         "SELECT 'old:' || n, t, t, t, 60, 10, 10 FROM (SELECT n, to_timestamp(1750000000 + n) AS t "
         "FROM generate_series(1, {sessions}) AS n) AS x",
-        "INSERT INTO lango_message (session_key, seq, role, content, created_at) "
-        "SELECT key, n, 'user', to_json(repeat('0', 300)), created_at FROM lango_session, generate_series(1, 10) AS n "
+        "INSERT INTO lango_message (session_key, seq, role, text, created_at) "
+        "SELECT key, n, 'user', repeat('0', 300), created_at FROM lango_session, generate_series(1, 10) AS n "
         "WHERE key LIKE 'old:%%'",
     ),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-COLUMNS = "role, author, name, tool_call_id, content, tool_calls, created_at"
+COLUMNS = "role, author, name, tool_call_id, text, content, tool_calls, created_at"
 COUNTS = "last_seq = last_seq + {n}, message_count = message_count + {n}, updated_at = {now}"
 
 RECENT = (
@@ -32,6 +32,11 @@ def _listed(rows: list[Any]) -> list[dict[str, Any]]:
     return found
 
 
+def _said(message: dict[str, Any]) -> tuple[str | None, str | None]:
+    content = message["content"]
+    return (content, None) if isinstance(content, str) else (None, json.dumps(content))
+
+
 def _loaded(rows: list[Any]) -> list[dict[str, Any]]:
     return [
         {
@@ -40,11 +45,11 @@ def _loaded(rows: list[Any]) -> list[dict[str, Any]]:
             "author": author,
             "name": name,
             "tool_call_id": tool_call_id,
-            "content": json.loads(content),
+            "content": text if content is None else json.loads(content),
             "tool_calls": json.loads(calls) if calls else [],
             "created_at": created_at,
         }
-        for seq, role, author, name, tool_call_id, content, calls, created_at in rows
+        for seq, role, author, name, tool_call_id, text, content, calls, created_at in rows
     ]
 
 
@@ -78,7 +83,7 @@ class SqliteFloor:
                 f"UPDATE lango_session SET {counts} WHERE key = ? RETURNING last_seq", (n, n, now, key)
             ).fetchone()
             self._connection.executemany(
-                f"INSERT INTO lango_message (session_key, seq, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO lango_message (session_key, seq, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         key,
@@ -87,7 +92,7 @@ class SqliteFloor:
                         m.get("author"),
                         m.get("name"),
                         m.get("tool_call_id"),
-                        json.dumps(m["content"]),
+                        *_said(m),
                         json.dumps(m["tool_calls"]) if "tool_calls" in m else None,
                         now,
                     )
@@ -133,10 +138,12 @@ class PostgresFloor:
     def append(self, key: str, message: dict[str, Any]) -> int:
         counts = COUNTS.format(n=1, now="%(now)s")
         calls = message.get("tool_calls")
+        text, content = _said(message)
         row = self._connection.execute(
             f"WITH s AS (UPDATE lango_session SET {counts} WHERE key = %(key)s RETURNING last_seq) "
             f"INSERT INTO lango_message (session_key, seq, {COLUMNS}) SELECT %(key)s, last_seq, %(role)s, %(author)s, "
-            "%(name)s, %(tool_call_id)s, %(content)s::json, %(tool_calls)s::json, %(now)s FROM s RETURNING seq",
+            "%(name)s, %(tool_call_id)s, %(text)s, %(content)s::json, %(tool_calls)s::json, %(now)s FROM s "
+            "RETURNING seq",
             {
                 "key": key,
                 "now": datetime.now(UTC),
@@ -144,7 +151,8 @@ class PostgresFloor:
                 "author": message.get("author"),
                 "name": message.get("name"),
                 "tool_call_id": message.get("tool_call_id"),
-                "content": json.dumps(message["content"]),
+                "text": text,
+                "content": content,
                 "tool_calls": json.dumps(calls) if calls else None,
             },
         ).fetchone()
@@ -158,14 +166,16 @@ class PostgresFloor:
         row = self._connection.execute(
             f"WITH s AS (UPDATE lango_session SET {counts} WHERE key = %(key)s RETURNING last_seq), "
             f"i AS (INSERT INTO lango_message (session_key, seq, {COLUMNS}) "
-            "SELECT %(key)s, last_seq - %(n)s + place, a, b, c, d, e::json, f::json, %(now)s FROM s, unnest("
-            "%(role)b::text[], %(author)b::text[], %(name)b::text[], %(tool_call_id)b::text[], %(content)b::text[], "
-            "%(tool_calls)b::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, place)) SELECT last_seq FROM s",
+            "SELECT %(key)s, last_seq - %(n)s + place, a, b, c, d, e, f::json, g::json, %(now)s FROM s, unnest("
+            "%(role)b::text[], %(author)b::text[], %(name)b::text[], %(tool_call_id)b::text[], %(text)b::text[], "
+            "%(content)b::text[], %(tool_calls)b::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, place)) "
+            "SELECT last_seq FROM s",
             {
                 "key": key,
                 "now": datetime.now(UTC),
                 "n": n,
-                "content": [json.dumps(m["content"]) for m in messages],
+                "text": [_said(m)[0] for m in messages],
+                "content": [_said(m)[1] for m in messages],
                 "tool_calls": [json.dumps(m["tool_calls"]) if "tool_calls" in m else None for m in messages],
             }
             | {name: [m.get(name) for m in messages] for name in names},
@@ -183,7 +193,7 @@ class PostgresFloor:
         )
 
     _select = (
-        "SELECT seq, role, author, name, tool_call_id, content::text, tool_calls::text, created_at "
+        "SELECT seq, role, author, name, tool_call_id, text, content::text, tool_calls::text, created_at "
         "FROM lango_message WHERE session_key = %s"
     )
 

@@ -38,7 +38,9 @@ _MOST_FOUND: Final = 1_000_000
 
 
 def _columns(table: sa.Table) -> dict[str, type]:
-    return {column.name: _kind(column.type) for column in table.c if column.name != "session_key"}
+    columns = {column.name: _kind(column.type) for column in transfer.COLUMNS[table.name]}
+    columns.pop("session_key", None)
+    return columns | ({"incarnation": int} if table is SESSION else {})
 
 
 def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
@@ -48,7 +50,7 @@ def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
 
 
 def _row(table: sa.Table, archived: dict[str, Any]) -> transfer.Row:
-    return {column.name: archived.get(column.name) for column in table.c}
+    return {column.name: archived.get(column.name) for column in transfer.COLUMNS[table.name]}
 
 
 class Archive:
@@ -103,8 +105,6 @@ class Archive:
                 for column, kind in _columns(table).items():
                     if column not in there:
                         self._db.table(name).add_column(column, kind)
-            self._db.execute("DROP INDEX IF EXISTS idx_sessions_key_created_at")
-            self._index_lives()
 
     def _index_lives(self) -> None:
         self._db.table("sessions").create_index(["key", "incarnation"], unique=True, if_not_exists=True)
@@ -116,12 +116,8 @@ class Archive:
             ids: dict[str, int] = {}
             lives = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
-                row["incarnation"] = lives[row["key"]] or None
-                # A life from before there were incarnations is told by its time.
-                self._drop(
-                    "key = ? AND (incarnation = ? OR incarnation IS NULL AND created_at = ?)",
-                    [row["key"], row["incarnation"], row["created_at"]],
-                )
+                row["incarnation"] = lives[row["key"]]
+                self._drop("key = ? AND incarnation = ?", [row["key"], row["incarnation"]])
                 row["archived_at"] = encode_time_text(now)
                 ids[row["key"]] = self._insert("sessions", [row])
             for rows in transfer.turns(connection, keys):

@@ -14,6 +14,7 @@ from lango_store.model import MessageRole
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
 MAX_LEVELS: Final = 200
+NO_CONTENT: Final = "null"
 _SHOWN: Final = 60
 
 _JSON_REMEDY: Final = (
@@ -65,6 +66,46 @@ def checked_key(key: str) -> str:
     if fault is not None:
         raise InvalidKey(f"session key: {fault}; a key is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
     return key
+
+
+def encode_content(content: Any) -> tuple[str | None, str | None]:
+    """Return a message's content as a text, or else as JSON: what the columns `text` and `content` hold."""
+    if isinstance(content, str) and _text_fault(content) is None:
+        return content if type(content) is str else str.__str__(content), None
+    return None, encode_json(content, "content")
+
+
+def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
+    """Return what the columns `text` and `content` hold of a content given as JSON, None for no content.
+
+    A JSON string that would come back as other characters, say with other escapes, stays the JSON that it is.
+    """
+    if json_text is None:
+        return None, NO_CONTENT
+    if json_text.startswith('"'):
+        try:
+            text = decode_json(json_text)
+        except ValueError:  # damaged, and who reads it says so
+            return None, json_text
+        if _text_fault(text) is None and json.dumps(text, ensure_ascii=False) == json_text:
+            return text, None
+    return None, json_text
+
+
+def json_of_content(text: str | None, content: str | None) -> str | None:
+    """Return as JSON what the columns `text` and `content` hold, None for no content; the way back."""
+    if text is not None:
+        return json.dumps(text, ensure_ascii=False)
+    return None if content == NO_CONTENT else content
+
+
+def content_fault(text: object, content: object) -> tuple[str, str] | None:
+    """Return which of the columns `text` and `content` is damaged, and how; None if exactly one holds a content."""
+    if text is None:
+        return ("content", "is missing, and so is text") if content is None else None
+    if content is not None:
+        return "content", "is there, and so is text"
+    return None if isinstance(text, str) else ("text", f"is {_described(text)}, not text")
 
 
 def _text_fault(text: object) -> str | None:

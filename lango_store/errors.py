@@ -137,16 +137,18 @@ class DamagedMessage(LangoStoreError):
 
 
 class SchemaOutOfDate(LangoStoreError):
-    """The database lacks the tables of this release; `found` and `needed` are revisions.
+    """The database lacks the tables of this release; `found` and `needed` are revisions, `remedy` says what to do.
 
     `schema` is where they were looked for: on PostgreSQL the first schema of the search path, on SQLite None.
     """
 
-    def __init__(self, found: str | None, needed: str, schema: str | None = None) -> None:
+    def __init__(self, found: str | None, needed: str, schema: str | None = None, *, remedy: str | None = None) -> None:
         state = "has no lango_store tables" if found is None else f"is at revision {found}"
         where = "the database" if schema is None else f"schema {schema!r} of the database"
         self._fact = f"{where} {state}, this release needs revision {needed}"
-        super().__init__(f"{self._fact}: run `lango-store db upgrade`, or open the store with Store(..., migrate=True)")
+        self.remedy = remedy or "run `lango-store db upgrade`"
+        or_in_python = "" if remedy else ", or open the store with Store(..., migrate=True)"
+        super().__init__(f"{self._fact}: {self.remedy}{or_in_python}")
         self.found = found
         self.needed = needed
         self.schema = schema

@@ -14,8 +14,11 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.model import Message, MessageRole, SessionInfo
 
-SCHEMA_REVISION: Final = "0005"
+SCHEMA_REVISION: Final = "0100"
 """The revision of the schema that this release needs."""
+
+BASELINE: Final = "0100"
+"""The first revision of the schema. Before the first release there were others, with numbers below it."""
 
 VERSION_TABLE: Final = "lango_store_version"
 
@@ -130,7 +133,11 @@ class TurnRow(Base, table=True):
 
 
 class MessageRow(Base, table=True):
-    """A message of a session; `seq` is its place."""
+    """A message of a session; `seq` is its place.
+
+    A content that is text stands in `text`, as it is. Anything else stands in `content` as JSON, None as `null`; so do
+    texts with a NUL or a lone surrogate, which no database's text holds. The other of the two is NULL.
+    """
 
     __tablename__ = "lango_message"
     __table_args__ = (
@@ -138,6 +145,7 @@ class MessageRow(Base, table=True):
         sa.ForeignKeyConstraint(
             ["session_key"], ["lango_session.key"], name="fk_lango_message_session", ondelete="CASCADE"
         ),
+        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
         sa.Index(
             "uq_lango_message_id",
             "session_key",
@@ -156,6 +164,7 @@ class MessageRow(Base, table=True):
     author: str | None = Field(default=None, sa_type=sa.Text)
     name: str | None = Field(default=None, sa_type=sa.Text)
     tool_call_id: str | None = Field(default=None, sa_type=sa.Text)
+    text: str | None = Field(default=None, sa_type=sa.Text)
     content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
@@ -164,7 +173,8 @@ class MessageRow(Base, table=True):
 
     def to_message(self) -> Message:
         """Make the row the value that the store gives."""
-        return Message.model_validate(_values(self, Message))
+        values = _values(self, Message)
+        return Message.model_validate(values if self.text is None else values | {"content": self.text})
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:

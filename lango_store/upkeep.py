@@ -119,7 +119,7 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
         with access.snapshot() as connection:
             missing = examination.missing_tables(connection)
     except SchemaOutOfDate as error:
-        return [Finding(name="schema", subject="", detail=str(error), remedy="lango-store db upgrade")]
+        return [Finding(name="schema", subject="", detail=str(error), remedy=error.remedy)]
     if missing:
         detail = f"{', '.join(missing)} missing, though the schema is at its revision"
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]

@@ -44,7 +44,7 @@ def turn_row(key: str, turn_no: int, **fields: Any) -> Row:
 
 def message_row(key: str, seq: int, **fields: Any) -> Row:
     """Make the row of a message."""
-    row: Row = dict.fromkeys(column.name for column in MESSAGE.c)
+    row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[MESSAGE.name])
     return row | {"session_key": key, "seq": seq, "role": "user", "created_at": TIME} | fields
 
 

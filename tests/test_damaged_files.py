@@ -112,16 +112,16 @@ def leaves_of(table: str, path: Path) -> list[int]:
 
 
 def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(copy: Path) -> None:
-    for column, seq in (("content", 2), ("author", 5), ("id", 8), ("created_at", 9)):
+    for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", copy, seq)
     with opened(copy) as store:
         found = store.salvage("telegram:1")
         damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
-        assert damaged == {2: "content", 5: "author", 8: "id", 9: "created_at"}
+        assert damaged == {2: "content", 4: "text", 5: "author", 8: "id", 9: "created_at"}
         with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
             store.all_messages("telegram:1")
         named = [each for each in store.examine() if each.name == "unreadable message"]
-        assert len(named) == 4 * SESSIONS
+        assert len(named) == 5 * SESSIONS
 
 
 def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import messages
+from revisions import LATER, add_later_revisions
 
 from lango_store import Store, schema
 from lango_store.archive import Archive
-from lango_store.tables import SCHEMA_REVISION
+from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 DAY = timedelta(days=1)
 
@@ -41,7 +42,12 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
     refused = run(*command)
     assert refused.returncode == 2
     told = " ".join(refused.stderr.replace("│", " ").split())
-    for said in ("lango_session with 3 rows", "lango_message with 15 rows", "lango_turn with 3 rows", "0001 (Sessions"):
+    for said in (
+        "lango_session with 3 rows",
+        "lango_message with 15 rows",
+        "lango_turn with 3 rows",
+        f"{BASELINE} (Sessions",
+    ):
         assert said in told
     assert schema.current(filled) == SCHEMA_REVISION
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
@@ -51,11 +57,15 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
     assert schema.current(filled) is None
 
 
-def test_a_downgrade_to_a_revision_names_those_it_undoes(filled: str) -> None:
-    done = run("db", "downgrade", "0001", "--yes", "--url", filled)
+def test_a_downgrade_to_a_revision_names_those_it_undoes(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    schema.upgrade(filled)
+    done = run("db", "downgrade", LATER[0], "--yes", "--url", filled)
     assert done.returncode == 0
-    assert "0002 (Turns" in done.stderr
-    assert "0001 (" not in done.stderr
+    assert f"{LATER[1]} (Moods" in done.stderr
+    assert f"{LATER[0]} (" not in done.stderr
     assert run("db", "downgrade", "0099", "--yes", "--url", filled).returncode == 1
 
 

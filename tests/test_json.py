@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message
 from hypothesis import example, given
@@ -18,6 +20,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lango_store import DamagedMessage, InvalidMessage, Message, Store, ToolCall
+from lango_store.backup.copying import copy
+from lango_store.interchange import export
+from lango_store.operations.binds import MESSAGE, of_session
 
 texts = st.text(alphabet=st.characters(exclude_categories=()))  # NUL, lone surrogates and every plane
 numbers = (
@@ -43,6 +48,19 @@ def has_surrogate_pair(value: Any) -> bool:
     return any("\ud800" <= a <= "\udbff" and "\udc00" <= b <= "\udfff" for a, b in pairwise(text))
 
 
+def is_plain_text(content: Any) -> bool:
+    """What any database holds as text."""
+    return isinstance(content, str) and not re.search("[\0\ud800-\udfff]", content)
+
+
+def columns(store: Store, seq: int) -> tuple[str | None, Any]:
+    """What the columns `text` and `content` hold, the latter decoded, Ellipsis for NULL."""
+    query = sa.select(MESSAGE.c.text, sa.cast(MESSAGE.c.content, sa.Text)).where(of_session(MESSAGE, "k"))
+    with store.engine.connect() as connection:
+        text, content = connection.execute(query.where(MESSAGE.c.seq == seq)).one()
+    return text, ... if content is None else json.loads(content)
+
+
 @pytest.fixture
 def shared_store(make_database: MakeDatabase) -> Iterator[Store]:
     with Store(make_database()) as store:
@@ -62,6 +80,7 @@ def test_json_of_a_message_comes_back_equal(
     stored = shared_store.append_message("k", Message(role="user", content=content, tool_calls=[call], extra=extra))
     (found,) = shared_store.all_messages("k", after=stored.seq - 1)
     assert exact(found.content) == exact(content)
+    assert columns(shared_store, stored.seq) == ((content, ...) if is_plain_text(content) else (None, content))
     assert exact(found.tool_calls[0].arguments) == exact(arguments)
     assert exact(found.tool_calls[0].output) == exact(output)
     assert exact(found.extra) == exact(extra)
@@ -207,7 +226,6 @@ def test_a_value_that_changed_after_it_was_made_is_checked_again(shared_store: S
 @pytest.mark.parametrize(
     ("column", "damage", "field"),
     [
-        ("content", "{torn", "content"),
         ("tool_calls", '[{"id": 5}]', "tool_calls.0.id"),
         ("extra", "[1]", "extra"),
         ("role", "weird", "role"),
@@ -227,6 +245,53 @@ def test_a_damaged_message_is_named_and_hides_no_other(
         assert [m.content for m in store.all_messages("k", before=2)] == ["a"]
         assert [m.content for m in store.all_messages("k", after=2)] == ["c"]
         assert store.list_sessions().items[0].message_count == 3
+
+
+BOTH, NEITHER = "text = 'x', content = '1'", "text = NULL, content = NULL"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("text = NULL, content = '{torn'", "content"),
+        ("text = CAST(text AS BLOB)", "text"),
+        ("text = x'ff'", "text"),
+        ("text = CAST(x'ff' AS TEXT)", "text"),
+        (BOTH, "content"),
+        (NEITHER, "content"),
+    ],
+)
+def test_a_damaged_content_is_named_wherever_it_is_met(
+    make_sqlite: MakeDatabase, tmp_path: Path, change: str, field: str
+) -> None:
+    with Store(make_sqlite()) as store, Store(make_sqlite()) as target:
+        store.create("k", ttl=timedelta(hours=1), messages=[message("a"), message("b"), message("c")])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+            connection.exec_driver_sql(f"UPDATE lango_message SET {change} WHERE seq = 2")
+            connection.exec_driver_sql("PRAGMA ignore_check_constraints = OFF")
+        with pytest.raises(DamagedMessage, match="message 2 of session 'k'") as raised:
+            store.get("k")
+        assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, field)
+        first, damaged, last = store.salvage("k")
+        assert (first.seq, last.seq) == (1, 3)
+        assert isinstance(damaged, DamagedMessage)
+        assert (damaged.seq, damaged.field) == (2, field)
+        (finding,) = (each for each in store.examine() if each.name == "unreadable message")
+        assert f"message 2 of session 'k' cannot be read, {field}" in finding.detail
+        (exported,) = export(store, tmp_path, "jsonl", keys=["k"])
+        assert field in str(exported.error)
+        if change != "text = NULL, content = '{torn'":  # which a copy carries over as it is
+            assert field in copy(store, target).failed[0].reason
+
+
+@pytest.mark.parametrize("change", [BOTH, NEITHER])
+def test_the_database_itself_keeps_a_content_in_exactly_one_column(shared_store: Store, change: str) -> None:
+    shared_store.create("one", messages=[message("a"), message({"a": 1}), message(None)])
+    for seq in (1, 2, 3):
+        update = sa.text(f"UPDATE lango_message SET {change} WHERE session_key = 'one' AND seq = {seq}")
+        with pytest.raises(sa.exc.IntegrityError, match="ck_lango_message_content"), shared_store.engine.begin() as own:
+            own.execute(update)
 
 
 SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dicts": lambda value: {"a": value}}

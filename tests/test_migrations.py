@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from alembic.script import ScriptDirectory
 from conftest import MakeDatabase
 from factories import message, messages
 from processes import Program, run_program
+from revisions import LATER, add_later_revisions
 
 from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
-from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
+from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE
 
 ROOT = Path(__file__).parent.parent
 REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
@@ -23,11 +25,16 @@ REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migration
 def test_this_release_needs_the_newest_revision() -> None:
     assert schema.head() == SCHEMA_REVISION == REVISIONS[-1]
     assert sorted(REVISIONS) == REVISIONS
+    assert REVISIONS[0] == BASELINE
 
 
-def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(empty_url: str) -> None:
+def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
     engine = create_engine(empty_url)
-    for number, revision in enumerate(REVISIONS):
+    revisions = [*REVISIONS, *LATER]
+    for number, revision in enumerate(revisions):
         assert schema.upgrade(engine, revision) == revision
         if number == 0:
             with engine.begin() as connection:
@@ -36,19 +43,20 @@ def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(empty_url: s
                     "VALUES ('k', '2026-01-01 00:00:00.000000+00:00', '2026-01-01 00:00:00.000000+00:00', 1, 1)"
                 )
                 connection.exec_driver_sql(
-                    "INSERT INTO lango_message (session_key, seq, role, content, created_at) "
-                    "VALUES ('k', 1, 'user', '\"hi\"', '2026-01-01 00:00:00.000000+00:00')"
+                    "INSERT INTO lango_message (session_key, seq, role, text, created_at) "
+                    "VALUES ('k', 1, 'user', 'hi', '2026-01-01 00:00:00.000000+00:00')"
                 )
             continue
-        assert schema.downgrade(engine, REVISIONS[number - 1]) == REVISIONS[number - 1]
+        assert schema.downgrade(engine, revisions[number - 1]) == revisions[number - 1]
         assert schema.upgrade(engine, revision) == revision
+    assert schema.downgrade(engine, SCHEMA_REVISION) == SCHEMA_REVISION
     assert schema.check(engine) == []
     with Store(engine) as store:
         assert [m.content for m in store.get("k").messages] == ["hi"]
         assert store.append_message("k", message()).seq == 2
     assert schema.downgrade(engine, "base") is None
     assert set(sa.inspect(engine).get_table_names()) <= {VERSION_TABLE}
-    assert schema.upgrade(engine) == SCHEMA_REVISION
+    assert schema.upgrade(engine) == LATER[-1]
     engine.dispose()
 
 
@@ -62,11 +70,47 @@ def test_a_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> 
         store.create("k")
 
 
-def test_an_older_schema_is_refused_with_both_revisions(empty_url: str) -> None:
-    schema.upgrade(empty_url, "0001")
-    with Store(empty_url) as store, pytest.raises(SchemaOutOfDate, match=f"0001.*{SCHEMA_REVISION}") as raised:
+def test_an_older_schema_is_refused_with_both_revisions(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
+    with Store(url) as store, pytest.raises(SchemaOutOfDate, match=f"{SCHEMA_REVISION}.*{LATER[-1]}.*db upgrade"):
         store.ping()
-    assert raised.value.found == "0001"
+    assert "lango-store db upgrade" in schema.check(url)[0]
+    with Store(url, migrate=True) as store:
+        store.create("k", messages=messages(2))
+    assert schema.current(url) == LATER[-1]
+
+
+def opened(url: str, *, migrate: bool = False) -> None:
+    with Store(url, migrate=migrate) as store:
+        store.ping()
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "open": opened,
+    "open and migrate": lambda url: opened(url, migrate=True),
+    "upgrade": schema.upgrade,
+    "downgrade": lambda url: schema.downgrade(url, "base"),
+    "stamp": lambda url: schema.stamp(url, SCHEMA_REVISION),
+    "check": schema.check,
+    "current": schema.current,
+    "sql": schema.sql,
+}
+
+
+@pytest.mark.parametrize("number", ["0001", "0005"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_database_from_before_the_baseline_is_refused_with_the_way_out(url: str, number: str, way: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '{number}'")
+    with pytest.raises(SchemaOutOfDate, match=rf"revision {number}.*export --all.*import") as raised:
+        WAYS[way](url)
+    assert (raised.value.found, raised.value.needed) == (number, SCHEMA_REVISION)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar() == number
+    engine.dispose()
 
 
 def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,9 +168,9 @@ def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: Ma
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_turn")
         with pytest.raises(DatabaseBusy, match="lock timeout"):
-            schema.downgrade(url, "0001", lock_timeout=0.2)
+            schema.downgrade(url, "base", lock_timeout=0.2)
     assert schema.current(engine) == SCHEMA_REVISION
-    assert schema.downgrade(url, "0001") == "0001"
+    assert schema.downgrade(url, "base") is None
     engine.dispose()
 
 
@@ -174,19 +218,42 @@ def test_check_names_what_differs(url: str, drift: str) -> None:
     engine.dispose()
 
 
-def test_sql_prints_what_would_run(make_database: MakeDatabase) -> None:
+@pytest.mark.parametrize("change", ["DROP", "CHECK (text IS NULL OR content IS NULL)"])
+def test_check_names_a_constraint_that_differs(url: str, change: str) -> None:
+    engine = create_engine(url)
+    name = "ck_lango_message_content"
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"ALTER TABLE lango_message DROP CONSTRAINT {name}")
+            if change != "DROP":
+                connection.exec_driver_sql(f"ALTER TABLE lango_message ADD CONSTRAINT {name} {change}")
+        else:
+            ours = f"CONSTRAINT {name} CHECK ((text IS NULL) <> (content IS NULL))"
+            other = "CHECK (1)" if change == "DROP" else f"CONSTRAINT {name} {change}"
+            connection.exec_driver_sql("PRAGMA writable_schema = ON")
+            connection.exec_driver_sql(f"UPDATE sqlite_master SET sql = replace(sql, '{ours}', '{other}')")
+            connection.exec_driver_sql("PRAGMA writable_schema = RESET")
+    (difference,) = schema.check(engine)
+    assert name in difference
+    engine.dispose()
+
+
+def test_sql_prints_what_would_run(
+    make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
     url = make_database(migrated=False)
     script = schema.sql(url)
     assert "CREATE TABLE lango_session" in script
     assert "CREATE TABLE lango_turn" in script
-    schema.upgrade(url, "0001")
+    schema.upgrade(url, SCHEMA_REVISION)
     assert "CREATE TABLE lango_session" not in schema.sql(url)
-    assert "CREATE TABLE lango_turn" in schema.sql(url)
+    assert "CREATE TABLE lango_mood_0998" in schema.sql(url)
     assert "CREATE TABLE lango_session" in schema.sql("postgresql://nobody@localhost:1/none", start="base")
     by_hand = make_database(migrated=False)
     engine = create_engine(by_hand)
     with engine.begin() as connection:
-        for statement in schema.sql(by_hand).split(";"):
+        for statement in schema.sql(by_hand, SCHEMA_REVISION).split(";"):
             plain = "\n".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
             if plain and plain not in ("BEGIN", "COMMIT"):
                 connection.exec_driver_sql(plain)
@@ -207,8 +274,8 @@ def test_a_hosts_own_orphans_are_the_hosts_affair(make_sqlite: MakeDatabase) -> 
 
 
 def test_stamp_writes_a_revision_down(empty_url: str) -> None:
-    assert schema.stamp(empty_url, "0001") == "0001"
-    assert schema.current(empty_url) == "0001"
+    assert schema.stamp(empty_url, SCHEMA_REVISION) == SCHEMA_REVISION
+    assert schema.current(empty_url) == SCHEMA_REVISION
 
 
 def test_a_revision_that_is_none_is_refused(empty_url: str) -> None:

@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from conftest import MakeDatabase
 from factories import messages
+from revisions import LATER, add_later_revisions
 
 from lango_store import LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
@@ -116,7 +117,7 @@ def test_on_a_connection_the_caller_commits(empty_url: str) -> None:
         assert schema.upgrade(connection) == SCHEMA_REVISION == schema.current(connection)
         connection.rollback()
         assert schema.current(connection) is None
-        assert schema.stamp(connection, "0001") == "0001"
+        assert schema.stamp(connection, SCHEMA_REVISION) == SCHEMA_REVISION
         connection.rollback()
         assert schema.upgrade(connection) == SCHEMA_REVISION
         assert schema.check(connection) == []
@@ -124,7 +125,7 @@ def test_on_a_connection_the_caller_commits(empty_url: str) -> None:
     with Store(engine) as store:
         store.create("k", messages=messages(2))
     with engine.connect() as connection:
-        schema.stamp(connection, "0001")
+        assert schema.stamp(connection, "base") is None
         connection.rollback()
     with Store(engine) as store:
         assert len(store.messages("k")) == 2
@@ -144,8 +145,11 @@ def test_a_failed_upgrade_leaves_the_callers_transaction_usable(empty_url: str) 
     engine.dispose()
 
 
-def test_upgrading_in_a_transaction_keeps_every_row_and_a_rebuilt_table_is_refused(empty_url: str) -> None:
-    schema.upgrade(empty_url, "0002")
+def test_upgrading_in_a_transaction_keeps_every_row_and_a_rebuilt_table_is_refused(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    schema.upgrade(empty_url, SCHEMA_REVISION)
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         stamped = "'k', '2026-01-01 00:00:00.000000+00:00'"
@@ -154,15 +158,15 @@ def test_upgrading_in_a_transaction_keeps_every_row_and_a_rebuilt_table_is_refus
             f"VALUES ({stamped}, '2026-01-01 00:00:00.000000+00:00', 1, 1)"
         )
         connection.exec_driver_sql(
-            f"INSERT INTO lango_message (session_key, created_at, seq, role) VALUES ({stamped}, 1, 'user')"
+            f"INSERT INTO lango_message (session_key, created_at, seq, role, text) VALUES ({stamped}, 1, 'user', 'hi')"
         )
-        assert schema.upgrade(connection) == SCHEMA_REVISION
+        assert schema.upgrade(connection) == LATER[-1]
         if engine.dialect.name == "sqlite":
             with pytest.raises(LangoStoreError, match="foreign_keys = OFF"):
-                schema.downgrade(connection, "0002")
+                schema.downgrade(connection, SCHEMA_REVISION)
         else:
-            assert schema.downgrade(connection, "0002") == "0002"
-            assert schema.upgrade(connection) == SCHEMA_REVISION
+            assert schema.downgrade(connection, SCHEMA_REVISION) == SCHEMA_REVISION
+            assert schema.upgrade(connection) == LATER[-1]
     with Store(engine) as store:
         assert len(store.messages("k")) == 1
     engine.dispose()

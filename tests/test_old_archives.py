@@ -12,11 +12,13 @@ from factories import message, messages
 
 from lango_store import Session, Store
 from lango_store.archive import Archive
+from lango_store.operations import incoming
+from lango_store.operations.binds import SESSION
+from lango_store.tables import SCHEMA_REVISION
 
 HOUR = timedelta(hours=1)
 LATER = [
     ("sessions", "last_turn_no"),
-    ("sessions", "incarnation"),
     ("sessions", "extra"),
     ("turns", "extra"),
     ("messages", "extra"),
@@ -37,13 +39,12 @@ def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
 
 
 @pytest.fixture
-def old(store: Store, clock: Clock, tmp_path: Path) -> tuple[Path, Session]:
+def old(store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Session]:
     """An archive as it was made before some columns were there, and the session in it."""
+    monkeypatch.setattr(incoming, "_COLUMNS_SINCE", {(SESSION.name, "last_turn_no"): SCHEMA_REVISION})
     cold = tmp_path / "cold.db"
     before = archived(store, clock, cold, "old")
     connection = sqlite3.connect(cold)
-    connection.execute("DROP INDEX idx_sessions_key_incarnation")
-    connection.execute("CREATE UNIQUE INDEX idx_sessions_key_created_at ON sessions (key, created_at)")
     for table, column in LATER:
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.commit()

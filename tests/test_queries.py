@@ -17,6 +17,7 @@ from lango_store import Message, MessageRole, Store, ToolCall, create_engine
 from lango_store.tables import MessageRow, SessionRow
 
 settings: Any = col(SessionRow.settings)
+text: Any = col(MessageRow.text)
 content: Any = col(MessageRow.content)
 calls: Any = col(MessageRow.tool_calls)
 expires_at: Any = col(SessionRow.expires_at)
@@ -74,8 +75,9 @@ def test_json_is_looked_into_and_compared(url: str, own: sqlmodel.Session, value
     assert keys(own, settings["x"].in_([value, "nothing"])) == ["it"]
     assert keys(own, settings["nothing"].is_(None)) == ["it", "none", "other"]
     assert own.exec(select(settings["x"]).where(SessionRow.key == "it")).one() == value
-    assert seqs(own, value == content, MessageRow.session_key == "it") == [1]
-    assert seqs(own, value == content, MessageRow.session_key == "other") == []
+    holds_it, other = (text, content) if isinstance(value, str) else (content, text)
+    assert seqs(own, holds_it == value, other.is_(None), MessageRow.session_key == "it") == [1]
+    assert seqs(own, holds_it == value, MessageRow.session_key == "other") == []
     assert keys(own, settings == {"x": "another"}) == ["other"]
     assert keys(own, settings == None) == ["none"]  # noqa: E711
 
@@ -88,9 +90,25 @@ def test_json_as_text_whatever_it_holds(url: str, own: sqlmodel.Session) -> None
         store.append_message("k", Message(role=MessageRole.TOOL, content="a\0b", tool_calls=[call]))
     assert keys(own, settings["mode"].as_text().like("%Say%hi%")) == ["k"]
     assert keys(own, settings["mode"] == "x") == ["nul"]
-    assert seqs(own, content.as_text().contains("wörld")) == [1]
+    assert seqs(own, content.as_text().contains("hello")) == [2]
     assert seqs(own, calls[0]["name"] == "n") == [3]
     assert seqs(own, content == "a\0b") == [3]
+
+
+def test_text_is_searched_as_it_was_said(url: str, own: sqlmodel.Session) -> None:
+    said = ['He said "wörld"\nand left', "wörld", "", "100 %", "100 km", "[1]"]
+    with Store(url) as store:
+        store.create("k", messages=[*map(message, said), message(["wörld"]), message(None), message("wörld\0")])
+    assert seqs(own, text.contains('"wörld"\nand')) == [1]
+    assert seqs(own, text.like("w%d")) == [2]
+    assert seqs(own, text.in_(["", "wörld"])) == [2, 3]
+    assert seqs(own, text.startswith("100 %", autoescape=True)) == [4]
+    assert seqs(own, text == "[1]", content.is_(None)) == [6]
+    assert seqs(own, text.is_(None)) == [7, 8, 9]
+    assert seqs(own, content == "wörld\0") == [9]
+    assert own.exec(select(text).where(text.is_not(None)).order_by(col(MessageRow.seq))).all() == said
+    plain = sa.text("SELECT seq FROM lango_message WHERE text LIKE '%wörld%' ORDER BY seq")
+    assert own.connection().execute(plain).scalars().all() == [1, 2]
 
 
 def test_what_json_cannot_do_is_said() -> None:
@@ -105,7 +123,7 @@ def test_rows_become_the_values_of_the_store(store: Store, own: sqlmodel.Session
     call = ToolCall(id="c", name="n", output={"a": 1.0})
     store.create("k", title="t", settings={"a": 1}, metadata={"b": [2]}, tools=[{"c": 3}], ttl=timedelta(days=1))
     store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call], tokens=3, id="m"))
-    store.append_message("k", message(None))
+    store.append_messages("k", [message(None), message("héllo"), message(""), message("a\0b")])
     row = own.exec(select(SessionRow)).one()
     assert row.to_info() == store.info("k")
     assert [row.to_message() for row in own.exec(select(MessageRow).order_by(col(MessageRow.seq)))] == store.messages(

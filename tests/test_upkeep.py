@@ -15,8 +15,9 @@ from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
 from processes import run_program
+from revisions import add_later_revisions
 
-from lango_store import MessageRole, Store, ToolCall, create_engine, schema
+from lango_store import MessageRole, Store, ToolCall, create_engine
 
 NOW = datetime.now(UTC)
 
@@ -229,9 +230,10 @@ WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", 
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_an_old_schema_is_answer_no(make_database: MakeDatabase, words: tuple[str, ...]) -> None:
-    url = make_database(migrated=False)
-    schema.upgrade(url, "0001")
+def test_an_old_schema_is_answer_no(
+    url: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
     done = run(*words, "--url", url)
     assert done.returncode == 1
     assert "lango-store db upgrade" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Backups, out: a file is `{"lango_store":1,"schema":"0005"}`, then sessions, and at last `{"sessions":N}`.
+"""Backups, out: a file is `{"lango_store":1,"schema":"0100"}`, then sessions, and at last `{"sessions":N}`.
 
 A session is a line for its row, one for each turn, one for each message, and one that closes it with counts
 and a digest.

@@ -147,7 +147,7 @@ def _in_commands(error: Exception) -> str:
         case SessionExists():
             return f"{error.fact}, and was left as it is: `sessions delete` makes room"
         case SchemaOutOfDate():
-            return f"{error.fact}: run `lango-store db upgrade`"
+            return f"{error.fact}: {error.remedy}"
         case DamagedMessage():
             return f"{error.fact}; `sessions show` shows what can be read, `doctor` names all that is damaged"
     return str(error)

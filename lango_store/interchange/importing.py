@@ -38,7 +38,7 @@ _insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 class DraftRows:
     """The rows of a draft: the turns and messages that wait to be written, and the counters of the session.
 
-    `waiting` is how many characters of JSON the messages have that wait.
+    `waiting` is how many characters the messages have that wait.
     """
 
     key: str
@@ -74,7 +74,7 @@ class DraftRows:
         part.messages.clear()  # one may be large: whoever holds the part holds only the row from here on
         for row in new.rows:
             self.last_seq += 1
-            self.waiting += sum(len(row[name] or "") for name in ("content", "tool_calls", "extra"))
+            self.waiting += sum(len(row[name] or "") for name in ("text", "content", "tool_calls", "extra"))
             created_at = row["created_at"] or otherwise
             self.messages.append(
                 row | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}

@@ -17,6 +17,7 @@ from lango_store.columns import JsonColumn, RoleColumn, TimeColumn
 from lango_store.encoding import (
     MAX_LEVELS,
     checked_key,
+    content_of_json,
     decode_json,
     decode_role,
     decode_time,
@@ -34,11 +35,12 @@ from lango_store.operations.transfer import Row
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-FIRST: Final = "0001"
-"""The first revision of the schema."""
+FIRST: Final = "0005"
+"""The first revision of which files are read. It is older than the baseline, which keeps the same rows another way."""
 
-_TABLES_SINCE: Final = {TURN.name: "0002"}
-_COLUMNS_SINCE: Final = {(SESSION.name, "last_turn_no"): "0003"}
+_TABLES_SINCE: Final[dict[str, str]] = {}
+_COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {}
+"""Since which revision there are tables and columns that files of an earlier one lack."""
 
 _KINDS: Final[dict[tuple[str, str], type]] = {
     (SESSION.name, "settings"): dict,
@@ -208,7 +210,9 @@ def _as_turn(row: Row) -> Turn:
 
 def _as_message(row: Row) -> Message:
     try:
-        return decode_messages(row["session_key"], [[row[name] for name in MESSAGE_FIELDS]])[0]
+        text, content = content_of_json(row["content"])
+        stored = row | {"text": text, "content": content}
+        return decode_messages(row["session_key"], [[stored[name] for name in MESSAGE_FIELDS]])[0]
     except DamagedMessage as error:
         raise _refused(error) from None
 

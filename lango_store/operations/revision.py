@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import sqlalchemy as sa
 
 from lango_store.dialect import dialect_of
-from lango_store.errors import LangoStoreError
-from lango_store.tables import VERSION_TABLE
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE
+
+_MOVE: Final = (
+    "no upgrade leads on from there; `lango-store export --all --to FILE --format jsonl` with the checkout that "
+    "made it, then `lango-store import FILE` into a new database with this one"
+)
 
 
 def found(connection: sa.Connection) -> str | None:
-    """Return the revision of the schema in which tables are created, None if it has none of the store's."""
+    """Return the revision of the schema in which tables are created, None if it has none of the store's.
+
+    `SchemaOutOfDate` for a revision from before the baseline.
+    """
     schema = dialect_of(connection).schema(connection)
     if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
     versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)
     revision = connection.execute(sa.select(versions.c.version_num)).scalar()
+    if isinstance(revision, str) and revision < BASELINE:
+        raise SchemaOutOfDate(revision, SCHEMA_REVISION, schema, remedy=_MOVE)
     if revision is None or isinstance(revision, str):
         return revision
     raise LangoStoreError(

@@ -12,7 +12,17 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from lango_store.columns import as_stored
-from lango_store.encoding import decode_json, decode_time, encode_id, encode_json, encode_role, encode_text
+from lango_store.encoding import (
+    NO_CONTENT,
+    content_fault,
+    decode_json,
+    decode_time,
+    encode_content,
+    encode_id,
+    encode_json,
+    encode_role,
+    encode_text,
+)
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage
 from lango_store.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.operations.binds import MESSAGE, SESSION, TURN
@@ -112,6 +122,7 @@ MESSAGE_GIVEN: Final = (
     "author",
     "name",
     "tool_call_id",
+    "text",
     "content",
     "tool_calls",
     "tokens",
@@ -138,13 +149,15 @@ def encode_message(message: Message) -> dict[str, Any]:
     tokens = message.tokens
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
         raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
+    text, content = encode_content(message.content)
     return {
         "id": encode_id(message.id),
         "role": encode_role(message.role),
         "author": encode_text(message.author, "author"),
         "name": encode_text(message.name, "name"),
         "tool_call_id": encode_text(message.tool_call_id, "tool_call_id"),
-        "content": None if message.content is None else encode_json(message.content, "content"),
+        "text": text,
+        "content": content,
         "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
         "tokens": tokens,
         "extra": encode_json(message.extra, "extra") if message.extra else None,
@@ -190,9 +203,13 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is not a number behind all others
         if row and isinstance(row[0][0], str | bytes):
             raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is not a number")
-    for seq, turn_no, id_, role, author, name, tool_call_id, content, tool_calls, tokens, extra, created_at in rows:
+    for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": role, "seq": seq}
-        if content is not None:
+        if content is None and type(text) is str:
+            value["content"] = text
+        elif damaged := content_fault(text, content):
+            raise DamagedMessage(key, seq_or_zero(seq), *damaged)
+        elif content != NO_CONTENT:
             value["content"] = stored_json(key, seq, "content", content)
         if tool_calls is not None:
             value["tool_calls"] = stored_json(key, seq, "tool_calls", tool_calls)
@@ -206,8 +223,8 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
             value["author"] = author
         if name is not None:
             value["name"] = name
-        if tool_call_id is not None:
-            value["tool_call_id"] = tool_call_id
+        if call_id is not None:
+            value["tool_call_id"] = call_id
         if tokens is not None:
             value["tokens"] = tokens
         try:

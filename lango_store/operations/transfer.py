@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import Dialect, dialect_of
-from lango_store.encoding import decode_time, encode_time_text
+from lango_store.encoding import content_fault, content_of_json, decode_time, encode_time_text, json_of_content
 from lango_store.errors import DamagedMessage
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
 from lango_store.operations.rows import next_place
@@ -18,19 +18,25 @@ from lango_store.operations.sessions import new_incarnation
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
-"""A row by its columns' names: JSON as its text, times as text in UTC."""
+"""A row by its columns' names: JSON as its text, times as text in UTC. A message's content is JSON, a text too."""
 
 PAGE: Final = 200
 
 COLUMNS: Final = {
-    table.name: [column for column in table.c if column is not SESSION.c.incarnation]
+    table.name: [column for column in table.c if column is not SESSION.c.incarnation and column is not MESSAGE.c.text]
     for table in (SESSION, TURN, MESSAGE)
 }
-"""What travels: all columns but `incarnation`, which a session gets anew wherever it comes into being."""
+"""What travels: all columns but `incarnation`, which a session gets anew wherever it comes into being, and `text`."""
+
+_READ: Final = COLUMNS | {MESSAGE.name: list(MESSAGE.c)}
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    row = {column.name: value for column, value in zip(COLUMNS[table.name], values, strict=True)}
+    row = {column.name: value for column, value in zip(_READ[table.name], values, strict=True)}
+    if table is MESSAGE:
+        if fault := content_fault(row["text"], row["content"]):
+            raise DamagedMessage(*identity(row), *fault)
+        row["content"] = json_of_content(row.pop("text"), row["content"])
     for name in _TIMES[table.name]:
         if row[name] is not None:
             try:
@@ -64,7 +70,7 @@ def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
 
 
 def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, int]:
-    """Read which life of its key each of these sessions is; 0 for one older than this column."""
+    """Read which life of its key each of these sessions is."""
     query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(of_sessions(SESSION, keys))
     return {row[0]: row[1] for row in connection.execute(query)}
 
@@ -91,7 +97,7 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 def _page(table: sa.Table, place: str) -> Statement:
     after = number("after")
     limit = number("limit")
-    of_one = sa.select(*map(as_stored, COLUMNS[table.name])).where(of_session(table), table.c[place] > after)
+    of_one = sa.select(*map(as_stored, _READ[table.name])).where(of_session(table), table.c[place] > after)
     return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
 
 
@@ -147,6 +153,8 @@ def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any])
     encoded = {column.name: row[column.name] for column in COLUMNS[table.name]}
     if table is SESSION:
         encoded["incarnation"] = new_incarnation()
+    elif table is MESSAGE:
+        encoded["text"], encoded["content"] = content_of_json(encoded["content"])
     for name in _TIMES[table.name]:
         if encoded[name] is not None:
             encoded[name] = dialect_of(connection).time(datetime.fromisoformat(encoded[name]))

@@ -19,7 +19,7 @@ from lango_store.arguments import checking_all
 from lango_store.dialect import dialect_of, reflected
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
-from lango_store.schema.differences import columns_and_tables, predicates
+from lango_store.schema.differences import columns_and_tables, constraints, predicates
 from lango_store.schema.environment import run
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import script_directory
@@ -129,7 +129,7 @@ def check(database: Database) -> list[str]:
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         with reflected(), dialect_of(connection).confined(connection):
-            return [*columns_and_tables(connection), *predicates(connection)]
+            return [*columns_and_tables(connection), *predicates(connection), *constraints(connection)]
 
 
 @checking_all

@@ -39,5 +39,21 @@ def predicates(connection: sa.Connection) -> list[str]:
     return found
 
 
+def constraints(connection: sa.Connection) -> list[str]:
+    """Compare what rows are checked for, which Alembic does not."""
+    found: list[str] = []
+    for table in Base.metadata.sorted_tables:
+        if not sa.inspect(connection).has_table(table.name):
+            continue
+        there = {each["name"]: each["sqltext"] for each in sa.inspect(connection).get_check_constraints(table.name)}
+        for each in table.constraints:
+            if isinstance(each, sa.CheckConstraint) and _bare(there.get(str(each.name))) != _bare(each.sqltext):
+                has = there.get(str(each.name))
+                found.append(
+                    f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: make it again"
+                )
+    return found
+
+
 def _bare(predicate: object) -> str:
     return re.sub(r"[\s()\"]", "", str(predicate)).lower()

@@ -46,6 +46,7 @@ def alone(connection: sa.Connection, lock_timeout: float, *, callers: bool = Fal
         database.join(connection)
     alone = database.migration_within if callers else database.migration
     with alone(connection, lock_timeout), database.confined(connection):
+        revision.found(connection)  # which refuses what no revision leads on from
         yield
 
 

@@ -104,7 +104,7 @@ def test_a_session_that_cannot_be_read_or_kept_does_not_hold_up_the_others(
         with source.engine.begin() as connection:
             damage = "UPDATE lango_message SET {} WHERE session_key = '{}'"
             connection.exec_driver_sql(damage.format("created_at = 'yesterday'", "a"))
-            connection.exec_driver_sql(damage.format("content = '{no json'", "c"))
+            connection.exec_driver_sql(damage.format("text = NULL, content = '{no json'", "c"))
         report = copy(source, target)
     assert report.failed[0].key == "a"
     assert "created_at" in report.failed[0].reason

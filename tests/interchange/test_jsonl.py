@@ -186,7 +186,7 @@ def test_a_file_that_went_through_windows_is_the_same_file(source: Store, target
     assert all_rows(target) == all_rows(source)
 
 
-@pytest.mark.parametrize("first", ['{"lango_store":2,"schema":"0003"}', '{"lango_store":1,"schema":"9999"}'])
+@pytest.mark.parametrize("first", ['{"lango_store":2,"schema":"0100"}', '{"lango_store":1,"schema":"9999"}'])
 def test_a_file_of_a_newer_release_says_so(target: Store, first: str) -> None:
     with pytest.raises(InvalidFile, match="upgrade the package"):
         imported(target, [first, '{"sessions":0}'])

@@ -38,7 +38,7 @@ def imported_within(room: int, make_database: Callable[..., str], path: Path, *,
 HEADS = {
     "nanobot": b'{"_type":"metadata","key":"a"}\n',
     "dive": b'{"line_type":"header","data":{"id":"a"}}\n',
-    "jsonl": b'{"lango_store":1,"schema":"0003"}\n',
+    "jsonl": b'{"lango_store":1,"schema":"0100"}\n',
 }
 
 
@@ -81,7 +81,7 @@ def test_brackets_without_end_are_refused_before_a_parser_meets_them(
     if place == "line":
         path.write_bytes(HEADS[name] + brackets + b"\n")
     else:
-        path.write_bytes(HEADS[name].replace(b'"a"', brackets).replace(b'"0003"', brackets))
+        path.write_bytes(HEADS[name].replace(b'"a"', brackets).replace(b'"0100"', brackets))
     with Store(make_sqlite()) as store:
         (report,) = interchange.import_path(store, path)
     assert report.error or report.skipped

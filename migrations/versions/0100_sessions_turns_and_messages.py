@@ -1,10 +1,14 @@
-"""Sessions and their messages."""
+"""Sessions, turns and messages.
+
+The baseline, made of the revisions 0001 to 0005 before the first release. From here on revisions are never folded
+again: databases have them.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -12,6 +16,13 @@ depends_on = None
 KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 JSON = sa.Text().with_variant(postgresql.JSON(), "postgresql")
 TIME = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
+
+
+def partial_index(name: str, table: str, columns: list[str], *, unique: bool = False) -> None:
+    """Index the rows in which the column that the index is for is not NULL."""
+    column = "id" if unique else columns[0]
+    where = sa.text(f"{column} IS NOT NULL")
+    op.create_index(name, table, columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
 def upgrade() -> None:
@@ -33,21 +44,38 @@ def upgrade() -> None:
         sa.Column("message_count", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("token_count", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("turn_count", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("last_turn_no", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("summary_turn", sa.BigInteger()),
         sa.Column("summarized_upto", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("last_consolidated", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("forked_from", sa.Text()),
+        sa.Column("incarnation", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("extra", JSON),
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
     )
     op.create_index("ix_lango_session_updated_at", "lango_session", ["updated_at", "key"])
-    op.create_index(
-        "ix_lango_session_expires_at",
-        "lango_session",
-        ["expires_at"],
-        sqlite_where=sa.text("expires_at IS NOT NULL"),
-        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    for owner in ("user_id", "agent_id"):
+        partial_index(f"ix_lango_session_{owner}", "lango_session", [owner, "updated_at", "key"])
+    partial_index("ix_lango_session_expires_at", "lango_session", ["expires_at"])
+    op.create_table(
+        "lango_turn",
+        sa.Column("session_key", KEY, nullable=False),
+        sa.Column("turn_no", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("id", sa.Text()),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("first_seq", sa.BigInteger(), nullable=False),
+        sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("replaced_upto", sa.BigInteger()),
+        sa.Column("usage", JSON),
+        sa.Column("metadata", JSON),
+        sa.Column("extra", JSON),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
+        sa.ForeignKeyConstraint(
+            ["session_key"], ["lango_session.key"], name="fk_lango_turn_session", ondelete="CASCADE"
+        ),
     )
+    partial_index("uq_lango_turn_id", "lango_turn", ["session_key", "id"], unique=True)
     op.create_table(
         "lango_message",
         sa.Column("session_key", KEY, nullable=False),
@@ -58,6 +86,7 @@ def upgrade() -> None:
         sa.Column("author", sa.Text()),
         sa.Column("name", sa.Text()),
         sa.Column("tool_call_id", sa.Text()),
+        sa.Column("text", sa.Text()),
         sa.Column("content", JSON),
         sa.Column("tool_calls", JSON),
         sa.Column("tokens", sa.BigInteger()),
@@ -67,17 +96,12 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["session_key"], ["lango_session.key"], name="fk_lango_message_session", ondelete="CASCADE"
         ),
+        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
     )
-    op.create_index(
-        "uq_lango_message_id",
-        "lango_message",
-        ["session_key", "id"],
-        unique=True,
-        sqlite_where=sa.text("id IS NOT NULL"),
-        postgresql_where=sa.text("id IS NOT NULL"),
-    )
+    partial_index("uq_lango_message_id", "lango_message", ["session_key", "id"], unique=True)
 
 
 def downgrade() -> None:
     op.drop_table("lango_message")
+    op.drop_table("lango_turn")
     op.drop_table("lango_session")

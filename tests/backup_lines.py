@@ -1,0 +1,24 @@
+"""The lines of a backup, changed by hand and sealed again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def sealed(lines: list[str]) -> list[str]:
+    """Give a file's lines with the counts and digests that they should have."""
+    done: list[str] = []
+    own: list[str] = []
+    for line in lines:
+        if line.startswith('{"end"'):
+            counts = {"turns": '{"turn"', "messages": '{"message"'}
+            end: dict[str, Any] = {name: sum(each.startswith(kind) for each in own) for name, kind in counts.items()}
+            end["sha256"] = hashlib.sha256("".join(each + "\n" for each in own).encode()).hexdigest()
+            done.append(json.dumps({"end": end}, separators=(",", ":")))
+            own = []
+        else:
+            own = [] if line.startswith('{"lango_store"') else [*own, line]
+            done.append(line)
+    return done
