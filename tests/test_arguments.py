@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import typing
@@ -161,13 +162,17 @@ def refused(call: Callable[..., Any], argument: str, values: dict[str, Any]) -> 
     return False
 
 
-def state(store: Store) -> Any:
-    """What every write changes."""
+@contextlib.contextmanager
+def stating(store: Store) -> Iterator[Callable[[], list[Any]]]:
+    """Give a function that returns what every write changes, read by one statement on a connection of its own."""
     query = (
         "SELECT key, last_seq, message_count, turn_count, expires_at, title, user_id FROM lango_session ORDER BY key"
     )
-    with store.engine.connect() as connection:
-        return connection.exec_driver_sql(query).all()
+    with contextlib.closing(store.engine.raw_connection()) as connection:
+        if store.engine.dialect.name == "postgresql":
+            connection.driver_connection.autocommit = True
+        yield lambda: connection.driver_connection.execute(query).fetchall()
+        connection.invalidate()
 
 
 def fill(store: Store) -> None:
@@ -194,21 +199,21 @@ def test_arguments_of_wrong_types_are_refused_by_name_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     handle = filled if kind is Store else filled.conversation("a")
     faults = []
-    with Store(filled.engine) as plain:
-        before = state(plain)
+    with Store(filled.engine) as plain, stating(plain) as state:
+        before = state()
         for name, argument, values in calls(kind, handle):
             try:
                 was_refused = refused(getattr(handle, name), argument, values)
             except AssertionError as error:
                 faults.append(str(error))
                 continue
-            if (after := state(plain)) != before:
+            if (after := state()) != before:
                 if was_refused:
                     faults.append(f"{name}({argument}={values[argument]!r}) was refused and wrote")
                 for row in after:
                     plain.delete(row[0])
                 fill(plain)
-                before = state(plain)
+                before = state()
     assert not faults, "\n".join(faults)
 
 
@@ -230,9 +235,9 @@ def test_functions_and_constructors_refuse_arguments_of_wrong_types_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = make_database()
-    with Store(url) as store:
+    with Store(url) as store, stating(store) as state:
         fill(store)
-        before = state(store)
+        before = state()
         sound = SOUND | {
             "database": url,
             "url": url,
@@ -248,7 +253,7 @@ def test_functions_and_constructors_refuse_arguments_of_wrong_types_by_name(
         faults = [
             fault
             for functions in FUNCTIONS.values()
-            for fault in faults_of(functions, sound, lambda: state(store) == before)
+            for fault in faults_of(functions, sound, lambda: state() == before)
         ]
         assert not faults, "\n".join(faults)
 

@@ -16,7 +16,7 @@ from processes import Program
 
 from lango_store import DatabaseBusy, Message, SessionNotFound, Store, create_engine
 
-WRITERS, EACH = 8, 200
+WRITERS, EACH = 8, 100
 
 WRITER = """
 import sys

@@ -5,19 +5,29 @@ A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300 pytest -s tests/test_
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
 
-from lango_store import DamagedMessage, DatabaseUnavailable, LangoStoreError, Message, SessionNotFound, Store
+from lango_store import (
+    DamagedMessage,
+    DatabaseUnavailable,
+    LangoStoreError,
+    Message,
+    SessionNotFound,
+    Store,
+    create_engine,
+)
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 FOUND = (122, 182, 238)
@@ -40,8 +50,20 @@ def copy(sound: Path, tmp_path: Path) -> Path:
     return path
 
 
-def opened(path: Path) -> Store:
-    return Store(f"sqlite:///{path}")
+@functools.cache
+def engine_of(path: Path) -> sa.Engine:
+    """One engine for all that lies at a path in turn: its statements are compiled once."""
+    return create_engine(f"sqlite:///{path}")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Store]:
+    engine = engine_of(path)
+    try:
+        with Store(engine) as store:
+            yield store
+    finally:
+        engine.dispose()
 
 
 def said(sql: str, path: Path, *values: Any) -> list[Any]:
@@ -56,7 +78,9 @@ def test_whatever_a_file_holds_only_our_errors_come_out(sound: Path, tmp_path: P
         damaged = bytearray(sound.read_bytes())
         damage = DAMAGES[seed % len(DAMAGES)]
         damage(damaged, chance)
-        path = tmp_path / f"damaged-{seed}.db"
+        for left in tmp_path.iterdir():
+            left.unlink()
+        path = tmp_path / "damaged.db"
         path.write_bytes(damaged)
         with opened(path) as store:
             calls = list(summing_up(store))
@@ -65,7 +89,6 @@ def test_whatever_a_file_holds_only_our_errors_come_out(sound: Path, tmp_path: P
             calls += writing(store, chance.choice(KEYS))
             for name, call in calls:
                 only_our_errors(f"{name}, damaged by {damage.__name__} of seed {seed}", call)
-        path.unlink()
 
 
 def only_our_errors(what: str, call: Callable[[], Any]) -> Any:

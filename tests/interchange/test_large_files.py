@@ -165,6 +165,6 @@ def test_the_work_of_an_import_grows_as_its_lines_do(make_database: MakeDatabase
         return calls, statements
 
     work(10)  # what is compiled and loaded once
-    few, many = work(1_000), work(3_000)
+    few, many = work(400), work(1_200)
     assert many[0] < 3.1 * few[0]
     assert many[1] <= 3 * few[1]
