@@ -169,9 +169,10 @@ def stating(store: Store) -> Iterator[Callable[[], list[Any]]]:
         "SELECT key, last_seq, message_count, turn_count, expires_at, title, user_id FROM lango_session ORDER BY key"
     )
     with contextlib.closing(store.engine.raw_connection()) as connection:
+        driver: Any = connection.driver_connection
         if store.engine.dialect.name == "postgresql":
-            connection.driver_connection.autocommit = True
-        yield lambda: connection.driver_connection.execute(query).fetchall()
+            driver.autocommit = True
+        yield lambda: list(driver.execute(query))
         connection.invalidate()
 
 
