@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.lines import LINES
 from benchmarks.peers import FLOOR, FLOORS, OURS, SIDES
 from benchmarks.turns import Worker, in_turns, ratio
+
+WIDTH = 110  # of the table, on a terminal that is narrower too
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,13 @@ class Measured:
 
 def compare(console: Console, database: str, url: str, *, fsync: str, rounds: int | None) -> None:
     """Measure every side that serves the database and is installed, and print a row of ratios for each."""
+    console.width = max(console.width, WIDTH)
     names = []
     for name, side in SIDES.items():
         if database not in side.databases:
             continue
         if missing := side.missing():
-            console.print(f"{name} is not measured: pip install {' '.join(missing)}")
+            console.print(f"{name} is not measured: pip install {' '.join(missing)}", soft_wrap=True)
         else:
             names.append(name)
     workers = [Worker("lines", name, url) for name in names]
@@ -54,11 +58,11 @@ def compare(console: Console, database: str, url: str, *, fsync: str, rounds: in
     console.print(table(database, names, lines, fsync=fsync))
     for name in names:
         if not SIDES[name].batches:
-            console.print(f"–: {name} takes one message in a call, and so long for thousands that it is left out")
+            console.print(f"–: {name} takes one message a call, and minutes for thousands", soft_wrap=True)
     for key, line in LINES.items():
-        console.print(f"{line.title}: ahead is {lines[key].ahead()}")
+        console.print(f"{line.title}: ahead is {lines[key].ahead()}", soft_wrap=True)
         for name, how in lines[key].wrong.items():
-            console.print(f"{line.title}: {name} does not count: {how}")
+            console.print(f"{line.title}: {name} does not count: {how}", soft_wrap=True)
 
 
 def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
@@ -78,9 +82,9 @@ def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
 def table(database: str, names: list[str], lines: dict[str, Measured], *, fsync: str) -> Table:
     """Make a row for each side, and one for how far ours may be from the floor."""
     title = f"{database}, median ratio to the strict floor (fsync {fsync})"
-    made = Table(title=title, title_justify="left")
-    made.add_column("store")
-    made.add_column("a load returns")
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    made.add_column("store", no_wrap=True)
+    made.add_column("returns", no_wrap=True)
     for line in LINES.values():
         made.add_column(line.title, justify="right")
     made.add_row(FLOOR, SIDES[FLOOR].returns, *(f"{each.floor * 1e3:.3g} ms" for each in lines.values()))

@@ -60,22 +60,20 @@ FLOOR = "strict floor"
 OURS = "lango_store"
 SIDES = {
     FLOOR: Side(strict_floor, "tuples", _said_by_tuple),
-    "floor": Side(CONTENDERS["floor"], "dicts, parsed"),
-    OURS: Side(CONTENDERS[OURS], "Message, checked", _said_by_message),
-    "openai-agents, SQLiteSession": Side(
-        FileSessions, "dicts", databases=("SQLite",), packages={"agents": "openai-agents"}
-    ),
-    "openai-agents, SQLAlchemySession": Side(EngineSessions, "dicts", packages={"agents": "openai-agents"} | _AWAITED),
+    "floor": Side(CONTENDERS["floor"], "dicts"),
+    OURS: Side(CONTENDERS[OURS], "Message", _said_by_message),
+    "agents.SQLiteSession": Side(FileSessions, "dicts", databases=("SQLite",), packages={"agents": "openai-agents"}),
+    "agents.SQLAlchemySession": Side(EngineSessions, "dicts", packages={"agents": "openai-agents"} | _AWAITED),
     "google-adk": Side(
         AdkService, "Event", said_by_event, packages={"google.adk": "google-adk"} | _AWAITED, batches=False
     ),
-    "langgraph, SqliteSaver": Side(
+    "langgraph SqliteSaver": Side(
         sqlite_saver,
         "dicts",
         databases=("SQLite",),
         packages={"langgraph.checkpoint.sqlite": "langgraph-checkpoint-sqlite"},
     ),
-    "langgraph, PostgresSaver": Side(
+    "langgraph PostgresSaver": Side(
         postgres_saver,
         "dicts",
         databases=("PostgreSQL",),
