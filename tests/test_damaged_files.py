@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
+from factories import messages
 
 from lango_store import (
     DamagedMessage,
@@ -28,6 +29,7 @@ from lango_store import (
     Store,
     create_engine,
 )
+from lango_store.operations import salvage
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 FOUND = (122, 182, 238)
@@ -156,6 +158,20 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
         assert [each.seq for each in store.salvage("telegram:3", last=2, after=3)] == [11, 13]
         with pytest.raises(SessionNotFound):
             store.salvage("telegram:none")
+
+
+def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None:
+    path = tmp_path / "circle.db"
+    with Store(f"sqlite:///{path}", migrate=True) as store:
+        store.create("k", messages=messages(200))
+    data = path.read_bytes()
+    for seq in (64, 65):  # the entries that end the first page say seq 1
+        entry = b"\x04\x0f\x01\x01k" + bytes([seq, seq])
+        assert data.count(entry) == 1
+        data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))
+    path.write_bytes(data)
+    with opened(path) as store, store.access.snapshot() as connection:
+        assert list(salvage.damaged_messages(connection)) == []
 
 
 def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:

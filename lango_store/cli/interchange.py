@@ -51,7 +51,7 @@ def import_(
     with opened(url) as store:
         total = len(interchange.files_of(source, format=format))
         announce(store, "looking at" if dry_run else "importing into")
-        with _told("importing", total, _tell(json_, verbose), quiet=json_) as on_file:
+        with _reporting("importing", total, _printer(json_, verbose), quiet=json_) as on_file:
             reports = interchange.import_path(
                 store, source, format=format, dry_run=dry_run, longest_line=longest_line, on_file=on_file
             )
@@ -79,14 +79,14 @@ def _print(report: FileReport | Exported, *, verbose: bool) -> None:
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
         return
-    told = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys and verbose else []
+    parts = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys and verbose else []
     if verbose:
-        told += [f"{key} is there already" for key in report.already_there[:1]]
+        parts += [f"{key} is there already" for key in report.already_there[:1]]
         if (more := len(report.already_there) - 1) > 0:
-            told[-1] = f"{report.already_there[0]} and {more:,} more are there already"
-    told += [f"{key} collides with another session, which stays as it is" for key in report.collided]
-    if told or verbose:
-        print(on_one_line(f"{report.path}: {'; '.join(told) or 'no session'}"))
+            parts[-1] = f"{report.already_there[0]} and {more:,} more are there already"
+    parts += [f"{key} collides with another session, which stays as it is" for key in report.collided]
+    if parts or verbose:
+        print(on_one_line(f"{report.path}: {'; '.join(parts) or 'no session'}"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 
@@ -132,7 +132,7 @@ def export(
         raise typer.BadParameter(
             "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
         )
-    with opened(url) as store, _told("exporting", None, _tell(json_, verbose), quiet=json_) as on_file:
+    with opened(url) as store, _reporting("exporting", None, _printer(json_, verbose), quiet=json_) as on_file:
         done = interchange.export(
             store,
             sys.stdout.buffer if output else Path(to),
@@ -153,17 +153,17 @@ def export(
         raise typer.Exit(1)
 
 
-def _tell(json_: bool, verbose: bool) -> Callable[[FileReport | Exported], None]:
+def _printer(json_: bool, verbose: bool) -> Callable[[FileReport | Exported], None]:
     return _json if json_ else partial(_print, verbose=verbose)
 
 
 @contextmanager
-def _told(
-    doing: str, total: int | None, tell: Callable[[FileReport | Exported], None], *, quiet: bool
+def _reporting(
+    doing: str, total: int | None, report_file: Callable[[FileReport | Exported], None], *, quiet: bool
 ) -> Iterator[Callable[[FileReport | Exported], None]]:
     """Report each file as it is done; on a terminal show a bar, and report all of them after it."""
     if quiet or not sys.stderr.isatty():
-        yield tell
+        yield report_file
         return
     done: list[FileReport | Exported] = []
     try:
@@ -176,4 +176,4 @@ def _told(
             yield advance
     finally:
         for report in done:
-            tell(report)
+            report_file(report)

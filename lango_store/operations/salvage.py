@@ -108,26 +108,22 @@ class Walk:
         if self._place(dialect_of(connection)) is None:
             return
         after, before = 0, MAX_SEQ
-        size = _PAGE
-        while size:  # from the front
-            found = self._tried(connection, key, after, before, size)
-            if found is None:
-                size //= 8
-                continue
-            yield from found
-            if len(found) < size or type(found[-1][0]) is not int:
-                return
-            after = found[-1][0]
-        size = _PAGE
-        while size:  # from the end
-            found = self._tried(connection, key, after, before, size, backwards=True)
-            if found is None:
-                size //= 8
-                continue
-            yield from found
-            if len(found) < size or type(found[-1][0]) is not int:
-                return
-            before = found[-1][0]
+        for backwards in (False, True):
+            size = _PAGE
+            while size:
+                found = self._tried(connection, key, after, before, size, backwards=backwards)
+                if found is None:
+                    size //= 8
+                    continue
+                yield from found
+                if len(found) < size or type(found[-1][0]) is not int:
+                    return
+                if not after < found[-1][0] < before:  # a damaged index would lead in a circle
+                    size //= 8
+                elif backwards:
+                    before = found[-1][0]
+                else:
+                    after = found[-1][0]
         place = last_found = after
         while place + 1 < before and place - last_found < _MOST_FAILURES:
             place += 1
