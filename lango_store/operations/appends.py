@@ -19,7 +19,7 @@ from lango_store.operations.append_statements import Shape
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
-from lango_store.operations.rows import MESSAGE_GIVEN, whole_number
+from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import New
 
 
@@ -179,7 +179,7 @@ def _write(
     place = Place(
         last_seq,
         now or decode_time(updated_at),
-        None if expires_at is None else decode_time(expires_at),
+        None if expires_at is None else stored_time(key, "expires_at", expires_at),
         whole_number(key, "last_turn_no", turn[0]) if turn else None,
     )
     first = last_seq - len(rows) + 1

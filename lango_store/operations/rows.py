@@ -71,14 +71,19 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
             whole_number(_key_of(value), name, value.get(name))
     for name in _TIMES:
         if name in value:
-            try:
-                value[name] = decode_time(value[name])
-            except ValueError as error:
-                raise DamagedMessage(_key_of(value), 0, name, str(error)) from None
+            value[name] = stored_time(_key_of(value), name, value[name])
     for name in _SESSION_JSON:
         if name in value:
             value[name] = stored_json(_key_of(value), 0, name, value[name])
     return value
+
+
+def stored_time(key: str, name: str, stored: Any) -> datetime:
+    """Decode a time of a session; `DamagedMessage` if it is not one."""
+    try:
+        return decode_time(stored)
+    except ValueError as error:
+        raise DamagedMessage(key, 0, name, str(error)) from None
 
 
 def _key_of(value: Mapping[str, Any]) -> str:
