@@ -195,6 +195,9 @@ def test_taking_the_summary_away_brings_back_what_it_replaced(store: Store) -> N
     conversation = store.open("k", messages=messages(2))
     conversation.compact(lambda window: summary("one"))
     conversation.compact(lambda window: summary("two"))
+    conversation.compact(lambda window: summary("three"))
+    conversation.pop_message()
+    assert contents(conversation.messages()) == ["two"]
     conversation.pop_message()
     assert contents(conversation.messages()) == ["one"]
     conversation.truncate(after=2)

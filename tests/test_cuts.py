@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import MakeDatabase
 from factories import contents, message, messages
+from rows import message_row, put, session_row, turn_row
 from session_checks import assert_sound
 
-from lango_store import Conflict, Conversation, Message, Store
+from lango_store import Conflict, Conversation, DamagedMessage, Message, Store
 
 
 def summed_up(store: Store, *, discard: bool = False) -> Conversation:
@@ -107,6 +109,60 @@ def test_a_cut_into_what_was_discarded_is_refused_and_changes_nothing(store: Sto
     assert conversation.get() == before
     assert not store.exists("f")
     assert contents(conversation.fork("f", upto=0).messages()) == []
+
+
+SAID: dict[str, tuple[str | None, list[str]]] = {
+    "nothing": (None, ["first"]),
+    "something else": ("[1]", ["first"]),
+    "that it was kept": ('{"discarded": false}', ["first"]),
+    "that it was discarded": ('{"discarded": true}', ["summary", "last"]),
+}
+
+
+@pytest.mark.parametrize(("metadata", "left"), SAID.values(), ids=SAID.keys())
+def test_only_a_summary_that_says_so_of_itself_has_discarded_what_it_speaks_of(
+    store: Store, metadata: str | None, left: list[str]
+) -> None:
+    put_compacted(store, replaced_upto=2, metadata=metadata)
+    conversation = store.open("k")
+    if left == ["first"]:
+        conversation.truncate(after=1)
+    else:
+        with pytest.raises(Conflict):
+            conversation.truncate(after=1)
+    assert contents(conversation.messages()) == left
+
+
+def test_a_summary_that_cannot_be_read_is_not_cut_away(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        put_compacted(store, replaced_upto=2, metadata="{")
+        with pytest.raises(DamagedMessage, match="metadata of turn 1"):
+            store.truncate("k", after=1)
+        assert contents(store.messages("k")) == ["summary", "last"]
+
+
+def test_a_summary_of_nothing_outlasts_every_cut_but_the_one_at_the_start(store: Store) -> None:
+    put_compacted(store, replaced_upto=None)
+    conversation = store.open("k")
+    assert contents(conversation.fork("f", upto=2).messages()) == ["summary", "first", "second"]
+    conversation.truncate(after=2)
+    assert contents(conversation.messages()) == ["summary", "first", "second"]
+    assert contents(conversation.fork("g", upto=0).messages()) == []
+    conversation.truncate(after=0)
+    assert (contents(conversation.messages()), conversation.compactions()) == ([], [])
+
+
+def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> None:
+    """Write a session of two messages, a summary and another message, as an import brings it."""
+    turn |= {"kind": "compaction", "first_seq": 3, "last_seq": 3, "replaced_upto": replaced_upto}
+    counters = {"last_seq": 4, "message_count": 4, "turn_count": 1, "last_turn_no": 1, "summary_turn": 1}
+    put(
+        store,
+        session_row("k", **counters, summarized_upto=replaced_upto or 0),
+        turn_row("k", 1, **turn),
+        *(message_row("k", seq, content=f'"{text}"') for seq, text in ((1, "first"), (2, "second"), (4, "last"))),
+        message_row("k", 3, content='"summary"', role="assistant", turn_no=1),
+    )
 
 
 def test_a_summary_in_front_of_an_earlier_seq_goes_on_counting(store: Store) -> None:

@@ -22,6 +22,7 @@ WRITES: dict[str, Callable[[Conversation], object]] = {
     "append many": lambda c: c.append_messages(messages(3)),
     "save_turn": lambda c: c.save_turn(messages(2), {"tokens": 1}),
     "update": lambda c: c.update(title="new"),
+    "consolidate": lambda c: c.update(last_consolidated=3),
     "truncate": lambda c: c.truncate(after=1),
     "pop": lambda c: c.pop_message(),
     "clear": lambda c: c.clear(),

@@ -183,10 +183,13 @@ def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None
     for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
         with pytest.raises(InvalidKey):
             call(key)
-    with pytest.raises(InvalidKey):
-        store.append_message(key, message())
+    for new in ([], [message()], [message(id="new")], [message(id="twice"), message(id="twice")]):
+        with pytest.raises(InvalidKey):
+            store.append_messages(key, new)
     with pytest.raises(InvalidKey):
         store.get_or_create(key)
+    with pytest.raises(InvalidKey):
+        store.conversation(key)
     assert store.count() == 0
 
 

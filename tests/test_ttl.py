@@ -79,13 +79,25 @@ def test_touch_revives_and_sets_the_ttl(store: Store, clock: Clock) -> None:
 
 def test_an_expired_session_is_deleted_or_replaced_on_purpose(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, title="old", messages=messages(3))
+    store.create("other", ttl=HOUR)
     live = store.get_or_create("k", renew=True, title="new")
     assert live.title == "old"
     clock.move(hours=2)
     renewed = store.get_or_create("k", renew=True, title="new", ttl=HOUR)
     assert (renewed.title, renewed.messages, renewed.last_seq) == ("new", [], 0)
+    assert store.info("other", expired=True).key == "other"
     clock.move(hours=2)
     assert store.delete("k") is True
+
+
+@pytest.mark.parametrize("verb", ["get_or_create", "open"])
+def test_a_session_that_lives_when_it_would_be_replaced_is_not(url: str, clock: Clock, verb: str) -> None:
+    with Store(url, clock=clock) as store:
+        store.create("k", ttl=HOUR, title="old")
+    times = iter([clock() + 2 * HOUR])  # it has expired at the first look, and has been revived by the second
+    with Store(url, clock=lambda: next(times, clock())) as store:
+        getattr(store, verb)("k", renew=True, title="new")
+        assert store.info("k").title == "old"
 
 
 def test_the_store_has_a_default_and_a_session_its_own(url: str, clock: Clock) -> None:
@@ -103,6 +115,13 @@ def test_a_ttl_that_makes_no_sense_is_refused(store: Store, ttl: timedelta) -> N
     with pytest.raises(ValueError, match="ttl"):
         store.create("k", ttl=ttl)
     assert not store.exists("k")
+
+
+def test_a_ttl_of_a_hundred_years_is_the_longest(store: Store) -> None:
+    longest = timedelta(days=36_525)
+    assert store.create("k", ttl=longest).ttl_seconds == longest.total_seconds()
+    with pytest.raises(ValueError, match="100 years"):
+        store.touch("k", ttl=longest + timedelta(microseconds=1))
 
 
 def test_a_fraction_of_a_second_slides_too(store: Store, clock: Clock) -> None:

@@ -139,6 +139,9 @@ def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
         conversation.save_turn([message()], after=0)
     assert raised.value.last_seq == 1
     assert conversation.save_turn([message()], after=1).last_seq == 2
+    for new in ([message()], [message(id="twice"), message(id="twice")]):
+        with pytest.raises(ValueError, match="after=-1 is not a seq"):
+            conversation.save_turn(new, after=-1)
 
 
 @pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
@@ -200,6 +203,29 @@ def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
     conversation.pop_message()
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
+
+
+def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    conversation.pop_message()
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
+
+
+def test_a_cut_at_the_end_takes_later_turns_without_messages(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    assert conversation.truncate(after=2) == 0
+    assert (conversation.turns(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
+
+
+def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    conversation.save_turn(messages(3), {"tokens": 1})
+    assert conversation.truncate(after=2) == 2
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 2)]
+    assert conversation.event_count() == 1
 
 
 def test_usage_in_the_callers_transaction(url: str) -> None:

@@ -81,7 +81,6 @@ def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, after: int | None = None
 ) -> list[Message]:
     """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
-    checked_key(key)
     check_seq("after", after)
     sessions.lock(connection, now, key)
     known = Known.look(connection, key, new)

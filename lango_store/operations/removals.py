@@ -50,7 +50,7 @@ def refuse_blank(connection: sa.Connection, key: str, after: int, last_seq: int)
 
     A cut at the start of the session asks for that.
     """
-    upto = sa.func.coalesce(TURN.c.replaced_upto, 0)
+    upto = TURN.c.replaced_upto
     gone = (of_session(TURN, key), IS_COMPACTION, upto > after)
     query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*gone)
     for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():

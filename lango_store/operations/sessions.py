@@ -72,14 +72,6 @@ def server_time(connection: AnyConnection) -> datetime:
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
 
-_one = Statement(lambda _: sa.select(sa.literal_column("1")))
-
-
-def ping(connection: AnyConnection) -> None:
-    """Check that the database answers."""
-    _one.run(connection, {})
-
-
 def new_incarnation() -> int:
     """Return a random number that tells a session from those that had its key before, and will have it after."""
     return secrets.randbits(63)
@@ -188,7 +180,7 @@ def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
     """Insert a new session, with these counters; what `encoded` gives is bound."""
     names = (*SESSION_FIELDS, "incarnation")
     given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
-    expires_at = sa.func.coalesce(given["expires_at"], dialect.next_expiry(NOW, given["ttl_seconds"]))
+    expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     return dialect.insert(SESSION).values({**given, **computed, **counts})
 
@@ -219,7 +211,7 @@ def encoded(dialect: Dialect, now: Moment, new: New) -> dict[str, Any]:
     """Encode a session about to be made; `InvalidMessage` names the field that cannot be stored."""
     row = _BLANK | encode_session(_given(new))
     row |= {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl), "incarnation": new_incarnation()}
-    return row | {"now": dialect.time(now), "expires_at": dialect.time(now + new.ttl) if now and new.ttl else None}
+    return row | {"now": dialect.time(now)}
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:

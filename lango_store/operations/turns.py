@@ -55,7 +55,6 @@ def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
 ) -> Turn:
     """Append a turn unless it is stored, by its own id or by those of all its messages. Needs a transaction."""
-    checked_key(key)
     check_seq("after", after)
     sessions.lock(connection, now, key)
     if turn.id is not None:
