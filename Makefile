@@ -1,17 +1,27 @@
 # Every target makes the virtual environment it needs; PYTHON and VENV choose another. `make check` checks everything,
-# `make lowest` runs the tests on the oldest versions of what the package depends on.
+# `make long` looks longer for what no test has found yet, `make lowest` runs the tests on the oldest versions of what the
+# package depends on.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint check lowest bench clean
+.PHONY: demo test long lint check lowest bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto
+
+# What is drawn at random in `make test`, drawn far more often: hours.
+long: export LANGO_STORE_EXAMPLES = 500
+long: export LANGO_STORE_MACHINE_EXAMPLES = 300
+long: export LANGO_STORE_RACE_SECONDS = 120
+long: export LANGO_STORE_DAMAGE_ROUNDS = 300
+long: export LANGO_STORE_FUZZ_SECONDS = 600
+long: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto --timeout 7200
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ from lango_store.pool import _engines
 settings.register_profile(
     "lango",
     deadline=None,
-    max_examples=60,
+    max_examples=int(os.environ.get("LANGO_STORE_EXAMPLES", "40")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     print_blob=True,
 )

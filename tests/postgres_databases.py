@@ -47,6 +47,7 @@ class PostgresDatabases:
         self._run = uuid.uuid4().hex[:10]
         self._made: list[tuple[str, bool]] = []
         self._free: list[str] = []
+        self._connections: dict[str, psycopg.Connection[Any]] = {}
         self._template: str | None = None
         self._fingerprint: list[Any] = []
 
@@ -63,6 +64,7 @@ class PostgresDatabases:
             if migrated and self._emptied(name):
                 self._free.append(name)
             else:  # FORCE: a connection that leaked in one test must not fail the next
+                self._disconnect(name)
                 self._say(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def drop_all(self) -> None:
@@ -70,6 +72,7 @@ class PostgresDatabases:
         self.take_back()
         for name in [*self._free, self._template]:
             if name is not None:
+                self._disconnect(name)
                 self._say(f"DROP DATABASE {name} WITH (FORCE)")
 
     def _created(self, migrated: bool) -> str:
@@ -88,15 +91,22 @@ class PostgresDatabases:
         return self._template
 
     def _emptied(self, name: str) -> bool:
+        # By one connection from test to test: a new one would cost the server more than what it is asked.
         try:
-            with self._connected(name) as connection:
-                connection.execute(_END_OTHERS)
-                if _fingerprint(connection) != self._fingerprint:
-                    return False
-                connection.execute(_EMPTY)
-                return True
+            if name not in self._connections:
+                self._connections[name] = self._connected(name)
+            connection = self._connections[name]
+            connection.execute(_END_OTHERS)
+            if _fingerprint(connection) != self._fingerprint:
+                return False
+            connection.execute(_EMPTY)
+            return True
         except psycopg.Error:
             return False
+
+    def _disconnect(self, name: str) -> None:
+        if name in self._connections:
+            self._connections.pop(name).close()
 
     def _connected(self, name: str) -> psycopg.Connection[Any]:
         url = self._server_url.set(database=name, drivername="postgresql")

@@ -15,7 +15,7 @@ from processes import Program
 
 from lango_store import Store
 
-SECONDS = float(os.environ.get("LANGO_STORE_RACE_SECONDS", "4"))
+SECONDS = float(os.environ.get("LANGO_STORE_RACE_SECONDS", "2"))
 RACERS = 3
 
 
