@@ -47,14 +47,18 @@ class PostgresDatabases:
         self._run = uuid.uuid4().hex[:10]
         self._made: list[tuple[str, bool]] = []
         self._free: list[str] = []
+        self._lasting: list[str] = []
         self._connections: dict[str, psycopg.Connection[Any]] = {}
         self._template: str | None = None
         self._fingerprint: list[Any] = []
 
-    def make(self, *, migrated: bool = True) -> str:
-        """Return the URL of a database without a row, with our tables or without any."""
+    def make(self, *, migrated: bool = True, lasting: bool = False) -> str:
+        """Return the URL of a database without a row, with our tables or without any; `lasting` until the run ends."""
         name = self._free.pop() if migrated and self._free else self._created(migrated)
-        self._made.append((name, migrated))
+        if lasting:
+            self._lasting.append(name)
+        else:
+            self._made.append((name, migrated))
         return self._url(name)
 
     def take_back(self) -> None:
@@ -70,7 +74,7 @@ class PostgresDatabases:
     def drop_all(self) -> None:
         """Drop what is left."""
         self.take_back()
-        for name in [*self._free, self._template]:
+        for name in [*self._free, *self._lasting, self._template]:
             if name is not None:
                 self._disconnect(name)
                 self._say(f"DROP DATABASE {name} WITH (FORCE)")

@@ -82,7 +82,7 @@ def test_the_tables_give_typed_values_to_queries_of_your_own(store: Store, engin
     stored = store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call]))
     with sqlmodel.Session(engine) as session:
         rows = session.exec(sqlmodel.select(MessageRow).where(MessageRow.role == MessageRole.USER)).all()
-        assert [(row.role, row.content, row.seq) for row in rows] == [(MessageRole.USER, "hi", 1)]
+        assert [(row.role, row.text, row.seq) for row in rows] == [(MessageRole.USER, "hi", 1)]
         assert rows[0].role is MessageRole.USER
         row = session.exec(sqlmodel.select(MessageRow).where(MessageRow.seq == 2)).one()
         assert (row.content, row.tool_calls) == ({"x": [1]}, [{"id": "c", "name": "n", "output": {"a": 1.0}}])

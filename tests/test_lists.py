@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
@@ -219,15 +220,28 @@ TIME = {
 NAMED = {"sqlite": "", "postgresql": "AS numbers(n)"}
 
 
-@pytest.fixture
-def many(url: str) -> Iterator[sa.Engine]:
-    """A database of many sessions, of twenty users and of nobody, whose planner knows how many."""
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def url_of_many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database of many sessions, of twenty users and of nobody, whose planner knows how many. To read only."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("many") / "many.db"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        url = f"sqlite:///{path}"
+    else:
+        url = request.getfixturevalue("postgres_databases").make(lasting=True)
     engine = create_engine(url)
     name = engine.dialect.name
     with engine.begin() as connection:
         connection.execute(sa.text(FILL.format(time=TIME[name], numbers=NUMBERS[name], named=NAMED[name])))
     with engine.begin() as connection:
         connection.exec_driver_sql("ANALYZE")
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def many(url_of_many: str) -> Iterator[sa.Engine]:
+    engine = create_engine(url_of_many)
     yield engine
     engine.dispose()
 

@@ -84,7 +84,11 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(source: Store, target: 
     assert all_rows(target) == before
 
 
-def test_more_sessions_than_a_batch_and_more_messages_than_a_page(source: Store, target: Store) -> None:
+def test_more_sessions_than_a_batch_and_more_messages_than_a_page(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "BATCH", 10)
+    monkeypatch.setattr(transfer, "PAGE", 20)
     put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
     number = 2 * transfer.PAGE + 1
     put(source, session_row("long"), *(message_row("long", seq) for seq in range(1, number + 1)))
