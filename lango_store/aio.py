@@ -206,9 +206,15 @@ class AsyncStore:
                 yield info
 
     async def close(self) -> None:
-        """Wait for the calls under way, then close the connections, unless they are borrowed."""
+        """Wait for the calls under way, then close the connections, unless they are borrowed.
+
+        Cancelled, it leaves at once, and the store is closed all the same when the calls have ended.
+        """
         self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._executor.shutdown()
         if self._owned:
             self.store.close()
 

@@ -15,6 +15,7 @@ from factories import message, messages
 from lango_store import (
     AsyncStore,
     Conflict,
+    LangoStoreError,
     Message,
     Store,
     cancellation,
@@ -293,7 +294,7 @@ def test_a_call_that_has_not_begun_to_write_leaves_at_once_and_never_does(url: s
 
 
 @pytest.mark.parametrize("verb", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
-def test_a_read_leaves_at_once(url: str, verb: str) -> None:
+def test_what_only_reads_so_far_leaves_at_once_and_writes_nothing(url: str, verb: str) -> None:
     gate, held = Gate(), threading.Event()
 
     def clock() -> datetime:
@@ -308,7 +309,7 @@ def test_a_read_leaves_at_once(url: str, verb: str) -> None:
         async with opened(url, clock=clock) as store:
             calls: dict[str, Callable[[], Awaitable[object]]] = {
                 "get": lambda: store.get("k"),
-                "get_or_create": lambda: store.get_or_create("k"),
+                "get_or_create": lambda: store.get_or_create("other"),
                 "history": lambda: store.conversation("k").history(),
                 "iter_messages": lambda: listed(store.iter_messages("k")),
                 "iter_sessions": lambda: listed(store.iter_sessions()),
@@ -322,7 +323,8 @@ def test_a_read_leaves_at_once(url: str, verb: str) -> None:
                 await task
             gate.open()
             assert len(await store.messages("k")) == 2  # and the store goes on
-        assert len(contents(url)) == 2
+        with Store(url) as another:
+            assert [info.message_count for info in another.list_sessions().items] == [2]
 
     asyncio.run(work())
 
@@ -371,3 +373,28 @@ def test_a_cancelled_purge_ends_with_the_batch_under_way(url: str) -> None:
             assert (await store.count(), len(told)) == (3, 1)
 
     asyncio.run(work())
+
+
+def test_a_store_whose_closing_is_cancelled_is_closed_when_its_calls_have_ended(
+    url: str, begun: threading.Event
+) -> None:
+    async def work() -> AsyncStore:
+        store = AsyncStore(url)
+        await store.create("k")
+        begun.clear()
+        with writes_locked_out(url) as release:
+            append = asyncio.create_task(store.append_message("k", message("new")))
+            await until(begun)
+            closing = asyncio.create_task(store.close())
+            await a_while()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            release()
+            await append
+        return store
+
+    store = asyncio.run(work())  # which waits for the thread that closes it
+    with pytest.raises(LangoStoreError, match="closed"):
+        store.store.ping()
+    assert contents(url) == ["new"]

@@ -48,7 +48,10 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "touch": [lambda: store.touch("k")],
                 "delete": [lambda: store.delete("k")],
                 "clear": [lambda: store.clear("k")],
-                "append_message": [lambda: store.append_message("k", message())],
+                "append_message": [
+                    lambda: store.append_message("k", message()),
+                    lambda: store.append_message("new", message(), create=True),
+                ],
                 "append_messages": [
                     lambda: store.append_messages("k", messages(2)),
                     lambda: store.append_messages("k", messages(2), replace_after=1),
