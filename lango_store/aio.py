@@ -211,7 +211,7 @@ class AsyncStore:
         Cancelled, it leaves at once, and the store is closed all the same when the calls have ended.
         """
         self._closed = True
-        await asyncio.to_thread(self._shut_down)
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._shut_down))
 
     def _shut_down(self) -> None:
         self._executor.shutdown()
