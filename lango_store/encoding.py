@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _SHOWN: Final = 60
 
 _JSON_REMEDY: Final = (
@@ -82,14 +84,19 @@ def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
     """
     if json_text is None:
         return None, NO_CONTENT
-    if json_text.startswith('"'):
-        try:
-            text = decode_json(json_text)
-        except ValueError:  # damaged, and who reads it says so
-            return None, json_text
-        if _text_fault(text) is None and json.dumps(text, ensure_ascii=False) == json_text:
-            return text, None
-    return None, json_text
+    text = _string_of_json(json_text) if json_text.startswith('"') else None
+    return (None, json_text) if text is None or _text_fault(text) else (text, None)
+
+
+def _string_of_json(json_text: str) -> str | None:
+    """Return the string that is written as this JSON, None if another JSON would be written for it."""
+    if not _ESCAPED.search(json_text, 1, len(json_text) - 1):  # nor is anything decoded: it may be large
+        return json_text[1:-1] if len(json_text) > 1 and json_text.endswith('"') else None
+    try:
+        text = decode_json(json_text)
+    except ValueError:  # damaged, and who reads it says so
+        return None
+    return text if json.dumps(text, ensure_ascii=False) == json_text else None
 
 
 def json_of_content(text: str | None, content: str | None) -> str | None:

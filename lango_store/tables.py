@@ -136,7 +136,8 @@ class MessageRow(Base, table=True):
     """A message of a session; `seq` is its place.
 
     A content that is text stands in `text`, as it is. Anything else stands in `content` as JSON, None as `null`; so do
-    texts with a NUL or a lone surrogate, which no database's text holds. The other of the two is NULL.
+    texts with a NUL or a lone surrogate, which no database's text holds. The other of the two is NULL: a query asks
+    `MessageRow.text == "hi"`, since no `content` equals that.
     """
 
     __tablename__ = "lango_message"

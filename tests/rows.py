@@ -53,7 +53,7 @@ def put(store: Store, *rows: Row) -> None:
     with store.engine.begin() as connection:
         for row in rows:
             table = MESSAGE if "seq" in row else TURN if "turn_no" in row else SESSION
-            transfer.write(connection, table, [row])
+            transfer.write(connection, table, [transfer.arrived(table, row)])
 
 
 def all_rows(store: Store) -> dict[str, list[Row]]:

@@ -134,7 +134,7 @@ def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run
         for row in rows:
             counted.add(table, row_line(table, row))
         if not dry_run:
-            transfer.write(writing, table, rows)
+            transfer.write(writing, table, [transfer.arrived(table, row) for row in rows])
     if not dry_run and digest(writing, key) != counted.digest:
         raise LangoStoreError(
             "it was read back with other content than was written, and was removed: run `doctor` on both databases"

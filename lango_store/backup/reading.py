@@ -167,7 +167,10 @@ class _File:
             )
 
         if schema < FIRST:
-            raise self.fault(f"{schema!r} is not a revision of the schema")
+            raise self.fault(
+                f"the file is of schema {schema!r}, this release reads {FIRST} and up: import it with the checkout "
+                "that made it, upgrade the database there, and export it again"
+            )
         self.schema = schema
 
     def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:

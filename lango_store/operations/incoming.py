@@ -17,7 +17,6 @@ from lango_store.columns import JsonColumn, RoleColumn, TimeColumn
 from lango_store.encoding import (
     MAX_LEVELS,
     checked_key,
-    content_of_json,
     decode_json,
     decode_role,
     decode_time,
@@ -72,9 +71,13 @@ class Incoming:
         self._summary: tuple[int | None, int] = None, 0
 
     def admit(self, table: sa.Table, row: Row) -> Row:
-        """Bring a row of any earlier schema up to date; `InvalidMessage` names the field that cannot be read."""
+        """Return a row of this or an earlier schema, up to date, to be written.
+
+        `InvalidMessage` names the field that cannot be read.
+        """
         lacking = {name for (of, name) in _COLUMNS_SINCE if of == table.name and row[name] is None}
         row = row | {name: None if table.c[name].nullable else 0 for name in lacking}
+        row = transfer.arrived(table, row)
         for column in transfer.COLUMNS[table.name]:
             _check(column, row[column.name])
         if table is SESSION:
@@ -210,9 +213,7 @@ def _as_turn(row: Row) -> Turn:
 
 def _as_message(row: Row) -> Message:
     try:
-        text, content = content_of_json(row["content"])
-        stored = row | {"text": text, "content": content}
-        return decode_messages(row["session_key"], [[stored[name] for name in MESSAGE_FIELDS]])[0]
+        return decode_messages(row["session_key"], [[row[name] for name in MESSAGE_FIELDS]])[0]
     except DamagedMessage as error:
         raise _refused(error) from None
 

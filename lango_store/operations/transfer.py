@@ -28,11 +28,11 @@ COLUMNS: Final = {
 }
 """What travels: all columns but `incarnation`, which a session gets anew wherever it comes into being, and `text`."""
 
-_READ: Final = COLUMNS | {MESSAGE.name: list(MESSAGE.c)}
+_KEPT: Final = COLUMNS | {MESSAGE.name: list(MESSAGE.c)}
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    row = {column.name: value for column, value in zip(_READ[table.name], values, strict=True)}
+    row = {column.name: value for column, value in zip(_KEPT[table.name], values, strict=True)}
     if table is MESSAGE:
         if fault := content_fault(row["text"], row["content"]):
             raise DamagedMessage(*identity(row), *fault)
@@ -97,7 +97,7 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
 def _page(table: sa.Table, place: str) -> Statement:
     after = number("after")
     limit = number("limit")
-    of_one = sa.select(*map(as_stored, _READ[table.name])).where(of_session(table), table.c[place] > after)
+    of_one = sa.select(*map(as_stored, _KEPT[table.name])).where(of_session(table), table.c[place] > after)
     return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
 
 
@@ -133,8 +133,17 @@ _claim: Final = Statement(
 )
 
 
+def arrived(table: sa.Table, row: Row) -> Row:
+    """Return a row as it is written: a message's content in the column that is its own. What is not JSON text stays."""
+    if table is not MESSAGE:
+        return row
+    content = row["content"]
+    columns = content_of_json(content) if isinstance(content, str | None) else (None, content)
+    return row | dict(zip(("text", "content"), columns, strict=True))
+
+
 def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows as `sessions`, `turns` and `messages` gave them."""
+    """Insert rows that have `arrived`."""
     _INSERTS[table.name].run_many(connection, [_encoded(connection, table, row) for row in rows])
 
 
@@ -150,11 +159,9 @@ def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> Non
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
-    encoded = {column.name: row[column.name] for column in COLUMNS[table.name]}
+    encoded = {column.name: row[column.name] for column in _KEPT[table.name]}
     if table is SESSION:
         encoded["incarnation"] = new_incarnation()
-    elif table is MESSAGE:
-        encoded["text"], encoded["content"] = content_of_json(encoded["content"])
     for name in _TIMES[table.name]:
         if encoded[name] is not None:
             encoded[name] = dialect_of(connection).time(datetime.fromisoformat(encoded[name]))
