@@ -21,6 +21,7 @@ from lango_store.backup import reading
 from lango_store.backup.lines import read_row, row_line
 from lango_store.backup.reading import Outcome, load
 from lango_store.backup.writing import first_line, last_line, session_lines
+from lango_store.encoding import content_of_json, json_of_content
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE
 from lango_store.tables import SCHEMA_REVISION
@@ -97,6 +98,14 @@ def test_any_text_comes_back_as_it_was(given: list[tuple[str, str]]) -> None:
         row = read_row(MESSAGE, line)
         expected = message_row("k", seq, content=content, extra=content, author=text, id=text)
         assert row | {"session_key": "k"} == expected
+
+
+@given(texts_as_kept | plain_texts.map(lambda text: f'"{text}"') | plain_texts.map(json.dumps))
+def test_a_content_that_travelled_as_json_is_kept_so_that_it_travels_on_as_the_same_json(content: str) -> None:
+    text, kept = columns = content_of_json(content)
+    assert (text is None) != (kept is None)
+    assert json_of_content(*columns) == (None if content == "null" else content)
+    assert text is None or json.loads(content) == text
 
 
 @given(st.lists(json_values.filter(lambda value: value is not None), max_size=4))
