@@ -159,7 +159,9 @@ def test_delete_where_forgets_a_person(filled: Store) -> None:
     assert filled.delete_where(user_id="u1") == 3
     assert keys(filled) == {f"chat:{n}" for n in (0, 2, 3, 4, 6, 7, 8)}
     assert filled.delete_where(user_id="u0", agent_id="a1") == 1
+    filled.create("chat;")
     assert filled.delete_where(key_prefix="chat:", batch_size=2) == 6
+    assert filled.exists("chat;")
     for nothing in ({}, {"key_prefix": ""}):
         with pytest.raises(ValueError, match="no filter was given"):
             filled.delete_where(**nothing)  # type: ignore[arg-type]

@@ -63,6 +63,27 @@ def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store)
     assert store.open("k").fork(upto=99).info().last_seq == 5
 
 
+def test_a_fork_up_to_a_seq_takes_the_turn_that_ends_there_and_none_that_begins_after_it(store: Store) -> None:
+    source = store.open("k")
+    source.save_turn([message("one")], {"tokens": 1})
+    source.save_turn([], {"tokens": 10})
+    source.append_message(message("two"))
+    forked = source.fork("f", upto=1)
+    assert [(turn.first_seq, turn.last_seq) for turn in forked.turns()] == [(1, 1)]
+    assert (forked.total_usage(), forked.event_count()) == ({"tokens": 1}, 1)
+
+
+def test_a_fork_goes_on_after_the_last_of_its_turns(store: Store) -> None:
+    source = store.open("k")
+    source.save_turn(messages(2))
+    source.compact(lambda window: [message("summary", role="assistant")])
+    source.append_message(message("later"))
+    forked = source.fork("f", upto=2)
+    assert [m.content for m in forked.messages()] == ["summary"]
+    assert forked.info().last_seq == 4
+    assert forked.append_message(message("new")).seq == 5
+
+
 def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None:
     talk(store)
     source = store.open("k")

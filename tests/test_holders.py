@@ -15,6 +15,7 @@ from conftest import Clock
 from factories import messages
 
 from lango_store import SessionHeld, SessionNotFound, Store, create_engine
+from lango_store.operations import holders
 from lango_store.tables import SessionRow
 
 DAY = timedelta(days=1)
@@ -63,6 +64,47 @@ def test_a_purge_goes_on_and_names_what_is_held(
     with engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM ticket")
     assert (store.expire().sessions, store.expire().held) == (1, {})
+
+
+def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
+    store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("alive")
+    due(store, clock, "a", "b", "c")
+    ticket(engine, "alive", "a", "b", "c")
+    assert store.expire(dry_run=True).held.keys() == {"a", "b", "c"}
+    assert store.expire(dry_run=True, user_id="bob").held == {}
+    monkeypatch.setattr(holders, "MAX_SHOWN", 2)
+    report = store.expire()
+    assert (report.sessions, sorted(report.held)) == (0, ["a", "b"])
+
+
+def test_what_a_row_that_lets_go_is_held_by_holds_no_session(store: Store, engine: sa.Engine, clock: Clock) -> None:
+    due(store, clock, "a")
+    comment = "CREATE TABLE comment (ticket INTEGER CONSTRAINT fk_comment REFERENCES ticket (number))"
+    ticket(engine, "a", also=comment, ondelete="SET NULL")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO comment SELECT number FROM ticket")
+    assert (store.expire().sessions, store.expire().held) == (1, {})
+
+
+def test_rows_that_refer_to_one_another_hold_what_a_last_one_holds(
+    store: Store, engine: sa.Engine, clock: Clock
+) -> None:
+    due(store, clock, "a", "held")
+    comment = (
+        "CREATE TABLE comment (number INTEGER PRIMARY KEY, ticket INTEGER REFERENCES ticket (number) ON DELETE CASCADE,"
+        " of INTEGER REFERENCES comment (number) ON DELETE CASCADE)"
+    )
+    ticket(engine, "a", "held", also=comment, ondelete="CASCADE")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE pin (comment INTEGER, CONSTRAINT fk_pin FOREIGN KEY (comment) REFERENCES comment (number))"
+        )
+        connection.exec_driver_sql("INSERT INTO comment (number, ticket) SELECT 1, number FROM ticket WHERE number = 2")
+        connection.exec_driver_sql("INSERT INTO comment (number, of) VALUES (2, 1)")
+        connection.exec_driver_sql("INSERT INTO pin VALUES (2)")
+    assert store.expire(dry_run=True).held == {"held": "foreign key fk_pin of pin"}
 
 
 def test_what_is_held_is_not_archived(store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def test_a_walk_reads_a_page_at_a_time(filled: Store) -> None:
 def test_a_key_prefix_is_taken_literally(store: Store) -> None:
     for key in ("a%b", "a%bc", "aXb", "A%b", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\U0010ffffx", "b"):
         store.create(key)
-    for prefix in ("a", "a%", "a%b", "A", "a\ud7ff", "a\U0010ffff", "\U0010ffff", "", "zzz"):
+    store.create("\U0010ffff" * 512)
+    for prefix in ("a", "a%", "a%b", "A", "a\ud7ff", "a\U0010fffe", "a\U0010ffff", "\U0010ffff", "", "zzz"):
         expected = sorted(key for key in keys(store.list_sessions()) if key.startswith(prefix))
         assert sorted(keys(store.list_sessions(key_prefix=prefix))) == expected
         assert store.count(key_prefix=prefix) == len(expected)
@@ -194,6 +195,10 @@ def test_a_cursor_that_is_none_is_refused(store: Store, cursor: str) -> None:
 def test_a_limit_out_of_bounds_is_refused(store: Store, limit: int) -> None:
     with pytest.raises(ValueError, match="limit"):
         store.list_sessions(limit=limit)
+
+
+def test_a_page_holds_at_most_a_thousand(filled: Store) -> None:
+    assert len(filled.list_sessions(limit=1_000).items) == len(list(filled.iter_sessions(page_size=1_000))) == 10
 
 
 def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:

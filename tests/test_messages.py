@@ -251,7 +251,22 @@ def test_what_is_not_a_seq_is_refused(store: Store) -> None:
             store.append_messages("k", messages(1), after=wrong)
         with pytest.raises(ValueError, match="seq"):
             store.append_messages("k", messages(1), replace_after=wrong)
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", [message(id="twice"), message(id="twice")], after=wrong)
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", messages(1), replace_after=1, after=wrong)
+    with pytest.raises(Conflict):
+        store.append_messages("k", messages(1), after=2**63 - 1)
     assert len(store.messages("k")) == 3
+
+
+def test_to_append_nothing_changes_nothing(store: Store, clock: Clock) -> None:
+    before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
+    clock.move(minutes=1)
+    assert store.append_messages("k", []) == store.append_messages("k", [], after=2) == []
+    assert store.info("k").model_dump() == before.model_dump(exclude={"messages"})
+    with pytest.raises(Conflict):
+        store.append_messages("k", [], after=1)
 
 
 def test_ten_megabytes_of_content(store: Store) -> None:

@@ -36,7 +36,7 @@ VERBS: dict[str, Callable[[Store, Conversation], Any]] = {
     "append after": lambda s, c: c.append_messages(messages(2), after=c.info().last_seq),
     "append again": lambda s, c: c.append_messages([message(id="q2"), message("new", id="new"), message(id="new")]),
     "replace": lambda s, c: c.append_messages([message("new", id="hi")], replace_after=5),
-    "replace again": lambda s, c: c.append_messages([message("q2", id="q2")], replace_after=8),
+    "replace again": lambda s, c: [c.append_messages([message("q2", id="q2")], replace_after=8) for _ in range(2)],
     "truncate": lambda s, c: c.truncate(after=5),
     "truncate in the log": lambda s, c: c.truncate(after=2),
     "truncate in a turn": lambda s, c: c.truncate(after=3),

@@ -80,6 +80,9 @@ def test_what_is_missing_is_not_found(store: Store) -> None:
         lambda: store.clear("nobody"),
         lambda: store.pop_message("nobody"),
         lambda: store.truncate("nobody", after=0),
+        lambda: store.conversation("nobody").last_message(),
+        lambda: store.conversation("nobody").compactions(),
+        lambda: store.conversation("nobody").fork("f"),
     ):
         with pytest.raises(SessionNotFound, match="nobody"):
             call()

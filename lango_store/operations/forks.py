@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.encoding import checked_key
 from lango_store.model import UNSET, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.operations import removals, sessions
 from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
@@ -28,7 +27,6 @@ def fork(
 ) -> None:
     """Copy a live session under a new key, up to a seq if given, with the turns that lie wholly inside."""
     check_seq("upto", upto)
-    checked_key(new)
     sessions.lock(connection, now, source)
     info = sessions.info(connection, now, source)
     if before_user_message is not None:
@@ -100,7 +98,7 @@ def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
     mine = of_session(MESSAGE, new)
     count = sa.select(sa.func.count()).where(mine).scalar_subquery()
     its_turns = of_session(TURN, new)
-    end = sa.select(sa.func.coalesce(sa.func.max(TURN.c.last_seq), 0)).where(its_turns).scalar_subquery()
+    end = sa.select(sa.func.max(TURN.c.last_seq)).where(its_turns).scalar_subquery()
     return {
         "last_seq": sa.case((end > upto, end), else_=upto),  # a summary's seq may be later than what it stands before
         "message_count": count,
