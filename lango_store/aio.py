@@ -172,6 +172,9 @@ class AsyncStore:
     salvage = awaited(Store.salvage)
     find_message = awaited(Store.find_message)
     pop_message = awaited(Store.pop_message)
+    update_message = awaited(Store.update_message)
+    delete_message = awaited(Store.delete_message)
+    redact_message = awaited(Store.redact_message)
     truncate = awaited(Store.truncate)
 
     list_sessions = awaited(Store.list_sessions)
@@ -256,6 +259,9 @@ class AsyncConversation:
     find_message = awaited(Conversation.find_message)
     last_message = awaited(Conversation.last_message)
     pop_message = awaited(Conversation.pop_message)
+    update_message = awaited(Conversation.update_message)
+    delete_message = awaited(Conversation.delete_message)
+    redact_message = awaited(Conversation.redact_message)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
 

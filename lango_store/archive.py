@@ -21,7 +21,7 @@ from sqlite_utils.db import NotFoundError
 from lango_store.arguments import checking_all
 from lango_store.blocks import parts_of
 from lango_store.dialect.sqlite import SQLite
-from lango_store.encoding import decode_json, encode_time_text
+from lango_store.encoding import decode_json, encode_role, encode_time_text, json_of_content
 from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,
@@ -30,11 +30,17 @@ from lango_store.errors import (
     SessionExists,
     SessionNotFound,
 )
-from lango_store.operations import transfer
+from lango_store.model import Message
+from lango_store.operations import edits, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.incoming import Incoming
+from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
 
 _MOST_FOUND: Final = 1_000_000
+
+_IDENTITY: Final = ("seq", "id", "role", "created_at")
+_SAME: Final = " AND ".join(f"messages.{name} IS ?" for name in _IDENTITY)
+"""Whether an archived message is a copy of another, by what neither a purge nor a restore changes."""
 
 
 def _columns(table: sa.Table) -> dict[str, type]:
@@ -181,6 +187,50 @@ class Archive:
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         return gone
+
+    @checking_all
+    def redact(
+        self, key: str, seq_or_id: int | str, *, reason: str | None = None, stored: Message | None = None
+    ) -> Message | None:
+        """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return what is left.
+
+        It is the message that the store has, if `stored`, else the one with this `seq` or id in the latest life of the
+        session that has one; None if there is none. A session that was restored and purged again is here several times:
+        messages with the same place, id, role and time are one.
+        """
+        place = edits.checked_place(seq_or_id)
+        taken = edits.redacted(reason)
+        left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
+        changes = ", ".join(f"{name} = ?" for name in left)
+        with _our_errors(self._path):
+            with self._db.atomic():
+                if stored is not None and stored.created_at is not None:
+                    time = encode_time_text(stored.created_at)
+                    found = self._messages([key, stored.seq, stored.id, encode_role(stored.role), time], _SAME)
+                else:
+                    found = self._messages([key, place], f"messages.{'id' if isinstance(place, str) else 'seq'} = ?")
+                    if found:
+                        found = self._messages([key, *(found[0][name] for name in _IDENTITY)], _SAME)
+                if not found:
+                    return None
+                for row in found:
+                    its = [row["session_id"], row["seq"]]
+                    spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
+                    self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
+                    row |= left | {"tokens": None if row["tokens"] is None else 0}
+                    redacted = f"UPDATE messages SET {changes}, tokens = ? WHERE session_id = ? AND seq = ?"
+                    self._connection.execute(redacted, [*left.values(), row["tokens"], *its])
+                self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
+            self._db.vacuum()
+        row = found[0] | taken
+        return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
+
+    def _messages(self, values: Sequence[Any], condition: str) -> list[dict[str, Any]]:
+        query = (
+            "SELECT messages.* FROM messages JOIN sessions ON sessions.id = messages.session_id "
+            f"WHERE sessions.key = ? AND {condition} ORDER BY sessions.id DESC"
+        )
+        return list(self._db.query(query, values))
 
     @checking_all
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:

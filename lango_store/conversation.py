@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Unpack
 
-from lango_store import window, writing
+from lango_store import upkeep, window, writing
 from lango_store.access import Access
 from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
@@ -25,7 +26,7 @@ from lango_store.model import (
     Unset,
     new_key,
 )
-from lango_store.operations import appends, compactions, forks, history, removals, salvage, sessions, turns
+from lango_store.operations import appends, compactions, edits, forks, history, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
@@ -173,7 +174,40 @@ class Conversation:
     def pop_message(self) -> Message | None:
         """Remove the last message of the window and return it; None if there is none."""
         with self._access.transaction() as connection:
-            return removals.pop(connection, self._access.now(connection), self.key)
+            return edits.pop(connection, self._access.moment(connection), self.key)
+
+    def update_message(self, seq_or_id: int | str, message: Message) -> Message:
+        """Put a message in the place of the one with this `seq` or id, and return it as stored.
+
+        It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
+        there is no such message, `InvalidMessage` if another one has its id.
+        """
+        return writing.update_message(self._access, self.key, seq_or_id, message)
+
+    def delete_message(self, seq_or_id: int | str) -> None:
+        """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
+
+        Its turn stays, with what it cost, and so does a summary that speaks of it. Of a summary it is that part which
+        goes, and what the summary replaced does not come back. Its id is free again.
+        """
+        with self._access.transaction() as connection:
+            edits.delete(connection, self._access.moment(connection), self.key, seq_or_id)
+
+    def redact_message(
+        self,
+        seq_or_id: int | str,
+        *,
+        reason: str | None = None,
+        archive: str | Path | None = None,
+    ) -> Message:
+        """Take content, tool calls and extra from the message with this `seq` or id, and return what is left of it.
+
+        Place, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the message
+        is redacted too: in the life of the session that the store has, or, if it is not in the store, in the latest
+        one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries, backups and
+        other archives repeat of it stays.
+        """
+        return upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
 
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.

@@ -43,6 +43,17 @@ class SessionExpired(SessionNotFound):
         self.expires_at = expires_at
 
 
+class MessageNotFound(LangoStoreError, LookupError):
+    """The session has no message with this `seq` or id; nothing was changed."""
+
+    def __init__(self, key: str, seq_or_id: int | str) -> None:
+        name = "id" if isinstance(seq_or_id, str) else "seq"
+        self._fact = f"session {key!r} has no message with {name} {seq_or_id!r}"
+        super().__init__(f"{self._fact}: all_messages({key!r}) gives those that it has")
+        self.key = key
+        self.seq_or_id = seq_or_id
+
+
 class SessionExists(LangoStoreError):
     """A session with this key exists already; nothing was changed."""
 

@@ -296,6 +296,31 @@ class Store:
         """Remove the last message and return it; None if there is none."""
         return self._at(key).pop_message()
 
+    def update_message(self, key: str, seq_or_id: int | str, message: Message) -> Message:
+        """Put a message in the place of the one with this `seq` or id, and return it as stored.
+
+        It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
+        there is no such message, `InvalidMessage` if another one has its id.
+        """
+        return self._at(key).update_message(seq_or_id, message)
+
+    def delete_message(self, key: str, seq_or_id: int | str) -> None:
+        """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
+
+        Its turn stays, with what it cost, and so does a summary that speaks of it: see `Conversation.delete_message`.
+        """
+        self._at(key).delete_message(seq_or_id)
+
+    def redact_message(
+        self, key: str, seq_or_id: int | str, *, reason: str | None = None, archive: str | Path | None = None
+    ) -> Message:
+        """Take content, tool calls and extra from the message with this `seq` or id, and return what is left of it.
+
+        Place, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the message
+        is redacted too: see `Conversation.redact_message`.
+        """
+        return self._at(key).redact_message(seq_or_id, reason=reason, archive=archive)
+
     def truncate(self, key: str, *, after: int) -> int:
         """Delete the messages with a `seq` above `after`; return how many there were.
 

@@ -14,9 +14,16 @@ import sqlalchemy as sa
 from lango_store.access import Access
 from lango_store.dialect import dialect_of
 from lango_store.encoding import checked_key
-from lango_store.errors import LangoStoreError, SchemaOutOfDate, SessionHeld
-from lango_store.model import Session
-from lango_store.operations import examination, expiry, holders, messages, sessions
+from lango_store.errors import (
+    LangoStoreError,
+    MessageNotFound,
+    SchemaOutOfDate,
+    SessionExpired,
+    SessionHeld,
+    SessionNotFound,
+)
+from lango_store.model import Message, Session
+from lango_store.operations import edits, examination, expiry, holders, messages, sessions
 from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
 from lango_store.reports import ExpiryReport, Finding
@@ -99,6 +106,28 @@ def delete_all(access: Access, policy: Policy, batch_size: int) -> int:
     if report.held:
         raise SessionHeld(*next(iter(report.held.items())))
     return report.sessions
+
+
+def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
+    """Redact a message of a session in the store, and in an archive if one is given, or in that alone."""
+    with ExitStack() as stack:
+        opened = None
+        if archive is not None:
+            from lango_store.archive import Archive  # sqlite-utils, which only archives need
+
+            opened = stack.enter_context(Archive(archive))
+        try:
+            with access.transaction() as connection:
+                message = edits.redact(connection, access.moment(connection), key, seq_or_id, reason)
+        except (SessionNotFound, MessageNotFound) as error:
+            if opened is None or isinstance(error, SessionExpired):  # which has the message still
+                raise
+            if (archived := opened.redact(key, seq_or_id, reason=reason)) is None:
+                raise
+            return archived
+        if opened is not None:  # interrupted before this, it can be done again: the message is still in its place
+            opened.redact(key, message.seq, reason=reason, stored=message)
+        return message
 
 
 def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:

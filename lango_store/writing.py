@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import Conflict, SessionExpired, SessionNotFound, UniqueViolation
+from lango_store.errors import Conflict, InvalidMessage, SessionExpired, SessionNotFound, UniqueViolation
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
-from lango_store.operations import appends, messages, sessions
+from lango_store.operations import appends, edits, messages, sessions
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.sessions import New
 
@@ -79,6 +79,17 @@ def once(
             sessions.delete_expired(connection, now, make.key)
             sessions.insert(connection, now, make)
         return write_new(connection, now)
+
+
+def update_message(access: Access, key: str, seq_or_id: int | str, message: Message) -> Message:
+    """Put a message in the place of another; `InvalidMessage` if a third one has its id."""
+    message = access.counted(message)
+    try:
+        with access.transaction() as connection:
+            return edits.update(connection, access.moment(connection), key, seq_or_id, message)
+    except UniqueViolation as error:
+        reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
+        raise InvalidMessage("id", reason) from error
 
 
 def create(access: Access, new: New, first: Batch) -> Session:

@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from lango_store import Compaction, Conflict, Message, MessageRole, ToolCall, Turn
+from lango_store import (
+    Compaction,
+    Conflict,
+    InvalidMessage,
+    Message,
+    MessageNotFound,
+    MessageRole,
+    ToolCall,
+    Turn,
+)
 
 Usage = dict[str, Any]
 
@@ -142,12 +151,31 @@ class ModelSession:
         if not self.window:
             return None
         last = self.window[-1]
-        self.log.remove(last)
+        self.take(last)
         for turn in list(self.turns):
             if turn.turn_no == last.turn_no:
                 self.shorten(turn, last.seq - 1)
-        self.cut()
         return last
+
+    def update_message(self, place: int | str, new: Message) -> Message:
+        old = self.at(place)
+        other = self.with_id(new.id)
+        if other is not None and other is not old:
+            raise InvalidMessage("id", "is the id of another message")
+        left = {"seq": old.seq, "turn_no": old.turn_no, "replayed": False}
+        given = {"id": new.id or old.id, "created_at": new.created_at or old.created_at}
+        return self.put_instead(old, new.model_copy(update=left | given))
+
+    def redact_message(self, place: int | str, reason: str | None) -> Message:
+        old = self.at(place)
+        tokens = None if old.tokens is None else 0
+        extra = {} if reason is None else {"redacted": reason}
+        return self.put_instead(
+            old, old.model_copy(update={"content": None, "tool_calls": [], "extra": extra, "tokens": tokens})
+        )
+
+    def delete_message(self, place: int | str) -> None:
+        self.take(self.at(place))
 
     def truncate(self, after: int) -> int:
         self.expect_something_at(after)
@@ -291,6 +319,24 @@ class ModelSession:
         self.turns.append(turn)
         return turn
 
+    def at(self, place: int | str) -> Message:
+        for m in self.log:
+            if place == (m.id if isinstance(place, str) else m.seq):
+                return m
+        raise MessageNotFound(self.key, place)
+
+    def take(self, gone: Message) -> None:
+        """Take one message away; one that was consolidated is counted no more."""
+        if self.log.index(gone) < self.last_consolidated:
+            self.last_consolidated -= 1
+        self.log.remove(gone)
+        self.cut()
+
+    def put_instead(self, old: Message, new: Message) -> Message:
+        self.log[self.log.index(old)] = new
+        self.cut()
+        return new
+
     def shorten(self, turn: Turn, last_seq: int) -> None:
         """Let a turn end there; without it if it began later."""
         if turn.first_seq > last_seq:
@@ -299,7 +345,7 @@ class ModelSession:
             turn.last_seq = min(turn.last_seq, last_seq)
 
     def cut(self) -> None:
-        """Count what takes messages away or compacts them: it uses one seq up."""
+        """Count what takes messages away, changes or compacts them: it uses one seq up."""
         self.cuts += 1
         self.last_seq += 1
         self.last_consolidated = min(self.last_consolidated, len(self.log))

@@ -63,7 +63,7 @@ class StoreBesideModel(RuleBasedStateMachine):
         if refused is None:
             try:
                 expected = model(self.sessions[key])
-            except (Conflict, ValueError) as error:
+            except (Conflict, LookupError, ValueError) as error:
                 refused = type(error)
         if refused is None:
             got = call(self.handle(key))

@@ -59,6 +59,7 @@ SOUND: dict[str, Any] = {
     "user_id": "u",
     "last": 1,
     "turn": 1,
+    "seq_or_id": 1,
     "summary": message("short", tokens=1),
     "summarizer": lambda _: message("short", tokens=1),
     "page_size": 2,
@@ -271,6 +272,7 @@ def test_an_archive_refuses_arguments_of_wrong_types_by_name(
                 archive.search,
                 archive.count,
                 archive.forget,
+                archive.redact,
                 archive.restore,
                 archive.keep,
             ]
@@ -281,6 +283,7 @@ def test_an_archive_refuses_arguments_of_wrong_types_by_name(
                 "now": clock(),
                 "ttl": None,
                 "text": "one",
+                "seq_or_id": 1,
             }
             only = {"key_prefix": "nobody"}
             faults = []

@@ -46,7 +46,8 @@ keys = st.sampled_from("aaab")
 ids = st.one_of(st.none(), st.sampled_from(["i1", "i2", "i3", "i4"]))
 tokens = st.one_of(st.none(), st.integers(0, 9))
 kinds = st.sampled_from(["user", "assistant", "system", "call", "result", "outputs", "bare result"])
-batches = st.lists(st.tuples(kinds, ids, tokens, st.sampled_from(CALLS)), max_size=3)
+one_message = st.tuples(kinds, ids, tokens, st.sampled_from(CALLS))
+batches = st.lists(one_message, max_size=3)
 drawn_places = st.one_of(st.none(), st.none(), st.just(0), st.just(-1), st.just(1))
 """Nothing, right, behind or ahead: what to add to the session's last seq."""
 depths = st.integers(0, 5)
@@ -54,7 +55,7 @@ usages = st.fixed_dictionaries(
     {}, optional={"input": st.integers(0, 9), "details": st.fixed_dictionaries({"cached": st.integers(0, 9)})}
 )
 meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]), max_size=2)
-disturbances = st.sampled_from(["pop", "truncate", "clear", "compact", "delete and create"])
+disturbances = st.sampled_from(["pop", "edit", "truncate", "clear", "compact", "delete and create"])
 
 
 def seen_before(window: list[Message], place: int) -> list[int]:
@@ -175,6 +176,21 @@ class Machine(StoreBesideModel):
         self.act(key, lambda c: c.pop_message(), lambda s: s.pop())
         assert set(seqs(before[:-1])) <= set(seqs(self.window(key)))
 
+    @rule(key=keys, how=st.sampled_from(["update", "delete", "redact"]), depth=depths, by_id=ids, drawn=one_message)
+    def edit(self, key: str, how: str, depth: int, by_id: str | None, drawn: Any) -> None:
+        place = by_id or max((self.seq_of(key, 0) or 0) - depth, 0)
+        (new,) = self.made([drawn])
+        before = seqs(self.window(key))
+        match how:
+            case "update":
+                self.act(key, lambda c: c.update_message(place, new), lambda s: s.update_message(place, new))
+            case "delete":
+                self.act(key, lambda c: c.delete_message(place), lambda s: s.delete_message(place))
+            case _:
+                self.act(key, lambda c: c.redact_message(place, reason="r"), lambda s: s.redact_message(place, "r"))
+        after = seqs(self.window(key))
+        assert after == before or (how == "delete" and len(before) == len(after) + 1 and set(after) < set(before))
+
     @rule(key=keys, depth=depths)
     def truncate(self, key: str, depth: int) -> None:
         after = self.seq_of(key, -depth) or 0
@@ -287,6 +303,9 @@ class Machine(StoreBesideModel):
         match word:
             case "pop":
                 self.pop(key)
+            case "edit":
+                last = self.sessions[key].log[-1].seq
+                self.act(key, lambda c: c.redact_message(last), lambda s: s.redact_message(last, None))
             case "truncate":
                 self.act(key, lambda c: c.truncate(after=0), lambda s: s.truncate(0))
             case "clear":

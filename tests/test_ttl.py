@@ -45,6 +45,9 @@ def test_past_its_ttl_a_session_is_refused_and_hidden(store: Store, clock: Clock
         lambda: store.update("k", title="t"),
         lambda: store.clear("k"),
         lambda: store.pop_message("k"),
+        lambda: store.update_message("k", 1, message()),
+        lambda: store.delete_message("k", 1),
+        lambda: store.redact_message("k", "a"),
         lambda: store.truncate("k", after=0),
         lambda: store.get_or_create("k"),
     ):

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from lango_store.columns import as_stored
 from lango_store.encoding import decode_json
 from lango_store.errors import Conflict, DamagedMessage
-from lango_store.model import Message, MessageRole
-from lango_store.operations import messages, sessions
+from lango_store.model import MessageRole
+from lango_store.operations import sessions
 from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
 from lango_store.operations.messages import check_seq
 
@@ -92,24 +92,6 @@ def shortened(key: str, after: int) -> sa.UpdateBase:
     """Let the turn that a cut went through end there."""
     through = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after)
     return sa.update(TURN).where(*through).values(last_seq=after)
-
-
-def pop(connection: sa.Connection, now: datetime, key: str) -> Message | None:
-    """Remove the last message of the window and return it, None if there is none."""
-    sessions.lock(connection, now, key)
-    tail = messages.tail(connection, now, key, 1)
-    last = tail.messages
-    if not last:
-        return None
-    seq, mine = last[0].seq, sa.and_(of_session(TURN, key), TURN.c.turn_no == last[0].turn_no)
-    gone = delete(connection, key, MESSAGE.c.seq == seq)
-    emptied = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq == seq, TURN.c.last_seq == seq)).rowcount
-    also: dict[str, Any] = {}
-    if emptied:
-        also = {"turn_count": SESSION.c.turn_count - emptied} | latest_summary(key)
-    connection.execute(sa.update(TURN).where(mine, TURN.c.last_seq == seq).values(last_seq=seq - 1))
-    count(connection, now, key, gone, **also)
-    return last[0]
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
