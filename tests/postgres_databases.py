@@ -81,8 +81,8 @@ class PostgresDatabases:
 
     def _created(self, migrated: bool) -> str:
         name = f"t_{self._run}_{next(_numbers)}"
-        template = f"TEMPLATE {self._migrated()} STRATEGY FILE_COPY" if migrated else ""
-        self._say(f"CREATE DATABASE {name} {template}")
+        template = f"TEMPLATE {self._migrated()}" if migrated else ""
+        self._say(f"CREATE DATABASE {name} {template} STRATEGY FILE_COPY")
         return name
 
     def _migrated(self) -> str:
