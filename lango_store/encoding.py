@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _SHOWN: Final = 60
+_PIECE: Final = 1 << 16
 
 _JSON_REMEDY: Final = (
     "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
@@ -70,11 +72,11 @@ def checked_key(key: str) -> str:
     return key
 
 
-def encode_content(content: Any) -> tuple[str | None, str | None]:
+def encode_content(content: Any, encode: Callable[[Any, str], str]) -> tuple[str | None, str | None]:
     """Return a message's content as a text, or else as JSON: what the columns `text` and `content` hold."""
     if isinstance(content, str) and _text_fault(content) is None:
         return content if type(content) is str else str.__str__(content), None
-    return None, encode_json(content, "content")
+    return None, encode(content, "content")
 
 
 def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
@@ -96,7 +98,18 @@ def _string_of_json(json_text: str) -> str | None:
         text = decode_json(json_text)
     except ValueError:  # damaged, and who reads it says so
         return None
-    return text if json.dumps(text, ensure_ascii=False) == json_text else None
+    return text if _is_plain(text, json_text) else None
+
+
+def _is_plain(text: str, json_text: str) -> bool:
+    """Whether a text's JSON, with no more escapes than it needs, is this one; compared in pieces, as it may be large."""
+    at = 1
+    for start in range(0, len(text), _PIECE):
+        piece = json.dumps(text[start : start + _PIECE], ensure_ascii=False)[1:-1]
+        if not json_text.startswith(piece, at):
+            return False
+        at += len(piece)
+    return json_text[at:] == '"'
 
 
 def json_of_content(text: str | None, content: str | None) -> str | None:
@@ -150,6 +163,65 @@ def encode_json(value: Any, field: str) -> str:
         if isinstance(error, InvalidMessage):
             raise
         return _encode_surrogates(value, field)
+
+
+def encode_large_json(value: Any, field: str) -> str:
+    """Encode a value as `encode_json` does, in less memory where its texts are large.
+
+    `to_json` leaves a copy in UTF-8 with each text that it is given, and what it wrote has to be read again.
+    """
+    if _letters(value) <= _PIECE:
+        return encode_json(value, field)
+    encoded = bytearray()
+    try:
+        for piece in _pieces(value, MAX_LEVELS - 1):
+            encoded += piece
+    except (PydanticSerializationError, ValueError, TypeError):
+        return encode_json(value, field)  # lone surrogates, the last level, or a fault to be named
+    return encoded.decode()
+
+
+def _letters(value: Any) -> int:
+    """Count the characters of a value's texts."""
+    count = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if type(part) is str:
+            count += len(part)
+        elif type(part) is dict:
+            waiting += part.values()
+        elif type(part) is list:
+            waiting += part
+    return count
+
+
+def _pieces(value: Any, levels: int) -> Iterator[bytes]:
+    """Yield the JSON of a value in pieces; ValueError or another error for what is not JSON, or has more levels."""
+    kind = type(value)
+    if kind in (dict, list) and not levels:
+        raise ValueError("more levels")
+    if kind is str:
+        yield b'"'
+        for start in range(0, len(value), _PIECE):
+            yield to_json(value[start : start + _PIECE])[1:-1]
+        yield b'"'
+    elif kind is dict:
+        mark = b"{"
+        for name, item in value.items():
+            yield mark + encode_json(name, "").encode() + b":"
+            yield from _pieces(item, levels - 1)
+            mark = b","
+        yield b"}" if value else b"{}"
+    elif kind is list:
+        mark = b"["
+        for item in value:
+            yield mark
+            yield from _pieces(item, levels - 1)
+            mark = b","
+        yield b"]" if value else b"[]"
+    else:
+        yield encode_json(value, "").encode()
 
 
 def _encode_surrogates(value: Any, field: str) -> str:

@@ -132,7 +132,7 @@ def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run
     counted = SessionDigest()
     for table, rows in pages(reading, key):
         for row in rows:
-            counted.add(table, row_line(table, row))
+            counted.add(table, row_line(table, row).encode())
         if not dry_run:
             transfer.write(writing, table, [transfer.arrived(table, row) for row in rows])
     if not dry_run and digest(writing, key) != counted.digest:

@@ -45,7 +45,7 @@ def digest(connection: sa.Connection, key: str, schema: str = SCHEMA_REVISION) -
     counted = SessionDigest()
     for table, rows in pages(connection, key):
         for row in rows:
-            counted.add(table, row_line(table, row, schema))
+            counted.add(table, row_line(table, row, schema).encode())
     return counted.digest
 
 
@@ -56,10 +56,10 @@ class SessionDigest:
         self._lines = dict.fromkeys(TABLES, 0)
         self._sha256 = hashlib.sha256()
 
-    def add(self, table: sa.Table, line: str) -> None:
-        """Count a row's line and add it to the digest."""
+    def add(self, table: sa.Table, line: bytes) -> None:
+        """Count a row's line, without its end, and add it to the digest."""
         self._lines[KINDS[table.name]] += 1
-        self._sha256.update(line.encode())
+        self._sha256.update(line)
         self._sha256.update(b"\n")
 
     @property
@@ -123,29 +123,40 @@ def _stands_in_a_line(text: str) -> bool:
 
 def read_row(table: sa.Table, line: str, schema: str = SCHEMA_REVISION) -> Row:
     """Return the row that `row_line` wrote, of a schema of this revision; ValueError if the line is damaged."""
-    members, end = _members(line, line.index(":") + 1)
+    row, end = _members(table, line, line.index(":") + 1)
     quoted = json.loads("{" + line[end:].lstrip(","))  # `}`, or `,"quoted":[…]}`
     there = {column.name for column in columns(table, schema)}
-    row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name])
-    for name, (value, text) in members.items():
+    for name in row:
         if name not in there:
             raise ValueError(f"{name!r} is not a column of a {KINDS[table.name]} in schema {schema}")
-        plain = not isinstance(table.c[name].type, JsonColumn) or name in quoted.get("quoted", ())
-        row[name] = value if plain else text
+    for name in quoted.get("quoted", ()):
+        if name in row and name in _JSON[table.name]:
+            row[name] = json.loads(row[name], parse_constant=refuse_constant)
+    row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name]) | row
     missing = [c.name for c in columns(table, schema) if not c.nullable and row[c.name] is None]
     if set(missing) - {"session_key"}:
         raise ValueError(f"{missing[-1]!r} is missing")
     return row
 
 
-def _members(line: str, at: int) -> tuple[dict[str, tuple[Any, str]], int]:
-    """Return the members of an object, their values with their very texts, and where it ends."""
-    members: dict[str, tuple[Any, str]] = {}
+_JSON: Final = {
+    table.name: frozenset(column.name for column in table.c if isinstance(column.type, JsonColumn))
+    for table in TABLES.values()
+}
+
+
+def _members(table: sa.Table, line: str, at: int) -> tuple[Row, int]:
+    """Return the members of an object, those of JSON columns as their very texts, and where it ends."""
+    members: Row = {}
     mark = "{"
     while line.startswith(mark, at):
         name, at = _scan(line, at + 1)
         value, end = _scan(line, at + 1)
-        members[name] = value, line[at + 1 : end]
+        if name in _JSON[table.name]:
+            del value  # it may be large, and so is its text
+            members[name] = line[at + 1 : end]
+        else:
+            members[name] = value
         if line.startswith("}", end):
             return members, end + 1
         at, mark = end, ","

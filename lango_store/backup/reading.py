@@ -21,6 +21,8 @@ from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_SIZE: Final = 1 << 20
+_KIND: Final = 16
+"""The characters within which a line says of which kind it is."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Outcome:
 
 
 def load(
-    connection: sa.Connection, path: object, lines: Iterable[str], *, planned: set[str] | None = None
+    connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
 ) -> Iterator[Outcome]:
     """Write the sessions of a file's lines into a store, and yield what became of each; a taken key stays.
 
@@ -79,15 +81,16 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
             break
         table = TABLES[kind]
         counted.add(table, file.line)
-        row = file.admitted(incoming, table, value | {"session_key": key})
         size += len(file.line)
+        file.line = b""  # a line may be large, and so is what the database will be given
+        row = file.admitted(incoming, table, value | {"session_key": key})
         if writing:
             batch.append(row)
-        del value, row  # a line may be large, and the next one is read before they are replaced
-        file.line = ""
+        del value, row  # the next line is read before they are replaced
         if batch and size >= _BATCH_SIZE:
             _write(connection, table, batch, file)
             batch, size = [], 0
+            transfer.release(connection, table)
     raise file.fault(f"session {key!r} is cut off")
 
 
@@ -96,7 +99,7 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
     try:
         if table is SESSION:
             return transfer.claim(connection, batch[0])
-        transfer.write(connection, table, batch)
+        transfer.write(connection, table, (batch.pop(0) for _ in range(len(batch))))  # one may be large, and is encoded
         return True
     except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: what is not a time
         ours = dialect_of(connection).translate_error(error)
@@ -130,11 +133,11 @@ def _state(
 class _File:
     """The lines of a file, each as its kind and its value, and where we are for the errors."""
 
-    def __init__(self, path: object, lines: Iterable[str]) -> None:
+    def __init__(self, path: object, lines: Iterable[bytes]) -> None:
         self._path = path
         self._lines = iter(lines)
         self._number = 0
-        self.line = ""
+        self.line = b""
         self.schema = SCHEMA_REVISION
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -143,20 +146,21 @@ class _File:
     def __next__(self) -> tuple[str, Any]:
         self._number += 1
         try:
-            self.line = next(self._lines).rstrip("\r\n")
-            kind = self.line.partition(":")[0][2:-1]
+            self.line = next(self._lines).rstrip(b"\r\n")
+            text = self.line.decode()
+            kind = text[:_KIND].partition(":")[0][2:-1]
             if kind in TABLES:
-                return kind, read_row(TABLES[kind], self.line, self.schema)
-            ((kind, value),) = json.loads(self.line).items()
+                return kind, read_row(TABLES[kind], text, self.schema)
+            ((kind, value),) = json.loads(text).items()
             return kind, value
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self.fault(str(error)) from None
 
     def header(self) -> None:
         """Read the first line; `InvalidFile` if it is not ours or newer than we are."""
         self._number = 1
         try:
-            header = json.loads(next(self._lines, ""))
+            header = json.loads(next(self._lines, b"").decode())
             version, schema = header["lango_store"], str(header["schema"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self.fault('this is not an export of lango_store, which begins with {"lango_store":1,…}') from None
@@ -189,11 +193,7 @@ class _File:
 
     def finished(self) -> None:
         """Refuse lines after the last one."""
-        try:
-            goes_on = any(line.strip() for line in self._lines)
-        except UnicodeDecodeError:
-            goes_on = True
-        if goes_on:
+        if any(line.strip() for line in self._lines):
             raise self.fault("the file goes on after its last line")
 
     def fault(self, reason: str) -> InvalidFile:

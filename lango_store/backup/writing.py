@@ -59,7 +59,7 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
             with _named(row):  # what an import would refuse is refused now
                 incoming.admit(table, row)
             line = row_line(table, row)
-            counted.add(table, line)
+            counted.add(table, line.encode())
             yield line
     if not counted.sessions:
         raise SessionNotFound(key)

@@ -48,7 +48,7 @@ class Backups(WritableFormat):
                 store.access.snapshot() if dry_run else store.access.transaction() as connection,
             ):
                 for outcome in reading.load(
-                    connection, path, _texts(files.lines_of(file, path, longest_line)), planned=planned
+                    connection, path, map(_line, files.lines_of(file, path, longest_line)), planned=planned
                 ):
                     _count(report, outcome)
         except InvalidFile as error:
@@ -77,12 +77,8 @@ def _file(to: Path) -> Path:
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
-def _texts(lines: Iterator[tuple[int, bytes]]) -> Iterator[str]:
-    return map(_text, lines)
-
-
-def _text(numbered: tuple[int, bytes]) -> str:
-    return numbered[1].decode()
+def _line(numbered: tuple[int, bytes]) -> bytes:
+    return numbered[1]
 
 
 def _count(report: FileReport, outcome: reading.Outcome) -> None:

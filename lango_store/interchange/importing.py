@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.dialect import dialect_of
-from lango_store.encoding import checked_key, encode_id, encode_json
+from lango_store.encoding import checked_key, encode_id, encode_json, encode_large_json
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
@@ -34,11 +34,15 @@ def _insert(table: sa.Table) -> Statement:
 _insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 
 
+def _size(row: Mapping[str, Any], *names: str) -> int:
+    return sum(len(row[name] or "") for name in names)
+
+
 @dataclass
 class DraftRows:
     """The rows of a draft: the turns and messages that wait to be written, and the counters of the session.
 
-    `waiting` is how many characters the messages have that wait.
+    `waiting` is how many characters they have.
     """
 
     key: str
@@ -65,16 +69,18 @@ class DraftRows:
         first = self.last_seq + 1
         self._add_messages(part)
         if part.kind is not None:
-            self.turns.append(self._turn(part, first, upto if part.kind == "compaction" else None))
+            turn = self._turn(part, first, upto if part.kind == "compaction" else None)
+            self.waiting += _size(turn, "usage", "metadata", "extra")
+            self.turns.append(turn)
 
     def _add_messages(self, part: Part) -> None:
-        new = batch([self.counted(message) for message in part.messages])
+        new = batch([self.counted(message) for message in part.messages], encode_large_json)
         turn_no = None if part.kind is None else self.turn_count
         otherwise = part.created_at or self.now
         part.messages.clear()  # one may be large: whoever holds the part holds only the row from here on
         for row in new.rows:
             self.last_seq += 1
-            self.waiting += sum(len(row[name] or "") for name in ("text", "content", "tool_calls", "extra"))
+            self.waiting += _size(row, "text", "content", "tool_calls", "extra")
             created_at = row["created_at"] or otherwise
             self.messages.append(
                 row | {"session_key": self.key, "seq": self.last_seq, "turn_no": turn_no, "created_at": created_at}
@@ -92,7 +98,7 @@ class DraftRows:
             "first_seq": first_seq,
             "last_seq": self.last_seq,
             "replaced_upto": replaced_upto,
-            **{name: None if value is None else encode_json(value, name) for name, value in given.items()},
+            **{name: None if value is None else encode_large_json(value, name) for name, value in given.items()},
             "created_at": part.created_at or self.now,
         }
 
@@ -109,6 +115,8 @@ class DraftRows:
                     ) from None
                 raise
             rows.clear()
+            if self.waiting >= _PAGE_SIZE:
+                statement.release(connection)
         self.waiting = 0
 
     def counters(self) -> Mapping[str, Any]:
@@ -141,6 +149,7 @@ def import_draft(
     rows = DraftRows(draft.key, now, counted)
     for part in draft.parts():
         rows.add(part)
+        del part  # it may be large, and the next one is read before it is replaced
         if len(rows.messages) + len(rows.turns) >= PAGE or rows.waiting >= _PAGE_SIZE:
             rows.write(connection)
     rows.write(connection)

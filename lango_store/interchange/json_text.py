@@ -118,7 +118,7 @@ class JsonMembers:
                 if end < len(self._text) or self._ended:  # a number may go on in what was not read yet
                     _check_levels(value, LEVELS, self._text, self._at, end)
                     self._at = end
-                    if end > max(_CHUNK, len(self._text) // 2):  # what was read may be large
+                    if end > _CHUNK:  # what was read may be large
                         self._text, self._at = self._text[end:], 0
                     return value
             self._more()
@@ -142,8 +142,10 @@ class JsonMembers:
         return found
 
     def _more(self) -> None:
-        rest = self._text[self._at :]
-        if len(rest) > self._longest:
+        text, self._text = self._text[self._at :], ""
+        if len(text) > self._longest:
             raise ValueError(f"a value {too_long(self._longest)}")
-        read = self._file.read(max(_CHUNK, len(rest)))  # as much again, so that a long value is not scanned too often
-        self._text, self._at, self._ended = rest + read, 0, not read
+        # A part of what there is, so that a long value is not scanned too often, and what is read ahead not large.
+        read = self._file.read(max(_CHUNK, len(text) // 8))
+        text += read  # in place, as nothing else has it
+        self._text, self._at, self._ended = text, 0, not read

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lango_store.encoding import encode_json
 from lango_store.model import Message
 from lango_store.operations.rows import encode_message
 
@@ -35,7 +36,7 @@ class Batch:
         return Batch(messages, rows, frozenset(message.id for message in messages if message.id is not None))
 
 
-def batch(new: Sequence[Message]) -> Batch:
+def batch(new: Sequence[Message], encode: Callable[[Any, str], str] = encode_json) -> Batch:
     """Encode messages for the database; `InvalidMessage` for what cannot be stored, before anything is written."""
-    rows = [encode_message(message) for message in new]
+    rows = [encode_message(message, encode) for message in new]
     return Batch(new, rows, frozenset(row["id"] for row in rows if row["id"] is not None))

@@ -81,7 +81,8 @@ class Incoming:
         for column in transfer.COLUMNS[table.name]:
             _check(column, row[column.name])
         if table is SESSION:
-            self._session, self._lacking = row, lacking
+            self._lacking = lacking
+            self._session = {name: value for name, value in row.items() if not isinstance(value, str)}
             _as_session(row)
         elif table is TURN:
             self._count_turn(_as_turn(row))

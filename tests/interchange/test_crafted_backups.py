@@ -228,5 +228,5 @@ def test_what_a_store_holds_of_the_widest_values_is_not_a_fault(target: Store) -
         lines = [first_line(), *session_lines(connection, "k"), last_line(1)]
     target.delete("k")
     with target.access.transaction() as writing:
-        assert [each.state for each in load(writing, "backup", lines)] == ["imported"]
+        assert [each.state for each in load(writing, "backup", map(str.encode, lines))] == ["imported"]
     assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

@@ -41,7 +41,7 @@ def exported(store: Store) -> list[str]:
 
 def imported(store: Store, lines: Iterable[str]) -> list[Outcome]:
     with store.access.transaction() as connection:
-        return list(load(connection, "backup.jsonl", lines))
+        return list(load(connection, "backup.jsonl", map(str.encode, lines)))
 
 
 def test_every_column_of_every_row_comes_back_in_either_database(source: Store, target: Store) -> None:
@@ -222,7 +222,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(
 
     def copied(key: str) -> None:
         with source.access.snapshot() as found, target.access.transaction() as writing:
-            list(load(writing, "backup.jsonl", dumped(found, [key])))
+            list(load(writing, "backup.jsonl", map(str.encode, dumped(found, [key]))))
 
     put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))
     copied("short")  # what is compiled once

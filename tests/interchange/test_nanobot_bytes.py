@@ -21,6 +21,7 @@ from lango_store.interchange.nanobot.lines import (
     line_from_message,
     message_from_line,
     message_from_text,
+    storable,
     text_from_message,
 )
 from lango_store.interchange.nanobot.names import file_name
@@ -195,6 +196,6 @@ def test_a_large_line_is_told_from_others_by_every_character(generation: str, le
     for other in (text[:-1], text + " ", text.replace("user", "uses"), text.replace("n", "N"), text.replace(":", ": ")):
         assert not is_text_of(line, other, style)
     assert not is_text_of(line | {"more": 1}, text, style)
-    message, loss = message_from_text(text, line, style)
+    message, loss = storable(message_from_text(text, line, style), style)
     assert (text_from_message(message, style), loss) == ([text], None)
     assert "line" not in message.extra.get("_nanobot", {})

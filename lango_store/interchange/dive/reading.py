@@ -64,6 +64,7 @@ class _Examined:
     beside: dict[str, Any] = field(default_factory=dict)  # what else the header's place in the file holds
     last_time: Any = None
     torn: int | None = None
+    followed: set[int] = field(default_factory=set)  # the lines of events that others follow, which are no events
     repeated: Repeated = field(default_factory=Repeated)
 
 
@@ -72,22 +73,25 @@ def _examined(source: Source, skipped: list[Skipped]) -> _Examined:
     found = _Examined(source)
     seen: set[str] = set()
     seen_events: set[str] = set()
-    has_events = False
+    event: int | None = None
     for number, line in _sound_lines(found, skipped):
         if found.header is None:
             found.header, found.beside = _header_from(source.path, line)
-            continue
-        if line.get("line_type") == "event":
+        elif line.get("line_type") == "event":
+            event, found.last_time = number, line["data"].get("timestamp")
             part = part_from(line, Repeated(), number, skipped)
-            has_events, found.last_time = True, line["data"].get("timestamp")
             _note([part.id], seen_events, found.repeated.events)
             _note([message.id for message in part.messages], seen, found.repeated.messages)
+            del part
         else:
             skipped.append(
                 Skipped(number, f"a line of type {line.get('line_type')!r} is not an event: stored for export only")
             )
-            if not has_events:
+            if event is None:
                 found.beside.setdefault("lines", []).append(line)
+            else:
+                found.followed.add(event)
+        del line  # it may be large, and the next one is read before it is replaced
     if found.header is None:
         raise InvalidFile(source.path, "has no header line: give a session file of Dive")
     return found
@@ -102,12 +106,13 @@ def _note(ids: list[str | None], seen: set[str], repeated: set[str]) -> None:
 def _sound_lines(found: _Examined, skipped: list[Skipped]) -> Iterator[tuple[int, dict[str, Any]]]:
     bad: tuple[int, str] | None = None
     path = found.source.path
+    waiting: list[tuple[int, dict[str, Any]]] = []  # a line may be large, and who reads it is the only one to hold it
     for number, raw in found.source.lines():
         if bad:
             raise InvalidFile(path, f"line {bad[0]} {bad[1]}: mend or remove it, the file was left alone")
         try:
             text = raw.decode()
-            del raw  # a line may be large
+            del raw
             line = read_json(text)
             del text
             fault = _fault(line)
@@ -121,7 +126,9 @@ def _sound_lines(found: _Examined, skipped: list[Skipped]) -> Iterator[tuple[int
             fault = str(error)
         if fault:
             raise InvalidFile(path, f"line {number} {fault}: mend or remove it, the file was left alone")
-        yield number, line
+        waiting.append((number, line))
+        del line
+        yield waiting.pop()
     if bad:
         found.torn = bad[0]
         skipped.append(Skipped(bad[0], "the last line is torn: dropped"))
@@ -151,22 +158,25 @@ def _header_from(path: Path, line: dict[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def _parts(found: _Examined) -> Iterator[Part]:
-    waiting: Part | None = None
+    waiting: list[Part] = []  # a part may be large: it waits only if lines that belong to it follow
     past_header = False
     for number, raw in found.source.lines():
         if number == found.torn:
             continue
         text = raw.decode()
-        del raw  # a line may be large
+        del raw
         line = read_json(text)
         del text
-        if past_header and line["line_type"] == "event":
-            if waiting is not None:
-                yield waiting
-            waiting = part_from(line, found.repeated, number, [])
-        elif waiting is not None:
-            waiting.extra = waiting.extra or {NAME: {}}
-            waiting.extra[NAME].setdefault("lines", []).append(line)
-        past_header = True
-    if waiting is not None:
-        yield waiting
+        if not past_header:
+            past_header = True
+        elif line["line_type"] == "event":
+            if waiting:
+                yield waiting.pop()
+            waiting.append(part_from(line, found.repeated, number, []))
+            del line
+            if number not in found.followed:
+                yield waiting.pop()
+        elif waiting:
+            extra = waiting[0].extra = waiting[0].extra or {NAME: {}}
+            extra[NAME].setdefault("lines", []).append(line)
+    yield from waiting

@@ -8,12 +8,12 @@ where that does not give the line back, `extra["_nanobot"]` keeps what is missin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lango_store.encoding import encode_text
+from lango_store.encoding import encode_large_json, encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import known_role, mapping
 from lango_store.interchange.moments import moment
@@ -27,6 +27,7 @@ _FIRST: Final = ("role", "content", "timestamp")
 
 
 _CHUNK: Final = 1 << 16
+_MANY: Final = 1_000
 
 # Styles
 
@@ -80,17 +81,47 @@ STYLES: Final = {
 
 
 def is_text_of(line: dict[str, Any], text: str, style: Style) -> bool:
-    """Whether a style writes a line as this text; a large one is compared member by member, without another copy."""
+    """Whether a style writes a line as this text; a large one is compared piece by piece, without another copy."""
     if len(text) <= _CHUNK or "\\ud" in text:  # where a surrogate is escaped, other members may be escaped too
         return style.dumps(line) == text
-    at, mark = 0, "{"
-    for name in json.loads(style.dumps(dict.fromkeys(line))):
-        for piece in (mark, style.dumps({name: None}).removeprefix("{").removesuffix("null}"), style.dumps(line[name])):
-            if not text.startswith(piece, at):
-                return False
-            at += len(piece)
-        mark = style.dumps([0, 0]).strip("[0]")
-    return text[at:] == "}"
+    at = 0
+    for piece in _pieces(line, style):
+        if not text.startswith(piece, at):
+            return False
+        at += len(piece)
+    return at == len(text)
+
+
+def _pieces(value: Any, style: Style) -> Iterator[str]:
+    """Yield the text that a style writes for a value, no large part of it at once."""
+    comma = style.dumps([0, 0])[2:-2]
+    if isinstance(value, str) and len(value) > _CHUNK:
+        yield '"'
+        for start in range(0, len(value), _CHUNK):
+            yield style.dumps(value[start : start + _CHUNK])[1:-1]
+        yield '"'
+    elif isinstance(value, dict) and value:
+        mark = "{"
+        for name in json.loads(style.dumps(dict.fromkeys(value))):  # in the style's order
+            yield mark + style.dumps({name: None}).removeprefix("{").removesuffix("null}")
+            yield from _pieces(value[name], style)
+            mark = comma
+        yield "}"
+    elif isinstance(value, list) and value:
+        mark = "["
+        for start in range(0, len(value), _MANY):
+            items = value[start : start + _MANY]
+            if any(isinstance(item, str | dict | list) for item in items):
+                for item in items:
+                    yield mark
+                    yield from _pieces(item, style)
+                    mark = comma
+            else:
+                yield mark + style.dumps(items)[1:-1]
+                mark = comma
+        yield "]"
+    else:
+        yield style.dumps(value)
 
 
 # In
@@ -141,14 +172,20 @@ def _is_call(call: object) -> bool:
     return isinstance(mapping(call).get("id"), str) and isinstance(function.get("name"), str)
 
 
-def message_from_text(text: str, line: dict[str, Any], style: Style) -> tuple[Message, str | None]:
-    """Return the message of a line whose text has to come back exactly, and what could not be stored as a value."""
+def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
+    """Return the message of a line whose text has to come back exactly; it may hold what no database can."""
     message = message_from_line(line, style)
     if not is_text_of(line_from_message(message, style), text, style):
         message.extra[RAW] = {"line": text}
+    return message
+
+
+def storable(message: Message, style: Style) -> tuple[Message, str | None]:
+    """Return the message of a line as one that can be stored, and what of it could only be stored as text."""
     try:
-        batch([message])
+        batch([message], encode_large_json)
     except InvalidMessage as error:
+        (text,) = text_from_message(message, style)
         content = message.content if isinstance(message.content, str) else None
         bare = Message(role=message.role, content=content, created_at=message.created_at, extra={RAW: {"line": text}})
         return bare, f"stored as text only: {error}"

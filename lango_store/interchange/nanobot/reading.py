@@ -33,7 +33,7 @@ from lango_store.interchange.nanobot.heads import (
     read_object,
     title_of,
 )
-from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text
+from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text, storable
 from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
 
 _SAMPLE: Final = 1_000
@@ -81,7 +81,7 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = files.LONGEST_L
 
 
 @dataclass
-class _Line:
+class _Head:
     """A metadata or provider state line: its number, text and object, and how many messages stand before it."""
 
     number: int
@@ -95,7 +95,7 @@ class _Survey:
     """What a first reading of a file tells: how many messages, which lines are bad, and the last of the other lines."""
 
     messages: int = 0
-    heads: dict[Head, _Line] = field(default_factory=dict)
+    heads: dict[Head, _Head] = field(default_factory=dict)
     bad: list[Skipped] = field(default_factory=list)
     sample: str = ""
     ended: bool = True
@@ -105,22 +105,27 @@ class _Survey:
 
 def _surveyed(path: Path, longest_line: int) -> _Survey:
     survey = _Survey(state=files.state(path), longest_line=longest_line)
-    for number, text, line in _lines(path, longest_line, survey):
-        if isinstance(line, str):
-            survey.bad.append(Skipped(number, line))
-        elif (head := line.get("_type")) in HEADS:
+    for line in _lines(path, longest_line, survey):
+        if isinstance(line.value, str):
+            survey.bad.append(Skipped(line.number, line.value))
+        elif (head := line.value.get("_type")) in HEADS:
             if head in survey.heads:
                 survey.bad.append(Skipped(survey.heads[head].number, f"{head}: a later line says otherwise"))
-            survey.heads[head] = _Line(number, text, line, survey.messages)
+            survey.heads[head] = _Head(line.number, line.text, line.value, survey.messages)
         else:
             survey.messages += 1
-            survey.sample = survey.sample or text[:_SAMPLE]
-        del text, line  # they may be large, and the next one is read before they are replaced
+            survey.sample = survey.sample or line.text[:_SAMPLE]
+        del line  # it may be large, and the next one is read before it is replaced
     return survey
 
 
-_Read = tuple[int, str, dict[str, Any] | str]
-"""A line's number, its text, and the object it says, or the reason why it says none."""
+@dataclass
+class _Read:
+    """A line's number, its text, and the object it says, or the reason why it says none."""
+
+    number: int
+    text: str
+    value: dict[str, Any] | str
 
 
 def _lines(path: Path, longest_line: int, survey: _Survey | None = None) -> Iterator[_Read]:
@@ -133,11 +138,11 @@ def _lines(path: Path, longest_line: int, survey: _Survey | None = None) -> Iter
             try:
                 text = raw.removesuffix(b"\n").decode()
             except UnicodeDecodeError as error:
-                yield number, "", f"is not UTF-8 ({error.reason} at byte {error.start + 1})"
+                yield _Read(number, "", f"is not UTF-8 ({error.reason} at byte {error.start + 1})")
                 continue
             del raw
-            if text.strip():
-                waiting.append((number, text, read_object(text)))
+            if text and not text.isspace():
+                waiting.append(_Read(number, text, read_object(text)))
                 del text
                 yield waiting.pop()
 
@@ -227,13 +232,15 @@ def _parts(path: Path, survey: _Survey, style: Style, skipped: list[Skipped]) ->
         raise InvalidFile(path, "changed while it was read: stop nanobot, then import again")
 
 
-def _part(style: Style, skipped: list[Skipped], read: _Read) -> Part | None:
-    number, text, line = read
-    if isinstance(line, str) or line.get("_type") in HEADS:
+def _part(style: Style, skipped: list[Skipped], line: _Read) -> Part | None:
+    if isinstance(line.value, str) or line.value.get("_type") in HEADS:
         return None
-    message, loss = message_from_text(text, line, style)
+    role = line.value.get("role")
+    message = message_from_text(line.text, line.value, style)
+    line.text = ""  # it may be large, and so is what the database will be given
+    message, loss = storable(message, style)
     if loss is not None:
-        skipped.append(Skipped(number, loss))
-    elif not known_role(line.get("role")):
-        skipped.append(Skipped(number, f"role {_shown(line.get('role'))} is not one of ours: stored as user"))
+        skipped.append(Skipped(line.number, loss))
+    elif not known_role(role):
+        skipped.append(Skipped(line.number, f"role {_shown(role)} is not one of ours: stored as user"))
     return Part([message])

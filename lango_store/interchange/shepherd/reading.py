@@ -40,6 +40,7 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -
             message_from(value, None, number, skipped)
         elif name not in INDICES:
             raw[name] = value
+        del value  # it may be large, and the next one is read before it is replaced
     if type(raw.get("version")) is not int or raw["version"] != VERSION:
         raise InvalidFile(path, f"is of version {raw.get('version')!r}: save it with a Shepherd that writes version 1")
     if not isinstance(raw.get("provider"), str):
