@@ -102,7 +102,7 @@ def _string_of_json(json_text: str) -> str | None:
 
 
 def _is_plain(text: str, json_text: str) -> bool:
-    """Whether a text's JSON, with no more escapes than it needs, is this one; compared in pieces, as it may be large."""
+    """Whether this is the JSON of a text with no more escapes than it needs; compared in pieces, as it may be large."""
     at = 1
     for start in range(0, len(text), _PIECE):
         piece = json.dumps(text[start : start + _PIECE], ensure_ascii=False)[1:-1]
