@@ -99,7 +99,7 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
     try:
         if table is SESSION:
             return transfer.claim(connection, batch[0])
-        transfer.write(connection, table, (batch.pop(0) for _ in range(len(batch))))  # one may be large, and is encoded
+        transfer.write(connection, table, batch)
         return True
     except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: what is not a time
         ours = dialect_of(connection).translate_error(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -142,7 +142,7 @@ def arrived(table: sa.Table, row: Row) -> Row:
     return row | dict(zip(("text", "content"), columns, strict=True))
 
 
-def write(connection: sa.Connection, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
+def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows that have `arrived`."""
     _INSERTS[table.name].run_many(connection, [_encoded(connection, table, row) for row in rows])
 
