@@ -32,6 +32,7 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
 from lango_store.operations.messages import Range
+from lango_store.operations.sessions import Expected
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 
@@ -64,15 +65,19 @@ class Conversation:
         with self._access.single_read() as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
-    def update(self, *, activity: bool = False, **changes: Unpack[SessionChanges]) -> SessionInfo:
+    def update(
+        self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
+    ) -> SessionInfo:
         """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
 
         The fields are those of `Store.create`, and `last_consolidated`, a count of messages: ValueError if negative or
         above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
-        this counts as `activity`.
+        this counts as `activity`. With `expect`, its `revision` has to be that, else `Conflict`.
         """
+        expected = Expected(revision=expect)
         with self._access.single_write() as connection:
-            return sessions.update(connection, self._access.moment(connection), self.key, changes, activity=activity)
+            now = self._access.moment(connection)
+            return sessions.update(connection, now, self.key, changes, activity=activity, expected=expected)
 
     # Messages
 
@@ -81,12 +86,14 @@ class Conversation:
         message: Message,
         *,
         after: int | None = None,
+        expect: int | None = None,
+        set: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> Message:
-        """Append a message, and return it with its `seq` and `created_at`; `create` as in `Store.append_message`."""
-        return self.append_messages([message], after=after, create=create, ttl=ttl, **fields)[0]
+        """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
+        return self.append_messages([message], after=after, expect=expect, set=set, create=create, ttl=ttl, **fields)[0]
 
     def append_messages(
         self,
@@ -94,6 +101,8 @@ class Conversation:
         *,
         after: int | None = None,
         replace_after: int | None = None,
+        expect: int | None = None,
+        set: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -106,19 +115,20 @@ class Conversation:
         """
         new = self._encoded(messages)
         make = writing.missing(self._access, self.key, create, ttl, fields)
+        terms = writing.terms(after, expect, set, make)
         if replace_after is not None:
             if make is not None:
                 raise TypeError("replace_after changes a session that is there: leave `create` out")
             with self._access.transaction() as connection:
                 now = self._access.now(connection)
-                return appends.replace(connection, now, self.key, new, after=replace_after, expected=after)
+                return appends.replace(connection, now, self.key, new, after=replace_after, terms=terms)
         return writing.once(
             self._access,
             new,
             bool(new.ids),
-            lambda connection, now: appends.append(connection, now, self.key, new, after, make),
-            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, after),
-            make,
+            lambda connection, now: appends.append(connection, now, self.key, new, terms),
+            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, terms),
+            terms,
         )
 
     def messages(self, *, last: int | None = None) -> list[Message]:
@@ -176,22 +186,23 @@ class Conversation:
         with self._access.transaction() as connection:
             return edits.pop(connection, self._access.moment(connection), self.key)
 
-    def update_message(self, seq_or_id: int | str, message: Message) -> Message:
+    def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
         It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
-        there is no such message, `InvalidMessage` if another one has its id.
+        there is no such message, `InvalidMessage` if another one has its id. `expect` as in `update`.
         """
-        return writing.update_message(self._access, self.key, seq_or_id, message)
+        return writing.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
 
-    def delete_message(self, seq_or_id: int | str) -> None:
+    def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
         Its turn stays, with what it cost, and so does a summary that speaks of it. Of a summary it is that part which
-        goes, and what the summary replaced does not come back. Its id is free again.
+        goes, and what the summary replaced does not come back. Its id is free again. `expect` as in `update`.
         """
+        expected = Expected(revision=expect)
         with self._access.transaction() as connection:
-            edits.delete(connection, self._access.moment(connection), self.key, seq_or_id)
+            edits.delete(connection, self._access.moment(connection), self.key, seq_or_id, expected)
 
     def redact_message(
         self,
@@ -237,6 +248,8 @@ class Conversation:
         id: str | None = None,
         metadata: dict[str, Any] | None = None,
         after: int | None = None,
+        expect: int | None = None,
+        set: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         session_metadata: dict[str, Any] | None = None,
@@ -247,18 +260,20 @@ class Conversation:
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
         there. Where they were appended before any turn, the first call writes a turn without messages, with what they
-        cost and an id made of theirs. `after` and `create` as in `append_message`, but for `session_metadata`.
+        cost and an id made of theirs. `after`, `expect`, `set` and `create` are those of `append_message`, but for the
+        session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
+        terms = writing.terms(after, expect, set, make)
         new, turn = self._encoded(messages), turns.new_turn(id, usage, metadata)
         return writing.once(
             self._access,
             new,
             bool(new.ids or turn.id),
-            lambda connection, now: turns.save(connection, now, self.key, new, turn, after, make),
-            lambda connection, now: turns.save_new(connection, now, self.key, new, turn, after),
-            make,
+            lambda connection, now: turns.save(connection, now, self.key, new, turn, terms),
+            lambda connection, now: turns.save_new(connection, now, self.key, new, turn, terms),
+            terms,
         )
 
     def turns(self) -> list[Turn]:

@@ -86,17 +86,28 @@ class SessionHeld(LangoStoreError):
 
 
 class Conflict(LangoStoreError):
-    """Somebody else wrote to the session first; nothing was changed. `last_seq` says where it stands now."""
+    """Somebody else wrote to the session first; nothing was changed.
 
-    def __init__(self, key: str, *, expected: int, last_seq: int, message: str | None = None) -> None:
+    `last_seq` says where it stands now, and `revision` at which revision it is, where a revision was expected.
+    """
+
+    def __init__(
+        self, key: str, *, expected: int, last_seq: int, revision: int | None = None, message: str | None = None
+    ) -> None:
         super().__init__(
             message
-            or f"session {key!r} is at seq {last_seq}, not at {expected}: "
-            f"read what came in, then append after={last_seq}"
+            or (
+                f"session {key!r} is at revision {revision}, not at {expected}: "
+                f"read what was changed, then write with expect={revision}"
+                if revision is not None
+                else f"session {key!r} is at seq {last_seq}, not at {expected}: "
+                f"read what came in, then append after={last_seq}"
+            )
         )
         self.key = key
         self.expected = expected
         self.last_seq = last_seq
+        self.revision = revision
 
 
 class UniqueViolation(LangoStoreError):

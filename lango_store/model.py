@@ -243,7 +243,8 @@ class SessionInfo(Value):
     Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
     highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`.
     `turn_count` counts turns and compactions. After a compaction its turn is `summary_turn`, and what came up to
-    `summarized_upto` is out of the window.
+    `summarized_upto` is out of the window. `revision` counts every write to the session; a new one begins at a random
+    number, so that a session made anew under its key has none that it had before.
     """
 
     key: str
@@ -266,6 +267,7 @@ class SessionInfo(Value):
     summarized_upto: int = 0
     last_consolidated: int = 0
     forked_from: str | None = None
+    revision: int = 0
 
 
 class Session(SessionInfo):

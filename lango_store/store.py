@@ -24,7 +24,7 @@ from lango_store.operations import messages as log
 from lango_store.operations.batches import Batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
-from lango_store.operations.sessions import New
+from lango_store.operations.sessions import Expected, New
 from lango_store.reports import ExpiryReport, Finding, Page, Stats
 from lango_store.statement import Observer
 
@@ -183,14 +183,16 @@ class Store:
         key: str,
         *,
         activity: bool = False,
+        expect: int | None = None,
         **changes: Unpack[SessionChanges],
     ) -> SessionInfo:
         """Change fields of a session, those of `create`: what is left out stays, None clears, JSON is replaced whole.
 
         `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
-        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`.
+        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`. With
+        `expect`, the session's `revision` has to be that, else `Conflict`, and is one more afterwards.
         """
-        return self._at(key).update(activity=activity, **changes)
+        return self._at(key).update(activity=activity, expect=expect, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
@@ -201,12 +203,13 @@ class Store:
         with self._access.single_write() as connection:
             return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.
 
-        `SessionHeld` if a row of another table refers to it by a foreign key without ON DELETE.
+        With `expect`, its `revision` has to be that, else `Conflict`. `SessionHeld` if a row of another table refers to
+        it by a foreign key without ON DELETE.
         """
-        return upkeep.delete(self._access, key)
+        return upkeep.delete(self._access, key, Expected(revision=expect))
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
@@ -223,6 +226,8 @@ class Store:
         message: Message,
         *,
         after: int | None = None,
+        expect: int | None = None,
+        set: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -231,11 +236,15 @@ class Store:
 
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
+        `expect` is the `revision` that the session must still have, which one more than that is afterwards, else
+        `Conflict`; `set` changes fields of the session in the same statement.
         With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
         expired one too; they say nothing of a session that is there.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return self._at(key).append_message(message, after=after, create=create, ttl=ttl, **fields)
+        return self._at(key).append_message(
+            message, after=after, expect=expect, set=set, create=create, ttl=ttl, **fields
+        )
 
     def append_messages(
         self,
@@ -244,6 +253,8 @@ class Store:
         *,
         after: int | None = None,
         replace_after: int | None = None,
+        expect: int | None = None,
+        set: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -254,7 +265,14 @@ class Store:
         the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
         return self._at(key).append_messages(
-            messages, after=after, replace_after=replace_after, create=create, ttl=ttl, **fields
+            messages,
+            after=after,
+            replace_after=replace_after,
+            expect=expect,
+            set=set,
+            create=create,
+            ttl=ttl,
+            **fields,
         )
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
@@ -296,20 +314,21 @@ class Store:
         """Remove the last message and return it; None if there is none."""
         return self._at(key).pop_message()
 
-    def update_message(self, key: str, seq_or_id: int | str, message: Message) -> Message:
+    def update_message(self, key: str, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
         It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
-        there is no such message, `InvalidMessage` if another one has its id.
+        there is no such message, `InvalidMessage` if another one has its id. `expect` as in `update`.
         """
-        return self._at(key).update_message(seq_or_id, message)
+        return self._at(key).update_message(seq_or_id, message, expect=expect)
 
-    def delete_message(self, key: str, seq_or_id: int | str) -> None:
+    def delete_message(self, key: str, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
         Its turn stays, with what it cost, and so does a summary that speaks of it: see `Conversation.delete_message`.
+        `expect` as in `update`.
         """
-        self._at(key).delete_message(seq_or_id)
+        self._at(key).delete_message(seq_or_id, expect=expect)
 
     def redact_message(
         self, key: str, seq_or_id: int | str, *, reason: str | None = None, archive: str | Path | None = None

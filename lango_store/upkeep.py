@@ -26,6 +26,7 @@ from lango_store.model import Message, Session
 from lango_store.operations import edits, examination, expiry, holders, messages, sessions
 from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
+from lango_store.operations.sessions import ANYTHING, Expected
 from lango_store.reports import ExpiryReport, Finding
 
 
@@ -87,13 +88,13 @@ def purge(
     return report
 
 
-def delete(access: Access, key: str) -> bool:
+def delete(access: Access, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; `SessionHeld` names what keeps it."""
     # A foreign key that refuses ends the caller's transaction on PostgreSQL, unless there is a savepoint.
     lend = access.transaction if access.in_callers_transaction else access.single_write
     try:
         with lend() as connection:
-            return sessions.delete(connection, key)
+            return sessions.delete(connection, key, expected)
     except SessionHeld as error:
         with access.snapshot() as connection:
             found = holders.held(connection, holders.holders(connection), [of_session(SESSION, key)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -13,10 +14,14 @@ from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict, InvalidMessage, SessionExpired, SessionNotFound, UniqueViolation
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, sessions
+from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
-from lango_store.operations.sessions import New
+from lango_store.operations.rows import encode_session
+from lango_store.operations.sessions import Expected, New
 
 R = TypeVar("R")
+
+_FIELDS: Final = list(typing.get_type_hints(SessionFields))
 
 
 def encoded(access: Access, new: Sequence[Message]) -> Batch:
@@ -51,17 +56,31 @@ def missing(
     return None
 
 
+def terms(after: int | None, expect: int | None, changes: Mapping[str, Any] | None, make: New | None) -> Terms:
+    """Return what an append asks of its session: where it has to be, what changes there, what it is made of."""
+    if after is None and expect is None and changes is None and make is None:
+        return NO_TERMS
+    if not isinstance(changes, dict | None):
+        raise TypeError(f"set is {type(changes).__name__}: give a dict of fields")
+    changes = changes or {}
+    if others := changes.keys() - set(_FIELDS):
+        raise TypeError(f"set has {', '.join(map(repr, others))}: give {', '.join(_FIELDS)}")
+    if make is not None:
+        make = New(make.key, make.ttl, {**make.fields, **changes})
+    return Terms(Expected(after, expect), encode_session(changes), make)
+
+
 def once(
     access: Access,
     new: Batch,
     has_ids: bool,
     write: Callable[[AnyConnection, Moment], R],
     write_new: Callable[[sa.Connection, datetime], R],
-    make: New | None = None,
+    terms: Terms = NO_TERMS,
 ) -> R:
     """Write what is new in one statement, or where an id may be stored already in a transaction that tells.
 
-    With `make` the session is made if there is none, in the place of an expired one too.
+    With terms to make a session, it is made in the place of an expired one too.
     """
     if not (has_ids and (new.repeats or access.in_callers_transaction)):  # which a duplicate would end
         try:
@@ -71,22 +90,22 @@ def once(
             if not has_ids:
                 raise
         except SessionExpired:
-            if make is None:
+            if terms.make is None:
                 raise
     with access.transaction() as connection:
         now = access.now(connection)
-        if make is not None:
-            sessions.delete_expired(connection, now, make.key)
-            sessions.insert(connection, now, make)
+        if terms.make is not None:
+            sessions.delete_expired(connection, now, terms.make.key)
+            sessions.insert(connection, now, terms.make)
         return write_new(connection, now)
 
 
-def update_message(access: Access, key: str, seq_or_id: int | str, message: Message) -> Message:
+def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
     """Put a message in the place of another; `InvalidMessage` if a third one has its id."""
     message = access.counted(message)
     try:
         with access.transaction() as connection:
-            return edits.update(connection, access.moment(connection), key, seq_or_id, message)
+            return edits.update(connection, access.moment(connection), key, seq_or_id, message, expected)
     except UniqueViolation as error:
         reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
         raise InvalidMessage("id", reason) from error

@@ -46,7 +46,8 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
         with pytest.raises(ValueError, match="word"):
             archive.search("  ")
     restored = store.restore(cold, "k")
-    unlimited = before.model_copy(update={"ttl_seconds": None, "expires_at": None, "updated_at": clock.time})
+    anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time, "revision": restored.revision}
+    unlimited = before.model_copy(update=anew)
     assert restored == unlimited == store.get("k")
     assert store.append_message("k", message()).seq == before.last_seq + 1
     with pytest.raises(SessionExists):

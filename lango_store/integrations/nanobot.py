@@ -202,7 +202,7 @@ class LangoSessionStore:
             written = append(connection, now, key, new)
         else:
             after = known.seqs[same - 1] if same else 0
-            written = appends.replace(connection, now, key, new, after=after, expected=None)
+            written = appends.replace(connection, now, key, new, after=after)
         last_seq = written[-1].seq if written else sessions.lock(connection, now, key).last_seq
         return known.seqs[:same] + [message.seq for message in written], last_seq
 

@@ -27,6 +27,12 @@ class Shape:
     turn: bool = False
     """Whether the messages are a turn, which is written too."""
 
+    expect: bool = False
+    """Whether the session has to be at a certain revision."""
+
+    fields: tuple[str, ...] = ()
+    """Which columns of the session are changed too."""
+
     makes: Literal["never", "missing", "always"] = "never"
     """Whether a session is made: if there is none under the key, or always, since one that is there is an error."""
 
@@ -41,17 +47,22 @@ class Shape:
         return self.makes != "never"
 
     @functools.cached_property
+    def of_turn(self) -> Shape:
+        """The same for messages that are a turn."""
+        return replace(self, turn=True)
+
+    @functools.cached_property
     def updating(self) -> Shape:
         """The same for a session that is there: an upsert costs more than an update, where both are no round trip."""
-        return replace(self, makes="never")
+        return replace(self, makes="never") if self.inserts else self
 
 
 def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
+    there, counted = _is_as_expected(shape), _counted(dialect, shape)
     if shape.makes == "never":
-        found = sa.update(SESSION).where(LIVE_SESSION).values(_counted(dialect, shape)).returning(*_told(shape))
-        return found.where(SESSION.c.last_seq == number("after")) if shape.compare else found
+        return sa.update(SESSION).where(LIVE_SESSION, *there).values(counted).returning(*_told(shape))
     counts: dict[str, Any] = {
         "last_seq": number("added"),
         "message_count": number("added"),
@@ -62,12 +73,16 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     made: Any = sessions.insertion(dialect, counts)
     if shape.makes == "always":
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
-    where = sa.and_(LIVE, SESSION.c.last_seq == number("after")) if shape.compare else LIVE
-    there = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=_counted(dialect, shape), where=where)
-    return there.returning(*_told(shape))  # type: ignore[no-any-return]
+    found = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=counted, where=sa.and_(LIVE, *there))
+    return found.returning(*_told(shape))  # type: ignore[no-any-return]
 
 
-def _counted(dialect: Dialect, shape: Shape) -> dict[str, Any]:
+def _is_as_expected(shape: Shape) -> list[sa.ColumnElement[bool]]:
+    compared = [SESSION.c.last_seq == number("after")] if shape.compare else []
+    return [*compared, SESSION.c.revision == number("expect")] if shape.expect else compared
+
+
+def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
     added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
     values: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
@@ -78,14 +93,15 @@ def _counted(dialect: Dialect, shape: Shape) -> dict[str, Any]:
             (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
         ),  # never back
     }
+    values |= sessions.REVISED | {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
     if shape.turn:
         values["last_seq"] += number("turn_skipped")
         values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
-    return values
+    return {SESSION.c[name]: value for name, value in values.items()}
 
 
 def _told(shape: Shape) -> list[sa.Column[Any]]:
-    told = [SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.expires_at]
+    told = [SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.expires_at, SESSION.c.revision]
     return [*told, SESSION.c.last_turn_no] if shape.turn else told
 
 

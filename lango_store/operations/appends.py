@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
-from lango_store.errors import Conflict
 from lango_store.model import Message, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, sessions
@@ -20,7 +21,7 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
 from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
-from lango_store.operations.sessions import New
+from lango_store.operations.sessions import ANYTHING, Expected, New
 
 
 @dataclass(frozen=True)
@@ -39,30 +40,59 @@ class NewTurn:
         return {f"turn_{name}": value for name, value in vars(self).items()}
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What an append asks of its session and changes there: where it has to be, fields encoded, what it is made of.
+
+    With `make` the session is made if there is none, but not in the place of an expired one.
+    """
+
+    expected: Expected = ANYTHING
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    make: New | None = None
+
+    @functools.cached_property
+    def shape(self) -> Shape:
+        """What the statement of the append has to do."""
+        needs_session = self.expected.last_seq or self.expected.revision is not None  # one made now is at seq 0
+        return Shape(
+            compare=self.expected.last_seq is not None,
+            expect=self.expected.revision is not None,
+            fields=tuple(sorted(self.fields)),
+            makes="never" if self.make is None or needs_session else "missing",
+        )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the statement binds."""
+        bound = {f"new_{name}": value for name, value in self.fields.items()}
+        return bound | {"after": self.expected.last_seq, "expect": self.expected.revision}
+
+
+NO_TERMS: Final = Terms()
+
+
 class Place(NamedTuple):
     """Where messages were written: up to which seq, when, until when the session lives, and in which turn if in one."""
 
     last_seq: int
     updated_at: datetime
-    expires_at: datetime | None = None
+    expires_at: datetime | None
+    revision: int
     turn_no: int | None = None
 
 
-def append(
-    connection: AnyConnection, now: Moment, key: str, new: Batch, after: int | None = None, make: New | None = None
-) -> list[Message]:
+def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS) -> list[Message]:
     """Append messages to a live session, whatever their ids, and return them as stored.
 
-    With `make` the session is made if there is none, but not in the place of an expired one. Of an id that is stored
-    already the database makes an error: `append_new_ids` leaves it out.
+    Of an id that is stored already the database makes an error: `append_new_ids` leaves it out.
     """
     checked_key(key)
-    check_seq("after", after)
-    if new.rows:
-        return write(connection, now, key, new, after, make=make)[0]
-    if make is not None:
-        sessions.insert(connection, now, make)
-    sessions.refuse(connection, now, key, after)
+    if new.rows or terms.fields:
+        return write(connection, now, key, new, terms)[0]
+    if terms.make is not None:
+        sessions.insert(connection, now, terms.make)
+    sessions.refuse(connection, now, key, terms.expected)
     return []
 
 
@@ -72,20 +102,19 @@ def create(connection: AnyConnection, now: Moment, make: New, new: Batch) -> Ses
     if found is None:
         return None
     stored, place = found
-    made = sessions.made(make, place.updated_at, place.expires_at)
+    made = sessions.made(make, place.updated_at, place.expires_at, place.revision)
     counts = {"last_seq": place.last_seq, "message_count": len(stored), "token_count": new.tokens}
     return Session(**dict(made) | counts, messages=stored)
 
 
 def append_new_ids(
-    connection: sa.Connection, now: Moment, key: str, new: Batch, after: int | None = None
+    connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS
 ) -> list[Message]:
     """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
-    check_seq("after", after)
     sessions.lock(connection, now, key)
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
-    return known.merged(new, write(connection, now, key, fresh, after)[0] if fresh.rows else [])
+    return known.merged(new, write(connection, now, key, fresh, terms)[0] if fresh.rows else [])
 
 
 @dataclass(frozen=True)
@@ -134,21 +163,17 @@ def write(
     now: Moment,
     key: str,
     new: Batch,
-    after: int | None = None,
+    terms: Terms = NO_TERMS,
     turn: NewTurn | None = None,
-    make: New | None = None,
 ) -> tuple[list[Message], Place]:
-    """Write messages at the end of a live session, in a turn if there is one, whatever their ids.
-
-    With `make` the session is made if there is none, but not in the place of an expired one.
-    """
-    # A session made now is at 0.
-    shape = Shape(after is not None, turn is not None, "missing" if make is not None and not after else "never")
-    values = {"after": after} | ({} if turn is None else turn.values())
+    """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
+    shape, values = terms.shape, terms.values
+    if turn is not None:
+        shape, values = shape.of_turn, values | turn.values()
     tries = sessions.TRIES
-    while (written := _write(connection, now, key, new, shape, values, make)) is None:
+    while (written := _write(connection, now, key, new, shape, values, terms.make)) is None:
         tries -= 1
-        sessions.refuse(connection, now, key, after, tries_left=tries)
+        sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
     return written
 
 
@@ -174,11 +199,12 @@ def _write(
     found = _run(connection, dialect, shape, values, rows)
     if found is None:
         return None
-    last_seq, updated_at, expires_at, *turn = found
+    last_seq, updated_at, expires_at, revision, *turn = found
     place = Place(
         last_seq,
         now or decode_time(updated_at),
         None if expires_at is None else stored_time(key, "expires_at", expires_at),
+        whole_number(key, "revision", revision),
         whole_number(key, "last_turn_no", turn[0]) if turn else None,
     )
     first = last_seq - len(rows) + 1
@@ -230,23 +256,22 @@ def _run(
 
 
 def replace(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: int | None
+    connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, terms: Terms = NO_TERMS
 ) -> list[Message]:
     """Delete what comes after a seq and append, both or neither; what stands there just so was done before.
 
     An id of what is dropped is free again; a message whose id stays stays where it is.
     """
     check_seq("replace_after", after)
-    check_seq("after", expected)
-    last_seq = sessions.lock(connection, now, key).last_seq
+    found = sessions.lock(connection, now, key)
     stored = messages.with_ids(connection, key, new.ids)
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
-    if expected is not None and last_seq != expected:
-        raise Conflict(key, expected=expected, last_seq=last_seq)
-    removals.refuse_blank(connection, key, after, last_seq)
+    terms.expected.check(key, found.last_seq, found.revision)
+    removals.refuse_blank(connection, key, after, found.last_seq)
     removals.cut(connection, now, key, after)
-    return append_new_ids(connection, now, key, new) if new.ids else append(connection, now, key, new)
+    there = dataclasses.replace(terms, expected=ANYTHING)
+    return append_new_ids(connection, now, key, new, there) if new.ids else append(connection, now, key, new, there)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

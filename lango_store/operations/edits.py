@@ -36,6 +36,7 @@ from lango_store.operations.rows import (
     decode_messages,
     encode_message,
 )
+from lango_store.operations.sessions import ANYTHING, Expected
 from lango_store.statement import Statement
 
 Place = int | str
@@ -134,7 +135,9 @@ def _count(chosen: _Chosen, added: sa.ColumnElement[int], **also: Any) -> Any:
         "token_count": SESSION.c.token_count + added - sa.func.coalesce(chosen.tokens, 0),
         "updated_at": NOW,
     }
-    changed = sa.update(SESSION).where(of_session(SESSION), chosen.seq.is_not(None)).values(values | also)
+    changed = (
+        sa.update(SESSION).where(of_session(SESSION), chosen.seq.is_not(None)).values(values | sessions.REVISED | also)
+    )
     return changed.returning(SESSION.c.last_seq)
 
 
@@ -199,12 +202,22 @@ class _Edit:
         return _choose(place).where(sa.exists().where(LIVE_SESSION))
 
     def run(
-        self, connection: AnyConnection, now: Moment, key: str, place: str, values: Mapping[str, Any]
+        self,
+        connection: AnyConnection,
+        now: Moment,
+        key: str,
+        place: str,
+        values: Mapping[str, Any],
+        expected: Expected = ANYTHING,
     ) -> list[Any] | None:
         """Edit a message of a live session, and return its row as it was; None if there is none. In a transaction."""
         values = {"key": checked_key(key), "now": dialect_of(connection).time(now), **values}
-        if dialect_of(connection).modifying_cte:
-            sessions.lock(connection, now, key)  # by a statement of its own, that the next one sees what is there then
+        one_statement = dialect_of(connection).modifying_cte
+        if one_statement or expected != ANYTHING:
+            # By a statement of its own, so that the next one sees what is there then.
+            found = sessions.lock(connection, now, key)
+            expected.check(key, found.last_seq, found.revision)
+        if one_statement:
             rows = self._whole[place].run(connection, values)
             written = bool(rows) and rows[0][-1]
         else:
@@ -254,9 +267,9 @@ def pop(connection: AnyConnection, now: Moment, key: str) -> Message | None:
 _delete = _Edit(["seq", "id"], _Step(_delete_message), _Step(_count_without))
 
 
-def delete(connection: AnyConnection, now: Moment, key: str, seq_or_id: Place) -> None:
+def delete(connection: AnyConnection, now: Moment, key: str, seq_or_id: Place, expected: Expected = ANYTHING) -> None:
     """Delete a message of a live session; turns and summaries stay as they are. Needs a transaction."""
-    _edit(_delete, connection, now, key, seq_or_id, {})
+    _edit(_delete, connection, now, key, seq_or_id, {}, expected)
 
 
 _given = {name: column(MESSAGE.c[name], f"new_{name}") for name in MESSAGE_GIVEN}
@@ -271,7 +284,14 @@ _update = _Edit(
 )
 
 
-def update(connection: AnyConnection, now: Moment, key: str, seq_or_id: Place, message: Message) -> Message:
+def update(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    seq_or_id: Place,
+    message: Message,
+    expected: Expected = ANYTHING,
+) -> Message:
     """Put a message in the place of another, which leaves it its turn, and its id and time unless it has its own.
 
     Needs a transaction, and a caller who says what an id that is stored already means.
@@ -279,7 +299,9 @@ def update(connection: AnyConnection, now: Moment, key: str, seq_or_id: Place, m
     new = encode_message(message)
     if message.created_at is not None:
         new["created_at"] = dialect_of(connection).time(message.created_at)
-    row = _edit(_update, connection, now, key, seq_or_id, {f"new_{name}": value for name, value in new.items()})
+    row = _edit(
+        _update, connection, now, key, seq_or_id, {f"new_{name}": value for name, value in new.items()}, expected
+    )
     left = {name: row[name] for name in ("id", "created_at") if new[name] is None}
     return decode_messages(key, [list((row | new | left).values())])[0]
 
@@ -312,11 +334,17 @@ def redacted(reason: str | None) -> dict[str, Any]:
 
 
 def _edit(
-    edit: _Edit, connection: AnyConnection, now: Moment, key: str, seq_or_id: Place, values: Mapping[str, Any]
+    edit: _Edit,
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    seq_or_id: Place,
+    values: Mapping[str, Any],
+    expected: Expected = ANYTHING,
 ) -> dict[str, Any]:
     place = checked_place(seq_or_id)
     name = "id" if isinstance(place, str) else "seq"
-    row = edit.run(connection, now, key, name, {name: place, **values})
+    row = edit.run(connection, now, key, name, {name: place, **values}, expected)
     if row is None:
         raise MessageNotFound(key, seq_or_id)
     return dict(zip(MESSAGE_FIELDS, row, strict=True))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
 from lango_store.errors import DamagedMessage, SessionNotFound
-from lango_store.operations import removals, salvage
+from lango_store.operations import removals, salvage, sessions
 from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
@@ -262,7 +262,7 @@ def _count_again(connection: sa.Connection, key: str) -> None:
                 raise DamagedMessage(key, 0, each.name, f"{there!r} is what the rows have")
             mended[each.name] = int(there)
     if mended:
-        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(mended))
+        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(mended | sessions.REVISED))
 
 
 def wrong_summaries(connection: sa.Connection) -> list[tuple[str, str]]:
@@ -285,7 +285,9 @@ def wrong_summaries(connection: sa.Connection) -> list[tuple[str, str]]:
 
 def _sum_up_again(connection: sa.Connection, key: str) -> None:
     connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
-    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(removals.latest_summary(key)))
+    connection.execute(
+        sa.update(SESSION).where(of_session(SESSION, key)).values(removals.latest_summary(key) | sessions.REVISED)
+    )
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -189,7 +189,7 @@ def _json_fault(text: str, kind: type | None) -> str | None:
 
 def _as_session(row: Row) -> None:
     try:
-        session_value(SessionInfo, decode_session([row[name] for name in SESSION_FIELDS]))
+        session_value(SessionInfo, decode_session([row.get(name, 0) for name in SESSION_FIELDS]))
     except DamagedMessage as error:
         raise _refused(error) from None
 

@@ -29,6 +29,7 @@ from lango_store.operations.binds import (
     NOW,
     SESSION,
     column,
+    number,
     of_session,
 )
 from lango_store.operations.rows import (
@@ -77,6 +78,18 @@ def new_incarnation() -> int:
     return secrets.randbits(63)
 
 
+def new_revision() -> int:
+    """Return the number from which the writes to a new session are counted.
+
+    It is random, so that a session made anew under its key has no revision that it had before, and small enough to be
+    a whole number in JSON for everybody.
+    """
+    return secrets.randbits(48)
+
+
+REVISED: Final = {"revision": SESSION.c.revision + 1}
+"""What every write to a session changes."""
+
 LIFE: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
 """What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decode_session` reads."""
 
@@ -110,14 +123,41 @@ def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     return session_value(SessionInfo, row_of(connection, now, key))
 
 
-def refuse(connection: AnyConnection, now: Moment, key: str, after: int | None = None, *, tries_left: int = 1) -> None:
+@dataclass(frozen=True)
+class Expected:
+    """What a session has to be at for a write: its `last_seq`, its `revision`, or both; None is whatever it is."""
+
+    last_seq: int | None = None
+    revision: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, given, what in (
+            ("after", self.last_seq, "seq: give 0 for the start of the session"),
+            ("expect", self.revision, "revision: SessionInfo.revision is one"),
+        ):
+            if given is not None and not 0 <= given < 2**63:
+                raise ValueError(f"{name}={given} is not a {what}")
+
+    def check(self, key: str, last_seq: int, revision: int) -> None:
+        """Raise `Conflict` for a session that is not there."""
+        if self.last_seq is not None and last_seq != self.last_seq:
+            raise Conflict(key, expected=self.last_seq, last_seq=last_seq)
+        if self.revision is not None and revision != self.revision:
+            raise Conflict(key, expected=self.revision, last_seq=last_seq, revision=revision)
+
+
+ANYTHING: Final = Expected()
+
+
+def refuse(
+    connection: AnyConnection, now: Moment, key: str, expected: Expected = ANYTHING, *, tries_left: int = 1
+) -> None:
     """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
 
     `DatabaseUnavailable` after the last try: the database does not let the row be written.
     """
     value = row_of(connection, now, key)
-    if after is not None and value["last_seq"] != after:
-        raise Conflict(key, expected=after, last_seq=value["last_seq"])
+    expected.check(key, value["last_seq"], value["revision"])
     if not tries_left:
         raise _withheld(value)
 
@@ -146,6 +186,7 @@ class Locked(NamedTuple):
     last_seq: int
     message_count: int
     incarnation: int
+    revision: int
 
 
 _lock = Statement(
@@ -165,7 +206,11 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
-    statement = sa.update(SESSION).where(of_session(SESSION, key)).values({SESSION.c[n]: v for n, v in values.items()})
+    statement = (
+        sa.update(SESSION)
+        .where(of_session(SESSION, key))
+        .values({SESSION.c[n]: v for n, v in (REVISED | dict(values)).items()})
+    )
     if not connection.execute(statement).rowcount:
         raise not_written(connection, key)
 
@@ -189,7 +234,7 @@ _insert = Statement(
     lambda dialect: (
         insertion(dialect, {})
         .on_conflict_do_nothing(index_elements=[SESSION.c.key])
-        .returning(SESSION.c.created_at, SESSION.c.expires_at)
+        .returning(SESSION.c.created_at, SESSION.c.expires_at, SESSION.c.revision)
     )
 )
 
@@ -211,6 +256,7 @@ def encoded(dialect: Dialect, now: Moment, new: New) -> dict[str, Any]:
     """Encode a session about to be made; `InvalidMessage` names the field that cannot be stored."""
     row = _BLANK | encode_session(_given(new))
     row |= {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl), "incarnation": new_incarnation()}
+    row["revision"] = new_revision()
     return row | {"now": dialect.time(now)}
 
 
@@ -219,11 +265,11 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     rows = _insert.run(connection, encoded(dialect_of(connection), now, new))
     if not rows:
         return None
-    created_at, expires_at = (None if time is None else decode_time(time) for time in rows[0])
-    return made(new, created_at, expires_at)  # type: ignore[arg-type]
+    created_at, expires_at, revision = rows[0]
+    return made(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)
 
 
-def made(new: New, created_at: datetime, expires_at: datetime | None) -> SessionInfo:
+def made(new: New, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
     """Return the value of a session that was just made, without messages."""
     value = SessionInfo(
         key=new.key,
@@ -231,6 +277,7 @@ def made(new: New, created_at: datetime, expires_at: datetime | None) -> Session
         updated_at=created_at,
         expires_at=expires_at,
         ttl_seconds=seconds(new.ttl),
+        revision=revision,
     )
     return value.model_copy(update=_given(new))
 
@@ -244,41 +291,50 @@ def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExi
     return SessionExists(key, expired=not exists(connection, now, key))
 
 
-def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool) -> sa.Executable:
+def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
     values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
-    if activity or not values:
-        values["updated_at"] = NOW if activity else SESSION.c.updated_at
+    if activity:
+        values["updated_at"] = NOW
+    values |= REVISED if values else {"revision": SESSION.c.revision}
     statement = (
         sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
     )
+    if expect:
+        statement = statement.where(SESSION.c.revision == number("expect"))
     if "last_consolidated" in names:
         statement = statement.where(SESSION.c.message_count >= values["last_consolidated"])
     return statement.returning(*SESSION_COLUMNS)
 
 
 @functools.cache
-def _update(names: tuple[str, ...], activity: bool) -> Statement:
-    return Statement(lambda dialect: _write_update(dialect, names, activity=activity))
+def _update(names: tuple[str, ...], activity: bool, expect: bool) -> Statement:
+    return Statement(lambda dialect: _write_update(dialect, names, activity=activity, expect=expect))
 
 
 def update(
-    connection: AnyConnection, now: Moment, key: str, fields: Mapping[str, Any], *, activity: bool = False
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    fields: Mapping[str, Any],
+    *,
+    activity: bool = False,
+    expected: Expected = ANYTHING,
 ) -> SessionInfo:
     """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
     given = encode_session({name: value for name, value in fields.items() if value is not UNSET})
     consolidated = given.get("last_consolidated")
     if "last_consolidated" in given and (type(consolidated) is not int or not 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
-    statement = _update(tuple(sorted(given)), activity)
+    statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in given.items()}
-    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now)}
+    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
     tries = TRIES
     while not (rows := _written(connection, statement, values)):
         tries -= 1
         count = row_of(connection, now, key)["message_count"]
         if consolidated is not None and consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
-        refuse(connection, now, key, tries_left=tries)
+        refuse(connection, now, key, expected, tries_left=tries)
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
@@ -300,7 +356,7 @@ def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executab
         values = {"ttl_seconds": ttl, "expires_at": expires_at}
     if activity:
         values["updated_at"] = NOW
-    return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(*SESSION_COLUMNS)
+    return sa.update(SESSION).where(of_session(SESSION)).values(values | REVISED).returning(*SESSION_COLUMNS)
 
 
 _touch = {
@@ -324,12 +380,25 @@ def touch(
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
-_delete = Statement(lambda _: sa.delete(SESSION).where(of_session(SESSION)).returning(sa.literal_column("1")))
+def _write_delete(*, expect: bool) -> sa.Executable:
+    there = [SESSION.c.revision == number("expect")] if expect else []
+    return sa.delete(SESSION).where(of_session(SESSION), *there).returning(sa.literal_column("1"))
 
 
-def delete(connection: AnyConnection, key: str) -> bool:
+_delete = {expect: Statement(lambda _, e=expect: _write_delete(expect=e)) for expect in (False, True)}  # type: ignore[misc]
+
+
+def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
-    return bool(_delete.run(connection, {"key": checked_key(key)}))
+    statement = _delete[expected.revision is not None]
+    if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
+        return True
+    if expected.revision is not None:
+        rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
+        if rows:
+            found = decoded_life(key, rows)[1]
+            expected.check(key, found["last_seq"], found["revision"])
+    return False
 
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:

@@ -14,7 +14,7 @@ from lango_store.encoding import content_fault, content_of_json, decode_time, en
 from lango_store.errors import DamagedMessage
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
 from lango_store.operations.rows import next_place
-from lango_store.operations.sessions import new_incarnation
+from lango_store.operations.sessions import new_incarnation, new_revision
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
@@ -22,11 +22,14 @@ Row = dict[str, Any]
 
 PAGE: Final = 200
 
+_ANEW: Final = ("incarnation", "revision")
+"""What a session gets anew wherever it comes into being."""
+
 COLUMNS: Final = {
-    table.name: [column for column in table.c if column is not SESSION.c.incarnation and column is not MESSAGE.c.text]
+    table.name: [column for column in table.c if column.name not in _ANEW and column is not MESSAGE.c.text]
     for table in (SESSION, TURN, MESSAGE)
 }
-"""What travels: all columns but `incarnation`, which a session gets anew wherever it comes into being, and `text`."""
+"""What travels: all columns but those, and `text`, which is part of the content."""
 
 _KEPT: Final = COLUMNS | {MESSAGE.name: list(MESSAGE.c)}
 
@@ -166,7 +169,7 @@ def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> Non
 def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
     encoded = {column.name: row[column.name] for column in _KEPT[table.name]}
     if table is SESSION:
-        encoded["incarnation"] = new_incarnation()
+        encoded |= {"incarnation": new_incarnation(), "revision": new_revision()}
     for name in _TIMES[table.name]:
         if encoded[name] is not None:
             encoded[name] = dialect_of(connection).time(datetime.fromisoformat(encoded[name]))

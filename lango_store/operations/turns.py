@@ -15,12 +15,11 @@ from lango_store.dialect import AnyConnection, Moment
 from lango_store.encoding import checked_key, decode_json, encode_id
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
-from lango_store.operations.appends import Known, NewTurn, write
+from lango_store.operations.appends import NO_TERMS, Known, NewTurn, Terms, write
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
-from lango_store.operations.messages import Range, check_seq
+from lango_store.operations.messages import Range
 from lango_store.operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
-from lango_store.operations.sessions import New
 from lango_store.statement import Statement
 
 
@@ -38,24 +37,20 @@ def save(
     key: str,
     new: Batch,
     turn: NewTurn,
-    after: int | None = None,
-    make: New | None = None,
+    terms: Terms = NO_TERMS,
 ) -> Turn:
     """Append a turn to a live session, whatever its ids, in one statement where the database can.
 
-    With `make` the session is made if there is none, but not in the place of an expired one. Of an id that is stored
-    already the database makes an error: `save_new` leaves it out.
+    Of an id that is stored already the database makes an error: `save_new` leaves it out.
     """
     checked_key(key)
-    check_seq("after", after)
-    return write_turn(connection, now, key, new, turn, after, make)
+    return write_turn(connection, now, key, new, turn, terms)
 
 
 def save_new(
-    connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, after: int | None = None
+    connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, terms: Terms = NO_TERMS
 ) -> Turn:
     """Append a turn unless it is stored, by its own id or by those of all its messages. Needs a transaction."""
-    check_seq("after", after)
     sessions.lock(connection, now, key)
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
@@ -70,7 +65,7 @@ def save_new(
         turn = replace(turn, id=_id_of(new))
         for there in read(connection, key, TURN.c.id == turn.id):
             return there.model_copy(update={"messages": known.merged(new, []), "replayed": True})
-    saved = write_turn(connection, now, key, fresh, turn, after)
+    saved = write_turn(connection, now, key, fresh, turn, terms)
     return saved.model_copy(update={"messages": known.merged(new, saved.messages)})
 
 
@@ -86,11 +81,10 @@ def write_turn(
     key: str,
     new: Batch,
     turn: NewTurn,
-    after: int | None = None,
-    make: New | None = None,
+    terms: Terms = NO_TERMS,
 ) -> Turn:
     """Write a turn at the end of a live session, whatever its ids."""
-    stored, place = write(connection, now, key, new, after, turn, make)
+    stored, place = write(connection, now, key, new, terms, turn)
     return Turn(
         turn_no=place.turn_no,
         kind=turn.kind,

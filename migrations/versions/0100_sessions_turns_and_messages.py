@@ -50,6 +50,7 @@ def upgrade() -> None:
         sa.Column("last_consolidated", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("forked_from", sa.Text()),
         sa.Column("incarnation", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("revision", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("extra", JSON),
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
     )

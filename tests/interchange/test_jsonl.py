@@ -113,7 +113,8 @@ def test_any_value_that_the_store_takes_is_the_same_after_a_journey(values: list
     with Store("sqlite://", migrate=True) as source, Store("sqlite://", migrate=True) as target:
         source.create("k", messages=[message(value) for value in values], metadata={"values": values})
         imported(target, exported(source))
-        assert target.get("k") == source.get("k")
+        own = {"revision": source.info("k").revision}
+        assert target.get("k").model_copy(update=own) == source.get("k")
 
 
 def test_a_second_import_changes_nothing(source: Store, target: Store) -> None:
