@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,15 +82,54 @@ def test_a_file_that_was_replaced_has_its_schema_looked_at(file: Path, tmp_path:
             store.count()
 
 
-def test_a_deleted_log_is_said_before_anything_is_lost_in_it(file: Path) -> None:
+CALLS: dict[str, Callable[[Store], object]] = {
+    "append": lambda store: store.append_message("k", message()),
+    "several": lambda store: store.truncate("k", after=0),
+    "load": lambda store: store.get("k"),
+    "snapshot": lambda store: store.stats(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_deleted_log_is_said_before_anything_is_lost_in_it(file: Path, call: Callable[[Store], object]) -> None:
     with Store(f"sqlite:///{file}") as store:
         store.create("k", messages=messages(2))
+        call(store)
         Path(f"{file}-wal").unlink()
         with pytest.raises(DatabaseUnavailable, match="-wal was deleted"):
-            store.append_message("k", message())
+            call(store)
         seq = store.append_message("k", message()).seq  # of what the file holds
         with Store(f"sqlite:///{file}") as other:
             assert other.info("k").last_seq == seq
+
+
+def test_a_deleted_log_is_said_once_however_many_connections_wrote_to_it(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        with engine.connect() as first, engine.connect() as second:
+            for connection in (first, second):
+                store.using(connection).get("k")
+                connection.commit()
+        Path(f"{file}-wal").unlink()
+        with pytest.raises(DatabaseUnavailable, match="the next call opens the file"):
+            store.append_message("k", message())
+        with engine.connect() as first, engine.connect() as second:
+            for connection in (first, second):
+                store.using(connection).count()  # without an error
+                connection.commit()
+    engine.dispose()
+
+
+def test_a_callers_connection_whose_log_was_deleted_takes_nothing(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    with Store(engine) as store, engine.connect() as connection:
+        store.using(connection).create("k", messages=messages(2))
+        connection.commit()
+        Path(f"{file}-wal").unlink()
+        with pytest.raises(DatabaseUnavailable, match=r"-wal was deleted.*engine.dispose\(\)"):
+            store.using(connection).append_message("k", message())
+    engine.dispose()
 
 
 def test_a_file_that_every_connection_has_closed_may_lose_its_log(file: Path) -> None:
