@@ -146,6 +146,6 @@ class JsonMembers:
         if len(text) > self._longest:
             raise ValueError(f"a value {too_long(self._longest)}")
         # A part of what there is, so that a long value is not scanned too often, and what is read ahead not large.
-        read = self._file.read(max(_CHUNK, len(text) // 8))
+        read = self._file.read(max(_CHUNK, len(text) // 16))
         text += read  # in place, as nothing else has it
         self._text, self._at, self._ended = text, 0, not read
