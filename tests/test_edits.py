@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -295,7 +296,7 @@ def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) 
                     seq = 4 * step + number + 1
                     match number:
                         case 0:
-                            conversation.update_message(seq, message("new", tokens=100))
+                            conversation.update_message(seq, message("new", tokens=random.randrange(100)))
                             conversation.append_message(message("more", tokens=1))
                         case 1:
                             conversation.delete_message(seq)
@@ -307,14 +308,14 @@ def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) 
             except BaseException as error:
                 faults.append(error)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=work, args=(number,)) for number in (0, 0, 1, 2, 3, 3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert faults == []
         session = conversation.get()
-        assert session.message_count == len(session.messages) == 40
+        assert session.message_count == len(session.messages) == 50
         assert session.token_count == sum(m.tokens or 0 for m in session.messages)
         sound(store)
 
@@ -355,6 +356,22 @@ def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clo
     session = store.restore(path, "k")
     assert session.messages[0] == left
     assert session.token_count == 0
+    sound(store)
+
+
+def test_what_edits_leave_travels_as_it_is(store: Store, clock: Clock, tmp_path: Path) -> None:
+    conversation = three(store)
+    conversation.compact(lambda window: [message("summary"), message("of all")])
+    for place in (2, 3, conversation.compactions()[0].summary[0].seq):
+        conversation.delete_message(place)
+    conversation.redact_message("a", reason="a password")
+    before = conversation.all_messages(), conversation.messages(), conversation.turns()
+    forked = conversation.fork("f")
+    assert (forked.all_messages(), forked.messages(), forked.turns()) == before
+    clock.move(days=2)
+    store.expire(archive=tmp_path / "cold.db")
+    store.restore(tmp_path / "cold.db", "k")
+    assert (conversation.all_messages(), conversation.messages(), conversation.turns()) == before
     sound(store)
 
 
