@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store import pool
-from lango_store.dialect import AnyConnection, Started, dialect_of
+from lango_store.dialect import AnyConnection, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.pool import DatabaseFile
 from lango_store.statement import OBSERVER, Observer
@@ -75,19 +75,14 @@ class Pooled:
     def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
         file = self.checked()
         with translated_errors(self.engine), self.engine.connect() as connection:
-            try:
-                if file is not None:
-                    self.refuse_lost_wal(file, connection.connection)
-                with (
-                    around(connection),
-                    _observed(connection, self._on_statement),
-                    self.dialect.bytes_for_bad_text(connection),
-                ):
-                    yield connection
-            except BaseException:
-                if getattr(connection.connection.dbapi_connection, "closed", False):
-                    connection.invalidate()
-                raise
+            if file is not None:
+                self.refuse_lost_wal(file, connection.connection)
+            with (
+                around(connection),
+                _observed(connection, self._on_statement),
+                self.dialect.bytes_for_bad_text(connection),
+            ):
+                yield connection
 
     def observer(self) -> Observer | None:
         """Return who wants to know of statements: the store's observer, the engine's log, or both."""
@@ -188,7 +183,6 @@ class _Single:
             # Interrupted before this is done, the pool has the connection back when the proxy is forgotten.
             self._proxy = proxy = pool.take(pooled.engine)
             self.connection = self._driver = proxy.dbapi_connection
-            self._started = Started.ALONE
             try:
                 if file is not None:
                     pooled.refuse_lost_wal(file, proxy)

@@ -149,6 +149,17 @@ def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(copy: Path) -
         assert len(named) == 5 * SESSIONS
 
 
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_text_that_is_not_utf8_is_named_by_what_takes_several_statements(copy: Path, borrowed: bool) -> None:
+    said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL", copy)
+    with opened(copy) as own, own.engine.connect() as connection:
+        store = own.using(connection) if borrowed else own
+        conversation = store.conversation("telegram:1")
+        for call in (conversation.pop_message, conversation.last_message):
+            with pytest.raises(DamagedMessage, match="content: is not UTF-8"):
+                call()
+
+
 def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -> None:
     said("PRAGMA foreign_keys = OFF", copy)
     said("DELETE FROM lango_session WHERE key = ?", copy, "telegram:3")

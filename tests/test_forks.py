@@ -61,6 +61,8 @@ def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store)
     assert forked.total_usage() == {"tokens": 3}
     assert forked.append_message(message()).seq == 5
     assert store.open("k").fork(upto=99).info().last_seq == 5
+    with pytest.raises(ValueError, match="upto=-1 is not a seq"):
+        store.open("k").fork(upto=-1)
 
 
 def test_a_fork_up_to_a_seq_takes_the_turn_that_ends_there_and_none_that_begins_after_it(store: Store) -> None:

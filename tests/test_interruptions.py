@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message
 
@@ -115,6 +116,44 @@ def test_a_thread_that_is_interrupted_again_and_again_gives_its_connections_back
         assert engine.pool.checkedout() == 0
         found = store.get("k")
         assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
+    engine.dispose()
+
+
+def test_an_append_that_cannot_begin_gives_its_connection_back_at_once(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    other, engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
+    with Store(engine) as store, other.connect() as connection:
+        store.create("k")
+        connection.exec_driver_sql("SELECT 1")  # which takes the write lock
+        with pytest.raises(DatabaseBusy) as raised:
+            store.append_message("k", message())
+        pool: Any = engine.pool
+        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
+        connection.rollback()
+        assert store.append_message("k", message()).seq == 1
+    engine.dispose()
+    other.dispose()
+
+
+def test_an_interrupted_connection_is_not_lent_again(url: str) -> None:
+    def interrupt(text: str, _: float) -> None:
+        if armed:
+            raise Interrupted
+
+    armed: list[bool] = []
+    opened: list[object] = []
+    engine = create_engine(url)
+    sa.event.listen(engine, "connect", lambda driver, _: opened.append(driver))
+    with Store(engine, on_statement=interrupt) as store:
+        store.create("k")
+        store.append_message("k", message())
+        before = len(opened)
+        armed.append(True)
+        with pytest.raises(Interrupted):
+            store.append_message("k", message())
+        armed.clear()
+        assert store.append_message("k", message()).seq in (2, 3)
+        assert len(opened) == before + 1
     engine.dispose()
 
 

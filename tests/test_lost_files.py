@@ -132,6 +132,23 @@ def test_a_callers_connection_whose_log_was_deleted_takes_nothing(file: Path) ->
     engine.dispose()
 
 
+def test_a_caller_whose_file_was_replaced_goes_on_with_a_new_connection(file: Path, migrated_file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    store = Store(engine)
+    with engine.connect() as connection:
+        store.using(connection).create("k")
+        connection.commit()
+        for each in file.parent.glob(f"{file.name}*"):
+            each.unlink()
+        shutil.copy(migrated_file, file)
+        with pytest.raises(DatabaseUnavailable, match=r"was replaced.*engine.dispose\(\)"):
+            store.using(connection).get("k")
+    engine.dispose()
+    with engine.connect() as connection:
+        assert not store.using(connection).exists("k")
+    engine.dispose()
+
+
 def test_a_file_that_every_connection_has_closed_may_lose_its_log(file: Path) -> None:
     engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
     with Store(engine) as store:

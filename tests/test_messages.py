@@ -244,6 +244,22 @@ def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> N
     assert found[:6] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.last_message() is conversation.last_message("user") is None
+    store.open("other", messages=[message("theirs", role="tool")])
+    roles = ["system", "user", "user", "model", "assistant", "tool", "user"]
+    conversation.append_messages([message(f"{role} {place}", role=role) for place, role in enumerate(roles)])
+    last = {role: conversation.last_message(role) for role in (None, "system", "user", "assistant", "model", "tool")}
+    assert {role: found and found.seq for role, found in last.items()} == {
+        None: 7, "system": 1, "user": 7, "assistant": 5, "model": 5, "tool": 6
+    }  # fmt: skip
+    conversation.pop_message()
+    conversation.compact(lambda window: [message("summary", role="assistant")])
+    assert [getattr(conversation.last_message(role), "seq", None) for role in (None, "assistant", "user")] == [6, 5, 3]
+    assert conversation.last_message("developer") is None
+
+
 def test_what_is_not_a_seq_is_refused(store: Store) -> None:
     store.create("k", messages=messages(3))
     for wrong in (-1, 2**63):

@@ -205,6 +205,13 @@ def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
 
 
+def test_messages_in_turns_and_outside_of_them_stand_in_the_order_they_came(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    conversation.save_turn(messages(2))
+    conversation.append_message(message("last"))
+    assert [m.seq for m in conversation.messages()] == [m.seq for m in conversation.all_messages()] == [1, 2, 3, 4]
+
+
 def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
