@@ -14,7 +14,7 @@ from factories import message
 from postgres_server import PostgresServer
 from processes import run_program
 
-from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine, schema
+from lango_store import DatabaseUnavailable, LangoStoreError, SessionHeld, Store, create_engine, schema
 
 
 def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
@@ -147,6 +147,26 @@ def test_a_full_disk_is_said_and_writes_nothing(make_sqlite: MakeDatabase) -> No
             connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
         assert [m.content for m in store.messages("k")] == ["a"]
         assert store.append_message("k", message("b")).seq == 2
+
+
+def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite())
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE host (id INTEGER PRIMARY KEY)",
+            "CREATE TABLE log (host INTEGER REFERENCES host (id) DEFERRABLE INITIALLY DEFERRED)",
+            "CREATE TRIGGER logs AFTER INSERT ON lango_message BEGIN INSERT INTO log VALUES (1); END",
+        ):
+            connection.exec_driver_sql(statement)
+    with Store(engine) as store:
+        store.create("k")
+        with pytest.raises(SessionHeld, match="FOREIGN KEY"):
+            store.append_message("k", message())
+        assert store.info("k").message_count == 0
+        with engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO host VALUES (1)")
+        assert store.append_message("k", message()).seq == 1
+    engine.dispose()
 
 
 def test_files_that_are_no_database(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_a_list_goes_by_when_sessions_were_made_if_asked_to(filled: Store, clock
         filled.append_message(page.items[0].key, message())
         page = filled.list_sessions(order="created", limit=4, cursor=page.next)
     assert found == [f"chat:{n}" for n in reversed(range(10))]
+    assert filled.list_sessions(limit=10).next is None
 
 
 def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
@@ -135,6 +136,12 @@ def test_a_walk_has_the_filters_of_a_list(filled: Store, clock: Clock) -> None:
     assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["gone"]
     assert len(list(filled.iter_sessions(expired=None, page_size=2))) == 11
     assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.info("chat:1")]
+
+
+def test_a_walk_goes_by_keys_and_not_by_when_a_session_was_made(store: Store) -> None:
+    for key in "dbca":
+        store.create(key)
+    assert [info.key for info in store.iter_sessions(page_size=3)] == list("abcd")
 
 
 def test_a_walk_reads_a_page_at_a_time(filled: Store) -> None:
