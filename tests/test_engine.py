@@ -6,6 +6,7 @@ import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -220,6 +221,19 @@ def test_a_raw_connection_after_an_append_has_a_transaction_as_ever(make_postgre
         raw.close()
         assert len(store.get("k").messages) == 1
     engine.dispose()
+
+
+def test_an_append_by_a_hosts_engine_leaves_other_engines_their_transactions(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    host, engine = sa.create_engine(url), create_engine(url)
+    with Store(host) as store:
+        store.create("k")
+        store.append_message("k", message())
+        raw: Any = engine.raw_connection()
+        assert not raw.driver_connection.autocommit
+        raw.close()
+    for each in (host, engine):
+        each.dispose()
 
 
 @pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
