@@ -39,6 +39,7 @@ def test_a_compaction_uses_one_seq_up(store: Store) -> None:
     conversation.compact(lambda window: summary())
     assert conversation.info().last_seq == 5
     assert [m.seq for m in conversation.all_messages()] == [1, 2, 3, 5]
+    assert [each.discarded for each in conversation.compactions()] == [False]
 
 
 def test_of_two_compactions_at_once_one_gets_conflict(store: Store) -> None:

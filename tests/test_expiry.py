@@ -72,6 +72,15 @@ def test_batches_and_limits(filled: Store) -> None:
             filled.expire(**wrong)
 
 
+def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
+    for hours in (3, 1, 2):
+        store.create(f"{hours} hours", ttl=timedelta(hours=hours))
+    clock.move(days=1)
+    for left in (["2 hours", "3 hours"], ["3 hours"], []):
+        assert store.expire(limit=1).sessions == 1
+        assert sorted(info.key for info in store.iter_sessions(expired=True)) == left
+
+
 def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> None:
     def stop(report: ExpiryReport) -> None:
         if report.batches == 2:
