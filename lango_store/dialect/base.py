@@ -95,6 +95,12 @@ class Dialect:
     drivers: tuple[str, ...]
     """The drivers that we know the behaviour of, by SQLAlchemy's names."""
 
+    batch_rest: float
+    """Seconds that a migration rests after a batch, so that writers who wait come in before the next one."""
+
+    concurrent_indexes: bool
+    """Whether an index can be made while rows are written, outside of a transaction."""
+
     purge_pause: float
     """How long a purge rests after a batch, as a part of the batch's time, to let writers in who wait."""
 
@@ -216,9 +222,25 @@ class Dialect:
         """Return the number that a table's rows are stored by, apart from any index; None where there is none."""
         raise NotImplementedError
 
+    def migration_lock(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        """Keep other migrations out for a block of several transactions, where the database can."""
+        raise NotImplementedError
+
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        """Run a migration in one transaction, alone: of several upgrades at once, one works and the others see it."""
+        """Run a revision in a transaction of its own."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def migration_batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Change some rows for a revision, in a transaction of their own, with foreign keys as they were."""
+        raise NotImplementedError
+        yield
+
+    @contextmanager
+    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        """Let each statement commit by itself, where the database has statements that need it."""
         raise NotImplementedError
         yield
 
@@ -227,6 +249,10 @@ class Dialect:
         """Run a migration in the caller's transaction, alone until that ends; what fails leaves nothing behind."""
         raise NotImplementedError
         yield
+
+    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
+        """List the indexes of a table that were being made when their maker went away, and that serve no query."""
+        raise NotImplementedError
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the database itself or worth changing in its settings, each with a remedy."""

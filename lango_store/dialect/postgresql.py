@@ -25,6 +25,7 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
+_SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout")
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_COMMITTED: Final = 2  # as psycopg numbers them
 _REPEATABLE_READ: Final = 3
@@ -34,6 +35,8 @@ class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
     drivers = ("psycopg",)
+    batch_rest = 0.0  # only rows are locked, and who waits is next
+    concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
     tells_time = True  # clients are on many machines, whose clocks differ
@@ -154,11 +157,11 @@ class PostgreSQL(Dialect):
             raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
-        self._set_local(connection, "search_path", before)
+        self._set_config(connection, "search_path", before)
 
     @staticmethod
-    def _set_local(connection: sa.Connection, name: str, value: object) -> None:
-        connection.execute(sa.select(sa.func.set_config(name, str(value), True)))
+    def _set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
+        connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
@@ -233,37 +236,77 @@ class PostgreSQL(Dialect):
         return None  # a row's place is not a number that could be counted through
 
     @contextmanager
-    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # An advisory lock that waits holds a snapshot, which deadlocks with CREATE INDEX CONCURRENTLY: ask and ask
-        # again, on a connection of its own that the migration's failure does not touch.
+    def migration_lock(self, connection: sa.Connection) -> Iterator[None]:
+        # On a connection of its own, whose transaction stays open around those of the revisions: the lock goes with it,
+        # whatever happens, behind PgBouncer too. In READ COMMITTED it has no snapshot between statements, which
+        # CREATE INDEX CONCURRENTLY would wait for; so would it for a statement that waits: ask and ask again.
         engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as keeper:
-            self._wait_for_lock(keeper, "pg_try_advisory_lock")
+        with engine.connect().execution_options(isolation_level="READ COMMITTED") as keeper:
+            keeper.exec_driver_sql(
+                "SELECT set_config(name, '0', true) FROM pg_settings "
+                "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+            )
+            self._wait_for_lock(keeper)
+            yield
+
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with self.transaction(connection):
+            # A migration that waits for a table makes every append wait behind it.
+            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
+            yield
+
+    migration_batch = migration
+
+    @contextmanager
+    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # What is set for a transaction is not set here: it is set for the connection, and put back.
+        driver: Any = connection.connection.dbapi_connection
+        with self._autocommit(driver), ensure_transaction(connection):
+            before = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in _SET_FOR_MIGRATIONS}
+            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000), local=False)
+            connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), false)")
             try:
-                with self.transaction(connection):
-                    # A migration that waits for a table makes every append wait behind it.
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
-                    yield
+                yield
             finally:
-                keeper.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK})")
+                for name, value in before.items() if not driver.closed else ():
+                    self._set_config(connection, name, value, local=False)
+
+    @staticmethod
+    @contextmanager
+    def _autocommit(driver: Any) -> Iterator[None]:
+        before, driver.autocommit = driver.autocommit, True
+        try:
+            yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = before
 
     @contextmanager
     def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # The lock has to last until the caller commits: before that, nobody else sees the tables.
-        self._wait_for_lock(connection, "pg_try_advisory_xact_lock")
+        self._wait_for_lock(connection)
         before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
         with connection.begin_nested():
-            self._set_local(connection, "lock_timeout", int(lock_timeout * 1000))
+            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
             yield
-            self._set_local(connection, "lock_timeout", before)
+            self._set_config(connection, "lock_timeout", before)
 
     @staticmethod
-    def _wait_for_lock(connection: sa.Connection, ask: str) -> None:
+    def _wait_for_lock(connection: sa.Connection) -> None:
         deadline = time.monotonic() + _MIGRATION_PATIENCE
-        while not connection.exec_driver_sql(f"SELECT {ask}({_MIGRATION_LOCK})").scalar():
+        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
             if time.monotonic() > deadline:
                 raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
             time.sleep(0.05)
+
+    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
+        query = (
+            "SELECT i.relname::text FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid "
+            "JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace s ON s.oid = t.relnamespace "
+            "WHERE t.relname = :table AND s.nspname = current_schema() AND NOT x.indisvalid"
+        )
+        return list(connection.execute(sa.text(query), {"table": table}).scalars())
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

@@ -6,7 +6,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
     drivers = ("pysqlite", "aiosqlite")
+    batch_rest = 0.11  # who waits for the file asks again after 0.1 s at the latest
+    concurrent_indexes = False
     purge_pause = 0.03  # who waits for the file asks again from time to time, and would hardly find it free otherwise
     modifying_cte = False
     tells_time = False  # whoever opens the file is on its machine
@@ -99,10 +101,14 @@ class SQLite(Dialect):
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        with ensure_transaction(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
-            if not connection.connection.in_transaction:
-                connection.exec_driver_sql("BEGIN")
-            yield
+        before = connection.get_execution_options().get(BEGIN_OPTION, "IMMEDIATE")
+        try:
+            with ensure_transaction(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
+                if not connection.connection.in_transaction:
+                    connection.exec_driver_sql("BEGIN")
+                yield
+        finally:
+            connection.execution_options(**{BEGIN_OPTION: before})
 
     @contextmanager
     def append_whole(self, connection: sa.Connection) -> Iterator[None]:
@@ -244,19 +250,37 @@ class SQLite(Dialect):
     def storage_place(self, table: sa.Table) -> sa.ColumnElement[int]:
         return sa.literal_column(f"{table.name}.rowid", sa.BigInteger())
 
+    def migration_lock(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        # No lock outlasts a transaction here. Upgrades at once take turns, and each looks what the others have done.
+        return nullcontext()
+
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
-        # outside of a transaction. BEGIN IMMEDIATE is the lock.
+        # outside of a transaction.
         driver: Any = connection.connection.dbapi_connection
         (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
         driver.execute("PRAGMA foreign_keys = OFF")
         try:
             with self.transaction(connection):
+                tables, changes = self._root_pages(connection), driver.total_changes
                 yield
-                self._refuse_orphans(connection)
+                # The check reads every message. A revision that adds a column or an index leaves our tables where they
+                # are, and changes one row, its own in the version table.
+                if self._root_pages(connection) != tables or driver.total_changes > changes + 1:
+                    self._refuse_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
+
+    @contextmanager
+    def migration_batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with self.transaction(connection):
+            yield
+
+    @contextmanager
+    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with self.transaction(connection):  # no statement of a revision needs to be outside
+            yield
 
     @contextmanager
     def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
@@ -285,12 +309,20 @@ class SQLite(Dialect):
         return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
 
     @staticmethod
+    def _root_pages(connection: sa.Connection) -> dict[str, int]:
+        tables = connection.exec_driver_sql("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'")
+        return {name: page for name, page in tables if name in _OURS}
+
+    @staticmethod
     def _refuse_orphans(connection: sa.Connection) -> None:
         for table in _OURS:  # a host's tables are the host's affair
             if sa.inspect(connection).has_table(table):
                 orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
                 if orphans:
                     raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+
+    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
+        return []  # an index is made in a transaction
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):

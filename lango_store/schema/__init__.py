@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
-from alembic.runtime.migration import MigrationContext
 from alembic.script.revision import RevisionError
 
 from lango_store.arguments import checking_all
@@ -21,14 +20,17 @@ from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
 from lango_store.schema.differences import columns_and_tables, constraints, predicates
 from lango_store.schema.environment import run
+from lango_store.schema.migration import LOCK_TIMEOUT, Migration
+from lango_store.schema.online import OnProgress, Progress
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import script_directory
-from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
+from lango_store.schema.running import migrate, options_of, run_revisions
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 __all__ = [
     "LOCK_TIMEOUT",
     "Database",
+    "Progress",
     "check",
     "current",
     "downgrade",
@@ -47,26 +49,43 @@ _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
 
 
 @checking_all
-def upgrade(database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
+def upgrade(
+    database: Database,
+    revision: str = "head",
+    *,
+    lock_timeout: float = LOCK_TIMEOUT,
+    on_progress: OnProgress | None = None,
+) -> str | None:
     """Upgrade the schema to a revision, and return the revision it is at then.
 
     Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
+    Each revision is a transaction of its own. One that moves data does so in batches, each a transaction too,
+    and calls `on_progress` after each; killed, the next upgrade goes on where it was.
     A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
-    On a connection of yours you commit; the next upgrade waits until then.
+    On a connection of yours all is in your transaction, and you commit; the next upgrade waits until then.
     """
     _refuse_empty("revision", revision)
     if revision == "head":
         found = current(database)
         if found is not None and found > SCHEMA_REVISION:
             return found
-    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
+    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout, on_progress)
 
 
 @checking_all
-def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then."""
+def downgrade(
+    database: Database,
+    revision: str,
+    *,
+    lock_timeout: float = LOCK_TIMEOUT,
+    on_progress: OnProgress | None = None,
+) -> str | None:
+    """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then.
+
+    Transactions, batches and `on_progress` are as in `upgrade`.
+    """
     _refuse_empty("revision", revision)
-    return migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
+    return migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, on_progress)
 
 
 @checking_all
@@ -151,7 +170,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
             output_buffer=output,
             starting_rev=start,
         )
-        run_revisions(MigrationContext.configure(dialect=target.database.dialect, opts=options))
+        run_revisions(Migration(target.database.dialect, options))
         return output.getvalue()
 
 

@@ -9,31 +9,27 @@ from alembic.config import Config
 
 from lango_store.engine import create_engine
 from lango_store.errors import LangoStoreError
+from lango_store.schema.migration import LOCK_TIMEOUT, Migration
 from lango_store.schema.options import OPTIONS
-from lango_store.schema.running import LOCK_TIMEOUT, alone
+from lango_store.schema.running import run_alone, run_revisions
 from lango_store.url import url_from_environment
 
 
 def run(context: Any) -> None:
     """Run what Alembic's command line was asked for, on the URL of `-x url=`, else of a variable."""
     if context.is_offline_mode():
-        context.configure(dialect_name=create_engine(_url(context)).dialect.name, literal_binds=True, **OPTIONS)
-        with context.begin_transaction():
-            context.run_migrations()
+        dialect = create_engine(_url(context)).dialect
+        context.configure(dialect_name=dialect.name, literal_binds=True, **OPTIONS)
+        run_revisions(Migration(dialect, context.get_context().opts))
         return
     with create_engine(_url(context), poolclass=sa.NullPool).connect() as connection:
+        context.configure(connection=connection, **OPTIONS)
         if _command(context.config) in ("upgrade", "downgrade", "stamp"):
             timeout = float(context.get_x_argument(as_dictionary=True).get("lock_timeout", LOCK_TIMEOUT))
-            with alone(connection, timeout):
-                _run_on(context, connection)
+            run_alone(connection, context.get_context().opts, timeout)
         else:
-            _run_on(context, connection)
-
-
-def _run_on(context: Any, connection: sa.Connection) -> None:
-    context.configure(connection=connection, **OPTIONS)
-    with context.begin_transaction():
-        context.run_migrations()
+            with context.begin_transaction():
+                context.run_migrations()
 
 
 def _command(config: Config) -> str:
