@@ -48,3 +48,55 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
     if needed:
         for module in (access, schema):
             monkeypatch.setattr(module, "SCHEMA_REVISION", LATER[-1])
+
+
+ONLINE = ("0991", "0992", "0993")
+
+_HEAD = '''"""{about}."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "{number}", "{before}"
+branch_labels = depends_on = None
+online = lambda: op.get_context().opts["online"]
+message = sa.table("lango_message", sa.column("role"), sa.column("shout"))
+
+
+'''
+
+_ADD_COLUMN = """def upgrade() -> None:
+    op.add_column("lango_message", sa.Column("shout", sa.Text()))
+
+
+def downgrade() -> None:
+    op.drop_column("lango_message", "shout")
+"""
+
+_FILL = """def upgrade() -> None:
+    online().in_batches(
+        sa.update(message).where(message.c.shout.is_(None)).values(shout=sa.func.upper(message.c.role))
+    )
+
+
+def downgrade() -> None:
+    online().in_batches(sa.update(message).where(message.c.shout.is_not(None)).values(shout=None))
+"""
+
+_INDEX = """def upgrade() -> None:
+    online().create_index("ix_lango_message_shout", "lango_message", ["shout"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_lango_message_shout", "lango_message")
+"""
+
+
+def write_online_revisions(folder: Path, *, fill: str = _FILL, index: str = _INDEX) -> Path:
+    """Write three revisions that change a table in use: a column, what stands in it, and an index of it."""
+    shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    parts = {"A column": _ADD_COLUMN, "What stands in it": fill, "An index": index}
+    for before, number, (about, part) in zip((SCHEMA_REVISION, *ONLINE), ONLINE, parts.items(), strict=False):
+        text = _HEAD.format(about=about, number=number, before=before) + part
+        (folder / "versions" / f"{number}_online.py").write_text(text)
+    return folder

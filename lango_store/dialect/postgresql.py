@@ -247,7 +247,10 @@ class PostgreSQL(Dialect):
                 "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
             )
             self._wait_for_lock(keeper)
-            yield
+            try:
+                yield
+            finally:
+                keeper.invalidate()  # closed, which ends its transaction; it may have been lost, and that is no error
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
@@ -295,10 +298,16 @@ class PostgreSQL(Dialect):
     @staticmethod
     def _wait_for_lock(connection: sa.Connection) -> None:
         deadline = time.monotonic() + _MIGRATION_PATIENCE
-        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
-            if time.monotonic() > deadline:
-                raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
-            time.sleep(0.05)
+        driver: Any = connection.connection.dbapi_connection
+        # A prepared statement keeps its snapshot until the next one.
+        before, driver.prepare_threshold = driver.prepare_threshold, None
+        try:
+            while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
+                if time.monotonic() > deadline:
+                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+                time.sleep(0.05)
+        finally:
+            driver.prepare_threshold = before
 
     def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
         query = (
