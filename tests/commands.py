@@ -82,15 +82,17 @@ def run_on_terminal(
     environment: dict[str, str] | None = None,
     answer: str = "",
     watch: Callable[[str, int], None] | None = None,
+    before: str = "",
 ) -> tuple[str, int]:
     """Run `lango-store` on a terminal of so many columns, and give what it shows there and its exit code.
 
-    `answer` is what a user types; `watch` sees what is shown so far, and the process's number.
+    `answer` is what a user types; `watch` sees what is shown so far, and the process's number; `before` is source that
+    runs first.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = start(
-        "import sys; from lango_store.cli import main; sys.argv[0] = 'lango-store'; main()",
+        f"import sys\n{before}\nfrom lango_store.cli import main; sys.argv[0] = 'lango-store'; main()",
         *words,
         ends=[Connection(os.dup(theirs)) for _ in range(3)],
         environment={"TERM": "xterm", "PAGER": "cat"} | _environment(environment),

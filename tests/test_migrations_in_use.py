@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
 from processes import Program
@@ -386,3 +387,21 @@ def test_alembic_in_a_checkout_runs_the_same_revisions(
     assert value(url, SHOUTING) == 2000
     command.downgrade(config, SCHEMA_REVISION)
     assert schema.check(url) == []
+
+
+def test_the_command_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(url: str, online: Path) -> None:
+    fill(url, 2000)
+    before = (
+        "from pathlib import Path; from lango_store.schema import options; "
+        f"options._folder = lambda: Path({str(online)!r})"
+    )
+    shown, code = run_on_terminal("db", "upgrade", NEWEST, "--url", url, before=before)
+    assert code == 0
+    assert "changing lango_message" in shown
+    assert "2000/2000" in shown
+    assert shown.endswith(f"at revision {NEWEST}\n")
+    back = run("db", "downgrade", SCHEMA_REVISION, "--yes", "--url", url)
+    assert (back.returncode, back.stdout) == (0, f"at revision {SCHEMA_REVISION}\n")
+    assert "changing" not in back.stderr
+    again, code = run_on_terminal("db", "upgrade", ONLINE[0], "--url", url, before=before)
+    assert again == f"at revision {ONLINE[0]}\n"

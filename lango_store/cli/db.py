@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
+from lango_store.cli.progress import migrating
 from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened
 from lango_store.url import shown
 
@@ -25,8 +26,13 @@ def upgrade(
     url: UrlOption = None,
     lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
 ) -> None:
-    """Bring the schema up to a revision. Several at once are safe: one works, the others wait."""
-    print(_at(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
+    """Bring the schema up to a revision. Several at once are safe: one works, the others wait.
+
+    Killed in the middle, it goes on where it was when it is run again.
+    """
+    with migrating() as on_progress:
+        reached = schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout, on_progress=on_progress)
+    print(_at(reached))
 
 
 @app.command()
@@ -45,7 +51,9 @@ def downgrade(
             f"and drops what they brought; there is {there}",
             yes=yes,
         )
-        print(_at(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
+        with migrating() as on_progress:
+            reached = schema.downgrade(store.engine, revision, lock_timeout=lock_timeout, on_progress=on_progress)
+        print(_at(reached))
 
 
 @app.command()

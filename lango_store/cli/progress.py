@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from lango_store import schema
 
 
 @contextmanager
@@ -16,3 +19,21 @@ def progress(doing: str, total: int | None, *, transient: bool = False) -> Itera
     bar = Progress(*columns, console=Console(stderr=True), transient=transient)
     with bar:  # which writes its line anew at the end, over the ^C of the terminal
         yield bar, bar.add_task(doing, total=total)
+
+
+@contextmanager
+def migrating() -> Iterator[schema.OnProgress | None]:
+    """Show a bar on a terminal from the first batch of a migration on, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as stack:
+        shown: list[tuple[Progress, TaskID]] = []
+
+        def on_progress(found: schema.Progress) -> None:
+            if not shown:
+                shown.append(stack.enter_context(progress("", found.total)))
+            bar, task = shown[0]
+            bar.update(task, description=f"changing {found.table}", completed=found.rows, total=found.total)
+
+        yield on_progress

@@ -30,6 +30,7 @@ from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 __all__ = [
     "LOCK_TIMEOUT",
     "Database",
+    "OnProgress",
     "Progress",
     "check",
     "current",
