@@ -16,7 +16,12 @@ import sqlalchemy as sa
 from lango_store.dialect import AnyConnection, Dialect, dialect_of
 
 Observer = Callable[[str, float], None]
-"""What is told the text of each statement that was run, and how many seconds it took."""
+"""What is told the text of each statement that was run, and how many seconds it took until its rows were read."""
+
+Decode = Callable[[list[Any]], list[Any]]
+"""What makes values of rows."""
+
+_PAGE: Final = 200
 
 OBSERVER: Final = "lango_store_observer"
 """The execution option that names the observer of a connection: SQLAlchemy's events know nothing of our cursors."""
@@ -29,19 +34,24 @@ class Statement:
         self._write = write
         self._compiled: dict[tuple[str, str], _Compiled] = {}
 
-    def run(self, connection: AnyConnection, values: Mapping[str, Any]) -> list[Any]:
-        """Execute a statement that returns rows with these values, and give them back."""
+    def run(self, connection: AnyConnection, values: Mapping[str, Any], decode: Decode | None = None) -> list[Any]:
+        """Execute a statement that returns rows with these values, and give them back, or what `decode` makes of them.
+
+        It is called with some rows at a time, so that not all of them stand beside what they become.
+        """
         compiled = self._for(connection)
         try:
-            return self._rows(connection, compiled, values)
+            return self._rows(connection, compiled, values, decode)
         except Exception as error:
             if not compiled.reads or not dialect_of(connection).is_undecodable(error):
                 raise
         with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
-            return self._rows(connection, compiled, values)
+            return self._rows(connection, compiled, values, decode)
 
     @staticmethod
-    def _rows(connection: AnyConnection, compiled: _Compiled, values: Mapping[str, Any]) -> list[Any]:
+    def _rows(
+        connection: AnyConnection, compiled: _Compiled, values: Mapping[str, Any], decode: Decode | None
+    ) -> list[Any]:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
@@ -49,8 +59,13 @@ class Statement:
         started = 0.0 if observe is None else perf_counter()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
-            rows: list[Any] = cursor.fetchall()
-            return rows
+            if decode is None:
+                rows: list[Any] = cursor.fetchall()
+                return rows
+            decoded: list[Any] = []
+            while page := cursor.fetchmany(_PAGE):
+                decoded += decode(page)
+            return decoded
         finally:
             cursor.close()
             if observe is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from lango_store.operations.binds import (
     text,
 )
 from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, next_place, salvage_messages, session_value
-from lango_store.statement import Statement
+from lango_store.statement import Decode, Statement
 
 MAX_SEQ: Final = 2**63 - 1
 
@@ -102,12 +103,13 @@ def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Se
         return incarnation, session_value(Session, row)
     state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
     wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
-    rows = _window.run(connection, wanted | state)
-    if not rows:
+    decode = functools.partial(decode_messages, key)
+    found = _window.run(connection, wanted | state, decode)
+    if not found:
         both = _session_and_window.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
         incarnation, row = sessions.decoded_life(key, [each[: len(sessions.LIFE)] for each in both[:1]])
-        rows = [window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None]
-    found = _summary_first(decode_messages(key, rows), row.get("summary_turn"))
+        found = decode([window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None])
+    found = _summary_first(found, row.get("summary_turn"))
     return incarnation, session_value(Session, row | {"messages": found})
 
 
@@ -203,11 +205,13 @@ class Range:
 
 def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Message]:
     """Read messages of a live session in the order of their seq."""
-    return decode_messages(key, read_rows(connection, now, key, chosen))
+    return read_rows(connection, now, key, chosen, functools.partial(decode_messages, key))
 
 
-def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Any]:
-    """Read rows of messages, not decoded yet."""
+def read_rows(
+    connection: AnyConnection, now: Moment, key: str, chosen: Range, decode: Decode | None = None
+) -> list[Any]:
+    """Read rows of messages, or what `decode` makes of them."""
     statement = _forwards if chosen.last is None else _backwards
     bound = chosen.limit if chosen.last is None else chosen.last
     values = {
@@ -217,7 +221,7 @@ def read_rows(connection: AnyConnection, now: Moment, key: str, chosen: Range) -
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if bound is None else min(bound, MAX_SEQ),
     }
-    rows = statement.run(connection, values)
+    rows = statement.run(connection, values, decode)
     if not rows:
         sessions.refuse(connection, now, key)
     if chosen.last is not None:

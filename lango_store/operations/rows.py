@@ -24,7 +24,7 @@ from lango_store.encoding import (
     encode_text,
 )
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage
-from lango_store.model import Message, SessionInfo, ToolCall, Turn
+from lango_store.model import Message, MessageRole, SessionInfo, ToolCall, Turn
 from lango_store.operations.binds import MESSAGE, SESSION, TURN
 
 
@@ -139,6 +139,7 @@ MESSAGE_GIVEN: Final = (
 MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_GIVEN)
 MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
 
+_ROLES: Final = {role.value: role for role in MessageRole}
 _many: Final = TypeAdapter(list[Message])
 
 
@@ -209,7 +210,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         if row and isinstance(row[0][0], str | bytes):
             raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is not a number")
     for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
-        value = {"role": role, "seq": seq}
+        value = {"role": _ROLES.get(role, role), "seq": seq}
         if content is None and type(text) is str:
             value["content"] = text
         elif damaged := content_fault(text, content):
