@@ -177,6 +177,10 @@ class AsyncStore:
     redact_message = awaited(Store.redact_message)
     truncate = awaited(Store.truncate)
 
+    values = awaited(Store.values)
+    set_values = awaited(Store.set_values)
+    drop_values = awaited(Store.drop_values)
+
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
     stats = awaited(Store.stats)
@@ -271,6 +275,10 @@ class AsyncConversation:
     messages_of = awaited(Conversation.messages_of)
     event_count = awaited(Conversation.event_count)
     total_usage = awaited(Conversation.total_usage)
+
+    values = awaited(Conversation.values)
+    set_values = awaited(Conversation.set_values)
+    drop_values = awaited(Conversation.drop_values)
 
     fork = opening(Conversation.fork)
     compactions = awaited(Conversation.compactions)

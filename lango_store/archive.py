@@ -31,8 +31,8 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import Message
-from lango_store.operations import edits, transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
+from lango_store.operations import edits, scopes, transfer
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, of_session
 from lango_store.operations.incoming import Incoming
 from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
 
@@ -41,6 +41,11 @@ _MOST_FOUND: Final = 1_000_000
 _IDENTITY: Final = ("seq", "id", "role", "created_at")
 _SAME: Final = " AND ".join(f"messages.{name} IS ?" for name in _IDENTITY)
 """Whether an archived message is a copy of another, by what neither a purge nor a restore changes."""
+
+
+_VALUES: Final = "session_values"
+_PARTS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
+"""What a row of a session is called in an error."""
 
 
 def _columns(table: sa.Table) -> dict[str, type]:
@@ -101,12 +106,22 @@ class Archive:
                     foreign_keys=[("session_id", "sessions", "id")],
                     if_not_exists=True,
                 )
+            self._create_values()
             self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
+    def _create_values(self) -> None:
+        self._db.table(_VALUES).create(
+            {"session_id": int, **_columns(VALUE)},
+            pk=("session_id", "name"),
+            foreign_keys=[("session_id", "sessions", "id")],
+            if_not_exists=True,
+        )
 
     def _add_missing_columns(self) -> None:
         # An archive outlives releases: one that an older release made lacks what the tables have got since.
         with self._db.atomic():
-            for name, table in (("sessions", SESSION), ("turns", TURN), ("messages", MESSAGE)):
+            self._create_values()
+            for name, table in (("sessions", SESSION), ("turns", TURN), ("messages", MESSAGE), (_VALUES, VALUE)):
                 there = self._db.table(name).columns_dict
                 for column, kind in _columns(table).items():
                     if column not in there:
@@ -131,6 +146,12 @@ class Archive:
             for rows in transfer.messages(connection, keys):
                 archived = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
                 self._insert("messages", archived)
+            for rows in transfer.values(connection, keys):
+                self._insert(_VALUES, [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
+
+    def _values_there(self) -> list[str]:
+        """Return the table of values, in a list that is empty where an older release made the file."""
+        return [_VALUES] if self._db[_VALUES].exists() else []
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -143,7 +164,7 @@ class Archive:
 
     def _drop(self, where: str, values: Sequence[Any]) -> int:
         chosen = f"SELECT id FROM sessions WHERE {where}"
-        for table in ("messages", "turns"):
+        for table in ("messages", "turns", *self._values_there()):
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
@@ -242,11 +263,13 @@ class Archive:
             row = found[0]
             if connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first():
                 raise SessionExists(key)
+            scopes.refuse_shared(connection, key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             incoming = Incoming()
             self._write(connection, incoming, SESSION, row | anew)
-            for name, table in (("turns", TURN), ("messages", MESSAGE)):
+            parts = [("turns", TURN), ("messages", MESSAGE), *((name, VALUE) for name in self._values_there())]
+            for name, table in parts:
                 for each in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._write(connection, incoming, table, {"session_key": key, **each})
             transfer.amend(connection, key, incoming.disagreeing())
@@ -255,8 +278,7 @@ class Archive:
         try:
             row = incoming.admit(table, _row(table, archived))
         except InvalidMessage as error:
-            what = "the session" if table is SESSION else f"turn {archived['turn_no']}"
-            what = f"message {archived['seq']}" if table is MESSAGE else what
+            what = "the session" if table is SESSION else _PARTS[table.name].format_map(archived)
             raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None
         transfer.write(connection, table, [row])
 

@@ -28,6 +28,7 @@ from lango_store.model import (
 )
 from lango_store.operations import appends, compactions, edits, forks, history, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
+from lango_store.operations import values as named_values
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
@@ -88,12 +89,15 @@ class Conversation:
         after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
+        values: dict[str, dict[str, Any]] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        return self.append_messages([message], after=after, expect=expect, set=set, create=create, ttl=ttl, **fields)[0]
+        return self.append_messages(
+            [message], after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
+        )[0]
 
     def append_messages(
         self,
@@ -103,6 +107,7 @@ class Conversation:
         replace_after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
+        values: dict[str, dict[str, Any]] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -115,7 +120,7 @@ class Conversation:
         """
         new = self._encoded(messages)
         make = writing.missing(self._access, self.key, create, ttl, fields)
-        terms = writing.terms(after, expect, set, make)
+        terms = writing.terms(after, expect, set, make, values)
         if replace_after is not None:
             if make is not None:
                 raise TypeError("replace_after changes a session that is there: leave `create` out")
@@ -250,6 +255,7 @@ class Conversation:
         after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
+        values: dict[str, dict[str, Any]] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         session_metadata: dict[str, Any] | None = None,
@@ -260,12 +266,12 @@ class Conversation:
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
         there. Where they were appended before any turn, the first call writes a turn without messages, with what they
-        cost and an id made of theirs. `after`, `expect`, `set` and `create` are those of `append_message`, but for the
-        session's metadata, which is `session_metadata` here.
+        cost and an id made of theirs. `after`, `expect`, `set`, `values` and `create` are those of `append_message`,
+        but for the session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
-        terms = writing.terms(after, expect, set, make)
+        terms = writing.terms(after, expect, set, make, values)
         new, turn = self._encoded(messages), turns.new_turn(id, usage, metadata)
         return writing.once(
             self._access,
@@ -303,6 +309,24 @@ class Conversation:
         with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.total(turns.usages(connection, self.key))
+
+    # Values
+
+    def values(self, prefix: str | None = None) -> dict[str, Any]:
+        """Return the session's own values by their names, in the order of these; those with a `prefix` if given."""
+        with self._access.single_read() as connection:
+            return named_values.read(connection, self._access.moment(connection), self.key, prefix, own=True)
+
+    def set_values(self, values: dict[str, Any]) -> None:
+        """Set values of the session by their names, all or none; see `Store.set_values`."""
+        named = named_values.encoded({self.key: values})
+        with self._access.single_write() as connection:
+            named_values.set_(connection, self._access.moment(connection), self.key, named, own=True)
+
+    def drop_values(self, names: Sequence[str] | None = None) -> int:
+        """Delete values of the session by their names, or all of them; return how many there were."""
+        with self._access.transaction() as connection:
+            return named_values.drop(connection, self._access.moment(connection), self.key, names, own=True)
 
     # Branches and summaries
 

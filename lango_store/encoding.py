@@ -15,6 +15,7 @@ from lango_store.model import MessageRole
 
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
+MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reason
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
@@ -62,14 +63,26 @@ def encode_id(text: str | None) -> str | None:
     return text
 
 
-def checked_key(key: str) -> str:
-    """Return a session key, or raise `InvalidKey`."""
+def checked_key(key: str, what: str = "session key") -> str:
+    """Return a session key, or a scope or name, which are texts like it, or raise `InvalidKey`."""
     fault = _text_fault(key)
     if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
         fault = f"has {len(key)} characters"
     if fault is not None:
-        raise InvalidKey(f"session key: {fault}; a key is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
+        kind = what.removeprefix("session ")
+        raise InvalidKey(f"{what}: {fault}; a {kind} is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
     return key
+
+
+def checked_name(scope: str, name: str) -> str:
+    """Return the name of a value in a scope, or raise `InvalidKey` for either of them."""
+    checked_key(scope, "scope")
+    checked_key(name, "name")
+    if (size := len(scope.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
+        raise InvalidKey(
+            f"scope and name {name!r}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: shorten one"
+        )
+    return name
 
 
 def encode_content(content: Any, encode: Callable[[Any, str], str]) -> tuple[str | None, str | None]:

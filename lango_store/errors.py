@@ -115,7 +115,10 @@ class UniqueViolation(LangoStoreError):
 
 
 class InvalidKey(LangoStoreError, ValueError):
-    """A session key is not non-empty text of at most 512 characters without NUL or lone surrogates."""
+    """A session key, a scope or a name is not text of 1 to 512 characters without NUL or lone surrogates.
+
+    Or a scope is not for this session, or a key is the scope of shared values.
+    """
 
 
 class InvalidMessage(LangoStoreError, ValueError):

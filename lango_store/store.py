@@ -21,6 +21,7 @@ from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset, new_key
 from lango_store.operations import lists, sessions, stats
 from lango_store.operations import messages as log
+from lango_store.operations import values as named_values
 from lango_store.operations.batches import Batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
@@ -111,15 +112,18 @@ class Store:
         *,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
+        values: dict[str, dict[str, Any]] | None = None,
         **fields: Unpack[SessionFields],
     ) -> Session:
         """Create a session, with its first messages if there are any; no key means a new UUIDv7.
 
         `fields` are `agent_id`, `user_id`, `title`, `model`, `settings` and `metadata` (dicts) and `tools` (a list).
-        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
-        session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
+        `ttl` left out is the store's default, None is never; `values` as in `append_message`. Raises `SessionExists` if
+        the key is taken, by an expired session too, `InvalidKey` if it is a scope of shared values, and
+        `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
-        return writing.create(self._access, self._new(key, ttl, fields), self._encoded(messages))
+        new, named = self._new(key, ttl, fields), named_values.encoded(values)
+        return writing.create(self._access, new, self._encoded(messages), named)
 
     def get(self, key: str, *, expired: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -228,6 +232,7 @@ class Store:
         after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
+        values: dict[str, dict[str, Any]] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -237,13 +242,15 @@ class Store:
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
         `expect` is the `revision` that the session must still have, which one more than that is afterwards, else
-        `Conflict`; `set` changes fields of the session in the same statement.
+        `Conflict`; `set` changes fields of the session in the same statement. `values` are set with the message, as
+        `set_values` does: a dict of scopes, the session's own under its key, each a dict of values by their names. A
+        message that is replayed sets none again.
         With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
         expired one too; they say nothing of a session that is there.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
         return self._at(key).append_message(
-            message, after=after, expect=expect, set=set, create=create, ttl=ttl, **fields
+            message, after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
         )
 
     def append_messages(
@@ -255,14 +262,15 @@ class Store:
         replace_after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
+        values: dict[str, dict[str, Any]] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> list[Message]:
         """Append messages to a live session, all or none, and return them in the order handed in.
 
-        Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that `seq`, in
-        the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
+        Ids, `after`, `values` and `create` as in `append_message`. `replace_after` first drops what comes after that
+        `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
         return self._at(key).append_messages(
             messages,
@@ -270,6 +278,7 @@ class Store:
             replace_after=replace_after,
             expect=expect,
             set=set,
+            values=values,
             create=create,
             ttl=ttl,
             **fields,
@@ -346,6 +355,32 @@ class Store:
         A summary stays that speaks of none of them, see `Conversation.truncate`.
         """
         return self._at(key).truncate(after=after)
+
+    # Values
+
+    def values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
+        """Return the values in a scope by their names, in the order of these; those with a `prefix` only, if given.
+
+        A scope that is the key of a session holds that session's own values, which go with it: `SessionExpired` if it
+        has expired. Any other is shared by whoever names it, and empty until something is set.
+        """
+        with self._access.single_read() as connection:
+            return named_values.read(connection, self._access.moment(connection), scope, prefix, own=False)
+
+    def set_values(self, scope: str, values: dict[str, Any]) -> None:
+        """Set values in a scope by their names, all or none; other names stay. A value is any JSON, None too.
+
+        Values of a session move its `revision`, not its `updated_at`. `InvalidKey` for a scope or a name that is not
+        like a key, `InvalidMessage` for a value that is not JSON.
+        """
+        named = named_values.encoded({scope: values})
+        with self._access.single_write() as connection:
+            named_values.set_(connection, self._access.moment(connection), scope, named, own=False)
+
+    def drop_values(self, scope: str, names: Sequence[str] | None = None) -> int:
+        """Delete values of a scope by their names, all of them if no names are given; return how many there were."""
+        with self._access.transaction() as connection:
+            return named_values.drop(connection, self._access.moment(connection), scope, names, own=False)
 
     # Many sessions
 

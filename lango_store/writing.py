@@ -13,11 +13,12 @@ from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict, InvalidMessage, SessionExpired, SessionNotFound, UniqueViolation
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
-from lango_store.operations import appends, edits, messages, sessions
+from lango_store.operations import appends, edits, messages, sessions, values
 from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import Expected, New
+from lango_store.operations.values import NO_VALUES, NamedValues
 
 R = TypeVar("R")
 
@@ -56,9 +57,15 @@ def missing(
     return None
 
 
-def terms(after: int | None, expect: int | None, changes: Mapping[str, Any] | None, make: New | None) -> Terms:
+def terms(
+    after: int | None,
+    expect: int | None,
+    changes: Mapping[str, Any] | None,
+    make: New | None,
+    named: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Terms:
     """Return what an append asks of its session: where it has to be, what changes there, what it is made of."""
-    if after is None and expect is None and changes is None and make is None:
+    if after is None and expect is None and changes is None and make is None and named is None:
         return NO_TERMS
     if not isinstance(changes, dict | None):
         raise TypeError(f"set is {type(changes).__name__}: give a dict of fields")
@@ -67,7 +74,7 @@ def terms(after: int | None, expect: int | None, changes: Mapping[str, Any] | No
         raise TypeError(f"set has {', '.join(map(repr, others))}: give {', '.join(_FIELDS)}")
     if make is not None:
         make = New(make.key, make.ttl, {**make.fields, **changes})
-    return Terms(Expected(after, expect), encode_session(changes), make)
+    return Terms(Expected(after, expect), encode_session(changes), make, values.encoded(named))
 
 
 def once(
@@ -111,12 +118,12 @@ def update_message(access: Access, key: str, seq_or_id: int | str, message: Mess
         raise InvalidMessage("id", reason) from error
 
 
-def create(access: Access, new: New, first: Batch) -> Session:
-    """Create a session with its first messages; `SessionExists` if its key is taken."""
+def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUES) -> Session:
+    """Create a session with its first messages and values; `SessionExists` if its key is taken."""
     lend = access.transaction if first.repeats else access.single_write
     with lend() as connection:
         now = access.moment(connection)
-        session = _insert(connection, now, new, first)
+        session = _insert(connection, now, new, first, named)
         if session is None:
             raise sessions.exists_error(connection, now, new.key)
         return session
@@ -141,14 +148,16 @@ def find_or_create(
         return _insert(connection, now, new, first) or find(connection, now, new.key)
 
 
-def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
-    if first.rows and not first.repeats:
-        return appends.create(connection, now, new, first)
+def _insert(
+    connection: AnyConnection, now: Moment, new: New, first: Batch, named: NamedValues = NO_VALUES
+) -> Session | None:
+    if (first.rows or named.rows) and not first.repeats:
+        return appends.create(connection, now, new, first, named)
     info = sessions.insert(connection, now, new)
     if info is None:
         return None
     if not first.rows:
         return Session(**dict(info))
     assert isinstance(connection, sa.Connection)  # an id stands twice in it: a transaction of its own
-    appends.append_new_ids(connection, now, new.key, first)
+    appends.append_new_ids(connection, now, new.key, first, Terms(named=named))
     return messages.load(connection, now, new.key)

@@ -63,6 +63,8 @@ SOUND: dict[str, Any] = {
     "summary": message("short", tokens=1),
     "summarizer": lambda _: message("short", tokens=1),
     "page_size": 2,
+    "scope": "a",
+    "values": {"n": 1},
 }
 
 SAID_AS = {"database": "url"}

@@ -14,7 +14,8 @@ from pydantic import Field
 from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.dialect import dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
-from lango_store.operations import transfer
+from lango_store.operations import scopes, transfer
+from lango_store.operations.binds import VALUE
 from lango_store.store import Store
 from lango_store.value import Value
 
@@ -31,13 +32,16 @@ class Failure(Value):
 class CopyReport(Value):
     """What a copy did, or with `dry_run` would do, in sessions; `messages` are those of the sessions copied.
 
-    `differing` are the keys of sessions that the target has already, with other content: they were left alone.
+    `differing` are the keys of sessions that the target has already, with other content: they were left alone. `values`
+    are those of shared scopes that were copied, `differing_values` scope and name of those that were left alone.
     """
 
     copied: int = 0
     already_there: int = 0
     messages: int = 0
+    values: int = 0
     differing: list[str] = Field(default_factory=list)
+    differing_values: list[tuple[str, str]] = Field(default_factory=list)
     failed: list[Failure] = Field(default_factory=list)
     seconds: float = 0.0
     dry_run: bool = False
@@ -49,8 +53,8 @@ class CopyReport(Value):
 
     @property
     def complete(self) -> bool:
-        """Whether the target has, or would have, every session of the source as it is there."""
-        return not self.differing and not self.failed
+        """Whether the target has, or would have, every session and shared value of the source as it is there."""
+        return not self.differing and not self.differing_values and not self.failed
 
 
 def copy(
@@ -60,7 +64,7 @@ def copy(
     dry_run: bool = False,
     on_batch: Callable[[CopyReport], None] | None = None,
 ) -> CopyReport:
-    """Copy all sessions, live and expired, with all that belongs to them, in the order of their keys.
+    """Copy all sessions, live and expired, with all that belongs to them, then the values of shared scopes.
 
     A session that the target has already is compared and never changed. Each is copied whole or not at all and read
     back before it counts, so that a copy that was killed can be started again. `on_batch` gets the report so far.
@@ -79,8 +83,29 @@ def copy(
         if on_batch is not None:
             on_batch(report.model_copy(update={"differing": [*report.differing], "failed": [*report.failed]}))
         if len(keys) < BATCH:
-            return report
+            break
         after = keys[-1]
+    _copy_shared(source, target, report)
+    report.seconds = perf_counter() - started
+    return report
+
+
+def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
+    with (
+        source.access.snapshot() as reading,
+        target.access.snapshot() if report.dry_run else target.access.transaction() as writing,
+    ):
+        for rows in transfer.shared_values(reading):
+            for row in rows:
+                there = transfer.shared_value(writing, row["scope"], row["name"])
+                if there == row:
+                    continue
+                if there is not None or scopes.is_of_a_session(writing, row["scope"]):
+                    report.differing_values.append((row["scope"], row["name"]))
+                    continue
+                report.values += 1
+                if not report.dry_run:
+                    transfer.write(writing, VALUE, [row])
 
 
 @dataclass(frozen=True)
@@ -129,6 +154,7 @@ def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run
     if transfer.session(writing, key) is not None:
         same = digest(reading, key) == digest(writing, key)
         return _Copied(key, 0, "already there" if same else "differing")
+    scopes.refuse_shared(writing, key)
     counted = SessionDigest()
     for table, rows in pages(reading, key):
         for row in rows:

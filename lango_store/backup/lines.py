@@ -18,7 +18,7 @@ from lango_store.columns import JsonColumn
 from lango_store.encoding import refuse_constant
 from lango_store.errors import DamagedMessage
 from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.incoming import columns
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
@@ -26,7 +26,7 @@ from lango_store.tables import SCHEMA_REVISION
 VERSION: Final = 1
 """The version of the format, which every file names."""
 
-TABLES: Final = {"session": SESSION, "turn": TURN, "message": MESSAGE}
+TABLES: Final = {"session": SESSION, "turn": TURN, "message": MESSAGE, "value": VALUE}
 KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
 
 
@@ -38,19 +38,21 @@ def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[
             yield TURN, rows
         for rows in transfer.messages(connection, [key]):
             yield MESSAGE, rows
+        for rows in transfer.values(connection, [key]):
+            yield VALUE, rows
 
 
 def digest(connection: sa.Connection, key: str, schema: str = SCHEMA_REVISION) -> str:
     """Return the digest of a session: two are equal in every column of this schema's revision if their digests are."""
     counted = SessionDigest()
     for table, rows in pages(connection, key):
-        for row in rows:
+        for row in rows if columns(table, schema) else ():
             counted.add(table, row_line(table, row, schema).encode())
     return counted.digest
 
 
 class SessionDigest:
-    """Counts and digests the lines of a session."""
+    """Counts and digests the lines of a session, or of the values that sessions share."""
 
     def __init__(self) -> None:
         self._lines = dict.fromkeys(TABLES, 0)
@@ -73,14 +75,24 @@ class SessionDigest:
         return self._lines["message"]
 
     @property
+    def values(self) -> int:
+        """How many values there were."""
+        return self._lines["value"]
+
+    @property
     def digest(self) -> str:
         """The digest of the lines so far."""
         return self._sha256.hexdigest()
 
     def closing(self) -> str:
         """Return the line that closes the session."""
-        end = {"turns": self._lines["turn"], "messages": self.messages, "sha256": self.digest}
+        values = {"values": self.values} if self.values else {}
+        end = {"turns": self._lines["turn"], "messages": self.messages, **values, "sha256": self.digest}
         return json_line({"end": end})
+
+    def closing_shared(self) -> str:
+        """Return the line that closes the values of shared scopes."""
+        return json_line({"shared": {"values": self.values, "sha256": self.digest}})
 
 
 def json_line(value: Any) -> str:

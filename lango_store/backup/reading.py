@@ -9,18 +9,19 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row
+from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
 from lango_store.dialect import dialect_of
 from lango_store.encoding import checked_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
-from lango_store.operations import transfer
-from lango_store.operations.binds import SESSION, TURN
+from lango_store.operations import scopes, transfer
+from lango_store.operations.binds import SESSION, TURN, VALUE
 from lango_store.operations.incoming import FIRST, Incoming
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_SIZE: Final = 1 << 20
+_PARTS: Final = TABLES.keys() - {KINDS[SESSION.name]}
 _KIND: Final = 16
 """The characters within which a line says of which kind it is."""
 
@@ -34,19 +35,35 @@ class Outcome:
     messages: int
 
 
+@dataclass(frozen=True)
+class SharedValue:
+    """What became of one value of a shared scope, and in which line it stands."""
+
+    line: int
+    scope: str
+    name: str
+    state: Literal["imported", "already there", "collided"]
+
+
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
-) -> Iterator[Outcome]:
-    """Write the sessions of a file's lines into a store, and yield what became of each; a taken key stays.
+) -> Iterator[Outcome | SharedValue]:
+    """Write what a file's lines hold into a store, and yield what became of each session and each shared value.
+
+    A key that is taken stays as it is, and so does the name of a value.
 
     Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
     transaction. With `planned`, the keys that earlier files would have made, nothing is written.
     """
     file = _File(path, lines)
     file.header()
-    for number, (kind, value) in enumerate(file):
+    number = 0
+    for kind, value in file:
         if kind == "session":
             yield _load_session(connection, value, file, planned)
+            number += 1
+        elif kind == "value":
+            yield from _load_shared(connection, value, file, planned)
         elif kind == "sessions" and value == number:
             file.finished()
             return
@@ -77,7 +94,7 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
             if writing:
                 transfer.amend(connection, key, lacking)
             return Outcome(key, _state(connection, key, free, counted, file.schema), counted.messages)
-        if kind not in ("turn", "message"):
+        if kind not in _PARTS:
             break
         table = TABLES[kind]
         counted.add(table, file.line)
@@ -108,8 +125,30 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         raise file.fault(f"the database refuses rows that end here: {ours}") from error
 
 
+def _load_shared(connection: sa.Connection, first: Row, file: _File, planned: set[str] | None) -> Iterator[SharedValue]:
+    counted, incoming = SessionDigest(), Incoming()
+    kind: str = KINDS[VALUE.name]
+    value: Any = first
+    while kind == KINDS[VALUE.name]:
+        counted.add(VALUE, file.line)
+        row = file.admitted(incoming, VALUE, value)
+        scope, name = row["scope"], row["name"]
+        there = transfer.shared_value(connection, scope, name)
+        state: Literal["imported", "already there", "collided"] = "imported"
+        if there is not None:
+            state = "already there" if row_line(VALUE, there) == row_line(VALUE, row) else "collided"
+        elif scopes.is_of_a_session(connection, scope) or scope in (planned or ()):
+            state = "collided"
+        elif planned is None:
+            _write(connection, VALUE, [row], file)
+        yield SharedValue(file.number, scope, name, state)
+        kind, value = next(file, ("", None))
+    if kind != "shared" or json_line({kind: value}) != counted.closing_shared():
+        raise file.fault("the values of shared scopes are damaged or cut off: they do not match their digest")
+
+
 def _would_be(connection: sa.Connection, key: str, planned: set[str]) -> bool:
-    if key in planned or transfer.session(connection, key):
+    if key in planned or transfer.session(connection, key) or scopes.is_shared(connection, key):
         return False
     planned.add(key)
     return True
@@ -136,7 +175,7 @@ class _File:
     def __init__(self, path: object, lines: Iterable[bytes]) -> None:
         self._path = path
         self._lines = iter(lines)
-        self._number = 0
+        self.number = 0
         self.line = b""
         self.schema = SCHEMA_REVISION
 
@@ -144,7 +183,7 @@ class _File:
         return self
 
     def __next__(self) -> tuple[str, Any]:
-        self._number += 1
+        self.number += 1
         try:
             self.line = next(self._lines).rstrip(b"\r\n")
             text = self.line.decode()
@@ -158,7 +197,7 @@ class _File:
 
     def header(self) -> None:
         """Read the first line; `InvalidFile` if it is not ours or newer than we are."""
-        self._number = 1
+        self.number = 1
         try:
             header = json.loads(next(self._lines, b"").decode())
             version, schema = header["lango_store"], str(header["schema"])
@@ -198,4 +237,4 @@ class _File:
 
     def fault(self, reason: str) -> InvalidFile:
         """Return the error for the line we are at."""
-        return InvalidFile(self._path, f"line {self._number}: {reason}; nothing of this file was imported")
+        return InvalidFile(self._path, f"line {self.number}: {reason}; nothing of this file was imported")

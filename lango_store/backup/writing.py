@@ -1,7 +1,7 @@
 """Backups, out: a file is `{"lango_store":1,"schema":"0100"}`, then sessions, and at last `{"sessions":N}`.
 
-A session is a line for its row, one for each turn, one for each message, and one that closes it with counts
-and a digest.
+A session is a line for its row, one for each turn, each message and each of its values, and one that closes it with
+counts and a digest. Behind the sessions of a whole store stand the values of its shared scopes, closed likewise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
 from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, SessionNotFound
 from lango_store.operations import transfer
+from lango_store.operations.binds import VALUE
 from lango_store.operations.incoming import Incoming
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
@@ -24,8 +25,13 @@ from lango_store.tables import SCHEMA_REVISION
 _IN_MEMORY: Final = 8 << 20
 
 
-def write_sessions(connection: sa.Connection, keys: Sequence[str], file: IO[bytes]) -> dict[str, LangoStoreError]:
-    """Write sessions to a file, and return what keeps those out of it that are not there or cannot be read."""
+def write_sessions(
+    connection: sa.Connection, keys: Sequence[str], file: IO[bytes], *, shared: bool = False
+) -> dict[str, LangoStoreError]:
+    """Write sessions to a file, with the values of shared scopes if asked to.
+
+    Returns what keeps those out of it that are not there or cannot be read.
+    """
     faults: dict[str, LangoStoreError] = {}
     _write(file, first_line())
     for key in keys:
@@ -38,6 +44,8 @@ def write_sessions(connection: sa.Connection, keys: Sequence[str], file: IO[byte
                 continue
             lines.seek(0)
             shutil.copyfileobj(lines, file)
+    for line in shared_lines(connection) if shared else ():
+        _write(file, line)
     _write(file, last_line(len(keys) - len(faults)))
     return faults
 
@@ -66,6 +74,20 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
     with _named({"key": key}):
         incoming.check_counters()
     yield counted.closing()
+
+
+def shared_lines(connection: sa.Connection) -> Iterator[str]:
+    """Yield the lines of the values of shared scopes, none if there are none."""
+    counted, incoming = SessionDigest(), Incoming()
+    for rows in transfer.shared_values(connection):
+        for row in rows:
+            with _named(row):
+                incoming.admit(VALUE, row)
+            line = row_line(VALUE, row)
+            counted.add(VALUE, line.encode())
+            yield line
+    if counted.values:
+        yield counted.closing_shared()
 
 
 @contextmanager

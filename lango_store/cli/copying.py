@@ -58,12 +58,17 @@ def _ready(store: Store) -> None:
 def _print(report: CopyReport) -> None:
     for key in report.differing:
         say(f"differs, left alone: {key!r}")
+    for scope, name in report.differing_values:
+        say(f"differs, left alone: value {name!r} of scope {scope!r}")
     for failure in report.failed:
         say(f"failed: {failure.key!r}: {failure.reason}")
     did = "would copy" if report.dry_run else "copied"
+    values = f", {report.values:,} shared values" if report.values else ""
+    differing = len(report.differing) + len(report.differing_values)
     print(
-        f"{did} {report.copied:,} sessions, {report.messages:,} messages; {report.already_there:,} were there already, "
-        f"{len(report.differing):,} differ, {len(report.failed):,} failed; {report.seconds:.1f} s"
+        f"{did} {report.copied:,} sessions, {report.messages:,} messages{values}; "
+        f"{report.already_there:,} were there already, {differing:,} differ, "
+        f"{len(report.failed):,} failed; {report.seconds:.1f} s"
     )
 
 

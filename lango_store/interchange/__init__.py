@@ -115,10 +115,11 @@ def export(
 ) -> list[Exported]:
     """Write live sessions to a folder, as `jsonl` expired ones too: of these keys, of a user, or all.
 
-    As `jsonl` it is one file: `to` may be its name, ending with `.jsonl` or `.jsonl.gz`, or an open binary file. A
-    session that cannot be written is reported with its error, and the next one is written. A file that is there with
-    the same bytes stays; with other bytes it is an error and stays too, unless `replace` is True. ValueError unless
-    exactly one of `keys`, `user_id` and `everything` says which sessions.
+    As `jsonl` it is one file, with `everything` the values of shared scopes in it; `to` may be its name, ending with
+    `.jsonl` or `.jsonl.gz`, or an open binary file. A session that cannot be written is reported with its error, and
+    the next one is written. A file that is there with the same bytes stays; with other bytes it is an error and stays
+    too, unless `replace` is True. ValueError unless exactly one of `keys`, `user_id` and `everything` says which
+    sessions.
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
         raise ValueError("no sessions are chosen to export: give keys, or a user_id, or everything=True (one of them)")
@@ -127,9 +128,8 @@ def export(
         raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    for each in chosen.export(
-        store, keys or _keys(store, user_id, expired=chosen.exports_expired), target, replace=replace
-    ):
+    which = keys or _keys(store, user_id, expired=chosen.exports_expired)
+    for each in chosen.export(store, which, target, shared=everything, replace=replace):
         done.append(each)
         if on_file is not None:
             on_file(each)

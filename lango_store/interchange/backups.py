@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 from lango_store.backup import files, reading
 from lango_store.backup.writing import write_sessions
 from lango_store.errors import InvalidFile
+from lango_store.interchange.draft import Skipped
 from lango_store.interchange.format import WritableFormat
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
@@ -56,13 +57,16 @@ class Backups(WritableFormat):
         return report
 
     def export(
-        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write these sessions to one file; what is not there or cannot be read is left out and reported."""
+        """Write these sessions to one file; what is not there or cannot be read is left out and reported.
+
+        With the values of shared scopes if they are `shared`.
+        """
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
         with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
-            faults = write_sessions(connection, chosen, file)
+            faults = write_sessions(connection, chosen, file, shared=shared)
         for key in chosen:
             fault = faults.get(key)
             yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, path=path and str(path))
@@ -81,8 +85,13 @@ def _line(numbered: tuple[int, bytes]) -> bytes:
     return numbered[1]
 
 
-def _count(report: FileReport, outcome: reading.Outcome) -> None:
-    if outcome.state == "imported":
+def _count(report: FileReport, outcome: reading.Outcome | reading.SharedValue) -> None:
+    if isinstance(outcome, reading.SharedValue):
+        report.values += outcome.state == "imported"
+        if outcome.state == "collided":
+            reason = f"value {outcome.name!r} of scope {outcome.scope!r}: the name or the scope is taken"
+            report.skipped.append(Skipped(line=outcome.line, reason=reason))
+    elif outcome.state == "imported":
         report.keys.append(outcome.key)
         report.messages += outcome.messages
     elif outcome.state == "already there":

@@ -58,9 +58,12 @@ class WritableFormat(Format):
 
     @abstractmethod
     def export(
-        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write sessions to files in a folder, and report each; a format of one file writes to a stream too."""
+        """Write sessions to files in a folder, and report each; a format of one file writes to a stream too.
+
+        With the values of shared scopes if they are `shared` and the format has a place for them.
+        """
 
 
 class DraftFormat(Format):
@@ -100,7 +103,7 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
         """
 
     def export(
-        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, replace: bool = False
+        self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
         """Write each session to a file of its own, as it is at one moment."""
         if not isinstance(to, Path):

@@ -21,8 +21,9 @@ Shown = Annotated[str, BeforeValidator(_printable)]
 class FileReport(Value):
     """What came out of a file, or with `dry_run` would come.
 
-    `keys` are the sessions made, `messages` how many they hold. Sessions that the store has already, with the file's
-    messages, are `already_there`; a key under which it has another session is in `collided`: neither was changed.
+    `keys` are the sessions made, `messages` how many they hold, `values` how many values of shared scopes were made.
+    Sessions that the store has already, with the file's messages, are `already_there`; a key under which it has another
+    session is in `collided`: neither was changed. A shared value that it has otherwise is `skipped`.
     With an `error` nothing of the file was imported. `format` is None for a file that none recognised.
     """
 
@@ -30,6 +31,7 @@ class FileReport(Value):
     format: str | None = None
     keys: list[str] = Field(default_factory=list)
     messages: int = 0
+    values: int = 0
     already_there: list[str] = Field(default_factory=list)
     collided: list[str] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)

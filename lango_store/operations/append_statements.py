@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Dialect
-from lango_store.operations import sessions
+from lango_store.operations import sessions, values
 from lango_store.operations.binds import KEY, LIVE, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number
 from lango_store.operations.rows import MESSAGE_GIVEN
 from lango_store.statement import Statement
@@ -35,6 +35,9 @@ class Shape:
 
     makes: Literal["never", "missing", "always"] = "never"
     """Whether a session is made: if there is none under the key, or always, since one that is there is an error."""
+
+    named: bool = False
+    """Whether values are set too."""
 
     @property
     def updates(self) -> bool:
@@ -60,7 +63,9 @@ class Shape:
 def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    there, counted = _is_as_expected(shape), _counted(dialect, shape)
+    # Where several statements do it, the scopes of the values are looked at before the first.
+    allowed = [values.may_be_set()] if shape.named and dialect.modifying_cte else []
+    there, counted = [*_is_as_expected(shape), *allowed], _counted(dialect, shape)
     if shape.makes == "never":
         return sa.update(SESSION).where(LIVE_SESSION, *there).values(counted).returning(*_told(shape))
     counts: dict[str, Any] = {
@@ -70,7 +75,7 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     }
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
-    made: Any = sessions.insertion(dialect, counts)
+    made: Any = sessions.insertion(dialect, counts, *allowed)
     if shape.makes == "always":
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
     found = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=counted, where=sa.and_(LIVE, *there))
@@ -84,7 +89,7 @@ def _is_as_expected(shape: Shape) -> list[sa.ColumnElement[bool]]:
 
 def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
     added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
-    values: dict[str, Any] = {
+    changed: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + added,
         "token_count": SESSION.c.token_count + number("tokens_added"),
@@ -93,11 +98,11 @@ def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
             (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
         ),  # never back
     }
-    values |= sessions.REVISED | {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
+    changed |= sessions.REVISED | {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
     if shape.turn:
-        values["last_seq"] += number("turn_skipped")
-        values |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
-    return {SESSION.c[name]: value for name, value in values.items()}
+        changed["last_seq"] += number("turn_skipped")
+        changed |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
+    return {SESSION.c[name]: value for name, value in changed.items()}
 
 
 def _told(shape: Shape) -> list[sa.Column[Any]]:
@@ -113,10 +118,14 @@ def _message(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
 def _with_one(dialect: Dialect, shape: Shape) -> sa.Executable:
     """Count and insert one message in one statement."""
     bumped = _bump(dialect, shape).cte("bumped")
-    values = _message(bumped.c.last_seq)
-    values["created_at"] = sa.func.coalesce(values["created_at"], bumped.c.updated_at)
-    added = sa.insert(MESSAGE).from_select(list(values), sa.select(*values.values()))
-    return sa.select(*bumped.c).add_cte(added.cte("added"))
+    row = _message(bumped.c.last_seq)
+    row["created_at"] = sa.func.coalesce(row["created_at"], bumped.c.updated_at)
+    added = sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()))
+    return _with_values(dialect, shape, bumped, sa.select(*bumped.c).add_cte(added.cte("added")))
+
+
+def _with_values(dialect: Dialect, shape: Shape, bumped: sa.CTE, statement: sa.Select[Any]) -> sa.Executable:
+    return statement.add_cte(values.written_with(dialect, bumped).cte("stored")) if shape.named else statement
 
 
 def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
@@ -139,10 +148,10 @@ def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
     insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
     statement = sa.select(*bumped.c).add_cte(insert.cte("added"))
     if shape.turn:
-        values = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
-        saved = sa.insert(TURN).from_select(list(values), sa.select(*values.values()))
+        row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
+        saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
         statement = statement.add_cte(saved.cte("saved"))
-    return statement
+    return _with_values(dialect, shape, bumped, statement)
 
 
 def _turn(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.model import Message, Session
 from lango_store.operations import append_statements as statements
-from lango_store.operations import messages, removals, sessions
+from lango_store.operations import messages, removals, scopes, sessions
 from lango_store.operations.append_statements import Shape
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
 from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import ANYTHING, Expected, New
+from lango_store.operations.values import NO_VALUES, NamedValues
+from lango_store.operations.values import write as write_values
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class NewTurn:
 
 @dataclass(frozen=True)
 class Terms:
-    """What an append asks of its session and changes there: where it has to be, fields encoded, what it is made of.
+    """What an append asks of its session and changes there: its place, fields and values encoded, what it is made of.
 
     With `make` the session is made if there is none, but not in the place of an expired one.
     """
@@ -50,6 +52,7 @@ class Terms:
     expected: Expected = ANYTHING
     fields: Mapping[str, Any] = field(default_factory=dict)
     make: New | None = None
+    named: NamedValues = NO_VALUES
 
     @functools.cached_property
     def shape(self) -> Shape:
@@ -60,6 +63,7 @@ class Terms:
             expect=self.expected.revision is not None,
             fields=tuple(sorted(self.fields)),
             makes="never" if self.make is None or needs_session else "missing",
+            named=bool(self.named.rows),
         )
 
     @property
@@ -88,7 +92,7 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: 
     Of an id that is stored already the database makes an error: `append_new_ids` leaves it out.
     """
     checked_key(key)
-    if new.rows or terms.fields:
+    if new.rows or terms.fields or terms.named.rows:
         return write(connection, now, key, new, terms)[0]
     if terms.make is not None:
         sessions.insert(connection, now, terms.make)
@@ -96,10 +100,13 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: 
     return []
 
 
-def create(connection: AnyConnection, now: Moment, make: New, new: Batch) -> Session | None:
-    """Create a session with its first messages, whose ids are all different; None if its key is taken."""
-    found = _write(connection, now, make.key, new, Shape(makes="always"), {}, make)
+def create(
+    connection: AnyConnection, now: Moment, make: New, new: Batch, named: NamedValues = NO_VALUES
+) -> Session | None:
+    """Create a session with its first messages, whose ids are all different, and values; None if its key is taken."""
+    found = _write(connection, now, make.key, new, Shape(makes="always", named=bool(named.rows)), {}, make, named)
     if found is None:
+        _refuse_scopes(connection, make.key, make, named)
         return None
     stored, place = found
     made = sessions.made(make, place.updated_at, place.expires_at, place.revision)
@@ -115,6 +122,13 @@ def append_new_ids(
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
     return known.merged(new, write(connection, now, key, fresh, terms)[0] if fresh.rows else [])
+
+
+def _refuse_scopes(connection: AnyConnection, key: str, make: New | None, named: NamedValues) -> None:
+    """Raise `InvalidKey` if it was a scope that a write met no row for."""
+    if make is not None:
+        scopes.refuse_shared(connection, key)
+    scopes.refuse_sessions(connection, named.others(key))
 
 
 @dataclass(frozen=True)
@@ -171,8 +185,9 @@ def write(
     if turn is not None:
         shape, values = shape.of_turn, values | turn.values()
     tries = sessions.TRIES
-    while (written := _write(connection, now, key, new, shape, values, terms.make)) is None:
+    while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named)) is None:
         tries -= 1
+        _refuse_scopes(connection, key, terms.make, terms.named)
         sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
     return written
 
@@ -185,6 +200,7 @@ def _write(
     shape: Shape,
     values: Mapping[str, Any],
     make: New | None = None,
+    named: NamedValues = NO_VALUES,
 ) -> tuple[list[Message], Place] | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
     dialect = dialect_of(connection)
@@ -196,7 +212,7 @@ def _write(
         row | {"created_at": moment if message.created_at is None else dialect.time(message.created_at)}
         for row, message in zip(new.rows, new.messages, strict=True)
     ]
-    found = _run(connection, dialect, shape, values, rows)
+    found = _run(connection, dialect, shape, values, rows, named)
     if found is None:
         return None
     last_seq, updated_at, expires_at, revision, *turn = found
@@ -228,15 +244,20 @@ def _run(
     shape: Shape,
     values: dict[str, Any],
     rows: list[dict[str, Any]],
+    named: NamedValues,
 ) -> Sequence[Any] | None:
     """Run the statements; return what the first one tells of the session's row."""
     if dialect.modifying_cte:
+        if shape.named:
+            values |= named.arrays(values["key"])
         if len(rows) == 1 and not shape.turn:
             found = statements.with_one(shape).run(connection, values | rows[0])
         else:
             columns = {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
             found = statements.with_many(shape).run(connection, values | columns)
     else:
+        if any(scopes.is_of_a_session(connection, scope) for scope in named.others(values["key"])):
+            return None
         found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
         if not found and shape.inserts:
             found = statements.counting(shape).run(connection, values)
@@ -251,6 +272,8 @@ def _run(
         )
         if shape.turn:
             statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
+        if shape.named:
+            write_values(connection, values["now"], values["key"], named)
     row: Sequence[Any] = found[0]
     return row
 

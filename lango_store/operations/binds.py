@@ -15,6 +15,7 @@ from lango_store.tables import Base, live_at
 SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
+VALUE: Final = Base.metadata.tables["lango_value"]
 
 NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))
 
@@ -51,12 +52,14 @@ KEY: Final = session_key("key")
 
 
 def key_column(table: sa.Table) -> sa.Column[str]:
-    """Return the column that says of which session a row is."""
+    """Return the column that says of which session a row is; a value may be of a shared scope instead."""
+    if table is VALUE:
+        return VALUE.c.scope
     return table.c.key if table is SESSION else table.c.session_key
 
 
 def of_session(table: sa.Table, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
-    """Whether a row is of the session with this key, the bound one if none is given: its own row, messages or turns."""
+    """Whether a row is of the session with this key, the bound one if none is given; its own row, or a part of it."""
     return key_column(table) == key
 
 

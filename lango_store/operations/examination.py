@@ -14,7 +14,7 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.operations import removals, salvage, sessions
-from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
+from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
 from lango_store.reports import Finding
@@ -25,7 +25,7 @@ _PAGE = 1_000
 
 def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
     """Return the checks, to be run one by one: what one stumbles over keeps no other from being run."""
-    return [_settings, _indexes, _counters, _summaries, _orphans, _times, _sessions, _messages]
+    return [_settings, _indexes, _counters, _summaries, _orphans, _times, _sessions, _messages, _shared_scopes, _values]
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
@@ -58,7 +58,7 @@ def _summaries(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Finding]:
-    for table in (MESSAGE, TURN):
+    for table in (MESSAGE, TURN, VALUE):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             detail = f"{number} rows of {table.name} belong to no session"
@@ -122,6 +122,30 @@ def _messages(connection: sa.Connection) -> Iterator[Finding]:
         yield Finding(name="unreadable message", subject=error.key, detail=str(error).split(";")[0], remedy=remedy)
 
 
+def _shared_scopes(connection: sa.Connection) -> Iterator[Finding]:
+    for scope in connection.execute(sa.select(VALUE.c.scope).where(_IS_ADRIFT).distinct()).scalars():
+        yield Finding(
+            name="shared values of a session",
+            subject=_shown(scope),
+            detail=f"scope {scope!r} is the key of a session, and holds values that do not go with it",
+            remedy="doctor --repair makes them the session's own",
+        )
+
+
+def _values(connection: sa.Connection) -> Iterator[Finding]:
+    for scope, name, reason in salvage.damaged_values(connection):
+        yield Finding(
+            name="unreadable value",
+            subject=_shown(scope),
+            detail=f"value {name!r} of scope {scope!r} {reason}",
+            remedy="set or drop it, or delete its row of lango_value by hand",
+        )
+
+
+_IS_ADRIFT: Final = VALUE.c.session_key.is_(None) & sa.exists().where(of_session(SESSION, VALUE.c.scope))
+"""Whether a value was set while its scope was shared, and the scope is a session's: both were done at once."""
+
+
 def repair(connection: sa.Connection, finding: Finding) -> bool:
     """Repair what a finding found, and return whether that was possible."""
     if finding.name == "missing index":
@@ -135,6 +159,9 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
         _sum_up_again(connection, finding.subject)
     elif finding.name == "time in another form":
         return _write_times_anew(connection, finding.subject)
+    elif finding.name == "shared values of a session":
+        adrift = (of_session(VALUE, finding.subject), _IS_ADRIFT)
+        connection.execute(sa.update(VALUE).where(*adrift).values(session_key=VALUE.c.scope))
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
@@ -145,7 +172,12 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
 
 _TIME_COLUMNS: Final = [
     (table, place, column)
-    for table, place in ((SESSION, ["key"]), (TURN, ["session_key", "turn_no"]), (MESSAGE, ["session_key", "seq"]))
+    for table, place in (
+        (SESSION, ["key"]),
+        (TURN, ["session_key", "turn_no"]),
+        (MESSAGE, ["session_key", "seq"]),
+        (VALUE, ["scope", "name"]),
+    )
     for column in table.c
     if isinstance(column.type, TimeColumn)
 ]
@@ -291,7 +323,7 @@ def _sum_up_again(connection: sa.Connection, key: str) -> None:
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
-    return ~sa.exists().where(of_session(SESSION, table.c.session_key))
+    return table.c.session_key.is_not(None) & ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
 
 def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from lango_store.model import UNSET, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.operations import removals, sessions
-from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
+from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, VALUE, key_column, of_session
 from lango_store.operations.messages import check_seq
 
 _TAKEN: Final = tuple(SessionFields.__annotations__)
@@ -42,6 +42,7 @@ def fork(
         raise sessions.exists_error(connection, now, new)
     _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.later(upto)]))
     _copy(connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.summary_before(upto)]))
+    _copy(connection, VALUE, source, new)  # as they are now, wherever the fork ends
     if upto is not None:
         connection.execute(removals.shortened(new, upto))
         _leave_cut_turns(connection, new)
@@ -63,12 +64,13 @@ def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> in
 
 
 def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
-    names = [column.name for column in table.c if column.name != "session_key"]
+    keys = list(dict.fromkeys(("session_key", key_column(table).name)))
+    names = [column.name for column in table.c if column.name not in keys]
     # Columns without types: what a database keeps goes back into it as it is.
     copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    chosen = sa.select(key, *copied).where(of_session(table, source), *which)
-    connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
+    chosen = sa.select(*(key.label(name) for name in keys), *copied).where(of_session(table, source), *which)
+    connection.execute(sa.insert(table).from_select([*keys, *names], chosen))
 
 
 def _is_whole(upto: int) -> sa.ColumnElement[bool]:

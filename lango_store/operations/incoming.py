@@ -17,6 +17,7 @@ from lango_store.columns import JsonColumn, RoleColumn, TimeColumn
 from lango_store.encoding import (
     MAX_LEVELS,
     checked_key,
+    checked_name,
     decode_json,
     decode_role,
     decode_time,
@@ -28,7 +29,7 @@ from lango_store.encoding import (
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.model import Compaction, Message, SessionInfo, Turn
 from lango_store.operations import sessions, transfer
-from lango_store.operations.binds import SESSION, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.rows import MESSAGE_FIELDS, SESSION_FIELDS, decode_messages, decode_session, session_value
 from lango_store.operations.transfer import Row
 
@@ -37,7 +38,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 FIRST: Final = "0005"
 """The first revision of which files are read. It is older than the baseline, which keeps the same rows another way."""
 
-_TABLES_SINCE: Final[dict[str, str]] = {}
+_TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100"}
 _COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {}
 """Since which revision there are tables and columns that files of an earlier one lack."""
 
@@ -86,8 +87,10 @@ class Incoming:
             _as_session(row)
         elif table is TURN:
             self._count_turn(_as_turn(row))
-        else:
+        elif table is MESSAGE:
             self._count_message(_as_message(row))
+        else:
+            _as_value(row)
         return row
 
     def disagreeing(self) -> dict[str, Any]:
@@ -169,8 +172,8 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
         decode_time(moment)
     elif isinstance(kind, RoleColumn):
         decode_role(value)
-    elif name in ("key", "session_key"):
-        checked_key(value)
+    elif name in ("key", "session_key", "scope") or column is VALUE.c.name:
+        checked_key(value, name.removesuffix("_key"))
     elif name == "id":
         encode_id(value)
     else:
@@ -210,6 +213,12 @@ def _as_turn(row: Row) -> Turn:
         }
         _validated(Compaction, said)
     return turn
+
+
+def _as_value(row: Row) -> None:
+    if row["session_key"] not in (None, row["scope"]):
+        raise InvalidMessage("scope", f"{row['scope']!r} is not the key of the session {row['session_key']!r}")
+    checked_name(row["scope"], row["name"])
 
 
 def _as_message(row: Row) -> Message:

@@ -296,7 +296,7 @@ def turn_json(key: str, turn_no: int, name: str, text: str) -> Any:
     return stored_json(key, 0, f"{name} of turn {turn_no}", text)
 
 
-Place = TypeVar("Place", int, str)
+Place = TypeVar("Place", int, str, tuple[str, str])
 
 
 def next_place(after: Place, last: Place) -> Place:

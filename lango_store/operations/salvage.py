@@ -8,18 +8,28 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store.columns import as_stored
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store.encoding import checked_name, decode_json, decode_time
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages
-from lango_store.operations.binds import KEY, MESSAGE, SESSION, number, of_session
+from lango_store.operations.binds import KEY, MESSAGE, SESSION, VALUE, number, of_session
 from lango_store.operations.messages import MAX_SEQ, Range
-from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows, salvage_messages, seq_or_zero
+from lango_store.operations.rows import (
+    MESSAGE_COLUMNS,
+    SESSION_COLUMNS,
+    damaged_rows,
+    next_place,
+    salvage_messages,
+    seq_or_zero,
+)
 from lango_store.statement import Statement
 
 Place = Callable[[Dialect], sa.ColumnElement[int] | None]
 
 _PAGE: Final = 64
+_VALUES: Final = 1_000
 _MOST_FAILURES: Final = 1_000
 """After so many places in a row with nothing to read, those between two damages are given up."""
 
@@ -190,3 +200,23 @@ def damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
     for key, seqs in seen.items():
         for seq in sorted(set(_seqs.places(connection, key)) - seqs):
             yield unreadable(key, seq)
+
+
+def damaged_values(connection: sa.Connection) -> Iterator[tuple[Any, Any, str]]:
+    """Yield scope and name of every value that cannot be read by them, and why."""
+    scope, name = "", ""
+    while True:
+        after = sa.tuple_(*(sa.literal(each, VALUE.c.scope.type) for each in (scope, name)))
+        query = sa.select(VALUE.c.scope, VALUE.c.name, as_stored(VALUE.c.value), as_stored(VALUE.c.updated_at))
+        query = query.where(sa.tuple_(VALUE.c.scope, VALUE.c.name) > after).order_by(VALUE.c.scope, VALUE.c.name)
+        rows = connection.execute(query.limit(_VALUES)).all()
+        for *place, text, updated_at in rows:
+            try:
+                checked_name(place[0], place[1])
+                decode_json(text)
+                decode_time(updated_at)
+            except ValueError as error:
+                yield place[0], place[1], f"cannot be read: {error}"
+        if len(rows) < _VALUES:
+            return
+        scope, name = next_place((scope, name), (rows[-1][0], rows[-1][1]))

@@ -22,6 +22,7 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
+from lango_store.operations import scopes
 from lango_store.operations.binds import (
     BEFORE_ANY_EXPIRY,
     LIVE,
@@ -221,13 +222,15 @@ def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
     return _withheld(decoded_life(key, rows)[1]) if rows else SessionNotFound(key)
 
 
-def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
-    """Insert a new session, with these counters; what `encoded` gives is bound."""
+def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.ColumnElement[bool]) -> Any:
+    """Insert a new session, with these counters, unless a condition does not hold; what `encoded` gives is bound."""
     names = (*SESSION_FIELDS, "incarnation")
     given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
     expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
-    return dialect.insert(SESSION).values({**given, **computed, **counts})
+    values: dict[str, Any] = {**given, **computed, **counts}
+    row = sa.select(*values.values()).where(scopes.MAY_BE_A_SESSION, *conditions)
+    return dialect.insert(SESSION).from_select(list(values), row)
 
 
 _insert = Statement(
@@ -264,6 +267,7 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     """Create a session; None if its key is taken, by a live or an expired one."""
     rows = _insert.run(connection, encoded(dialect_of(connection), now, new))
     if not rows:
+        scopes.refuse_shared(connection, new.key)
         return None
     created_at, expires_at, revision = rows[0]
     return made(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)

@@ -12,7 +12,7 @@ from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
 from lango_store.operations.binds import MESSAGE, SESSION, of_session
 from lango_store.reports import AgentStats, Stats
-from lango_store.tables import expired_at
+from lango_store.tables import Base, expired_at
 
 EXACT_UP_TO: Final = 20_000
 """So many messages are counted by role one by one; of more, a sample is."""
@@ -49,7 +49,7 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
         expired=expiring["expired"],
         messages=total,
         tokens=sum(each.tokens for each in agents),
-        bytes=dialect_of(connection).bytes_on_disk(connection, ["lango_session", "lango_turn", "lango_message"]),
+        bytes=dialect_of(connection).bytes_on_disk(connection, list(Base.metadata.tables)),
         agents=agents,
         roles=_roles(connection) if total <= EXACT_UP_TO else _sampled_roles(connection, total),
         roles_estimated=total > EXACT_UP_TO,

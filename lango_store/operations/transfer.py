@@ -12,7 +12,8 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import content_fault, content_of_json, decode_time, encode_time_text, json_of_content
 from lango_store.errors import DamagedMessage
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, column, number, of_session, of_sessions
+from lango_store.operations import scopes
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, column, number, of_session, of_sessions
 from lango_store.operations.rows import next_place
 from lango_store.operations.sessions import new_incarnation, new_revision
 from lango_store.statement import Statement
@@ -27,7 +28,7 @@ _ANEW: Final = ("incarnation", "revision")
 
 COLUMNS: Final = {
     table.name: [column for column in table.c if column.name not in _ANEW and column is not MESSAGE.c.text]
-    for table in (SESSION, TURN, MESSAGE)
+    for table in (SESSION, TURN, MESSAGE, VALUE)
 }
 """What travels: all columns but those, and `text`, which is part of the content."""
 
@@ -51,13 +52,13 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 _TIMES: Final = {
     table.name: [column.name for column in table.c if isinstance(column.type, TimeColumn)]
-    for table in (SESSION, TURN, MESSAGE)
+    for table in (SESSION, TURN, MESSAGE, VALUE)
 }
 
 
 def identity(row: Mapping[str, Any]) -> tuple[str, int]:
-    """Return of which session a row is, and its seq, 0 for a row that is not a message."""
-    return row.get("session_key") or row["key"], row.get("seq", 0)
+    """Return of which session or shared scope a row is, and its seq, 0 for a row that is not a message."""
+    return row.get("session_key") or row.get("key") or row["scope"], row.get("seq", 0)
 
 
 def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
@@ -97,19 +98,30 @@ def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Ro
     return _pages(connection, MESSAGE, "seq", keys)
 
 
+def values(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
+    """Read the values of sessions, page by page."""
+    return _pages(connection, VALUE, "name", keys, first="")
+
+
 def _page(table: sa.Table, place: str) -> Statement:
-    after = number("after")
-    limit = number("limit")
-    of_one = sa.select(*map(as_stored, _KEPT[table.name])).where(of_session(table), table.c[place] > after)
-    return Statement(lambda _: of_one.order_by(table.c[place]).limit(limit))
+    after = column(table.c[place], "after")
+    mine = (of_session(table), table.c.session_key.is_not(None), table.c[place] > after)
+    of_one = sa.select(*map(as_stored, _KEPT[table.name])).where(*mine)
+    return Statement(lambda _: of_one.order_by(table.c[place]).limit(number("limit")))
 
 
-_PAGES: Final = {TURN.name: _page(TURN, "turn_no"), MESSAGE.name: _page(MESSAGE, "seq")}
+_PAGES: Final = {
+    TURN.name: _page(TURN, "turn_no"),
+    MESSAGE.name: _page(MESSAGE, "seq"),
+    VALUE.name: _page(VALUE, "name"),
+}
 
 
-def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequence[str]) -> Iterator[list[Row]]:
+def _pages(
+    connection: sa.Connection, table: sa.Table, place: str, keys: Sequence[str], *, first: Any = 0
+) -> Iterator[list[Row]]:
     for key in keys:
-        after = 0
+        after = first
         while True:
             found = _PAGES[table.name].run(connection, {"key": key, "after": after, "limit": PAGE})
             if found:
@@ -120,6 +132,36 @@ def _pages(connection: sa.Connection, table: sa.Table, place: str, keys: Sequenc
                 break
 
 
+# Values that sessions share
+
+_place = sa.tuple_(VALUE.c.scope, VALUE.c.name)
+_shared: Final = sa.select(*map(as_stored, _KEPT[VALUE.name])).where(VALUE.c.session_key.is_(None))
+_after: Final = sa.tuple_(column(VALUE.c.scope), column(VALUE.c.name))
+_shared_page: Final = Statement(
+    lambda _: _shared.where(_place > _after).order_by(VALUE.c.scope, VALUE.c.name).limit(number("limit"))
+)
+_shared_one: Final = Statement(lambda _: _shared.where(_place == _after))
+
+
+def shared_values(connection: sa.Connection) -> Iterator[list[Row]]:
+    """Read the values of shared scopes, page by page."""
+    after = "", ""
+    while True:
+        found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": PAGE})
+        if found:
+            rows = [_row(VALUE, values) for values in found]
+            yield rows
+            after = next_place(after, (rows[-1]["scope"], rows[-1]["name"]))
+        if len(found) < PAGE:
+            return
+
+
+def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
+    """Read a value of a shared scope, None if there is none."""
+    rows = _shared_one.run(connection, {"scope": scope, "name": name})
+    return _row(VALUE, rows[0]) if rows else None
+
+
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
     values = {each.name: column(each) for each in table.c}
     return dialect.insert(table).values(values)
@@ -127,7 +169,7 @@ def _insert(table: sa.Table, dialect: Dialect) -> Any:
 
 _INSERTS: Final = {
     table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
-    for table in (SESSION, TURN, MESSAGE)
+    for table in (SESSION, TURN, MESSAGE, VALUE)
 }
 _claim: Final = Statement(
     lambda dialect: (
@@ -156,8 +198,10 @@ def release(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
-    """Insert the row of a session unless its key exists already; False if it is."""
-    return bool(_claim.run(connection, _encoded(connection, SESSION, row)))
+    """Insert the row of a session unless its key is taken, by a session or as a shared scope; False if it is."""
+    return not scopes.is_shared(connection, row["key"]) and bool(
+        _claim.run(connection, _encoded(connection, SESSION, row))
+    )
 
 
 def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Sessions, turns and messages.
+"""Sessions, turns, messages and values.
 
 The baseline, made of the revisions 0001 to 0005 before the first release. From here on revisions are never folded
 again: databases have them.
@@ -100,9 +100,24 @@ def upgrade() -> None:
         sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
     )
     partial_index("uq_lango_message_id", "lango_message", ["session_key", "id"], unique=True)
+    op.create_table(
+        "lango_value",
+        sa.Column("scope", KEY, nullable=False),
+        sa.Column("name", KEY, nullable=False),
+        sa.Column("value", JSON, nullable=False),
+        sa.Column("session_key", KEY),
+        sa.Column("updated_at", TIME, nullable=False),
+        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_value"),
+        sa.ForeignKeyConstraint(
+            ["session_key"], ["lango_session.key"], name="fk_lango_value_session", ondelete="CASCADE"
+        ),
+        sa.CheckConstraint("session_key = scope", name="ck_lango_value_scope"),
+    )
+    partial_index("ix_lango_value_session_key", "lango_value", ["session_key"])
 
 
 def downgrade() -> None:
+    op.drop_table("lango_value")
     op.drop_table("lango_message")
     op.drop_table("lango_turn")
     op.drop_table("lango_session")

@@ -1,0 +1,62 @@
+"""Whose values a scope holds: those of the session with that key if there is one, else values that sessions share.
+
+A scope has one meaning at a time: no session is made under the key of a shared scope that holds values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import sqlalchemy as sa
+
+from lango_store.dialect import AnyConnection
+from lango_store.errors import InvalidKey
+from lango_store.operations.binds import KEY, SESSION, VALUE, of_session
+from lango_store.statement import Statement
+
+_any_session: Final = SESSION.alias("any_session")
+_shared: Final = sa.exists().where(of_session(VALUE), VALUE.c.session_key.is_(None))
+
+IS_OF_A_SESSION: Final = sa.exists().where(_any_session.c.key == KEY)
+"""Whether a session, live or expired, has the bound key."""
+
+MAY_BE_A_SESSION: Final = sa.or_(~_shared, IS_OF_A_SESSION)
+"""Whether the bound key is free for a session, as far as values go."""
+
+
+def is_of_no_session(scopes: sa.ColumnElement[Sequence[str]]) -> sa.ColumnElement[bool]:
+    """Whether no session has one of these keys, an array of them."""
+    return ~sa.exists().where(_any_session.c.key == sa.any_(scopes))
+
+
+_is_shared = Statement(lambda _: sa.select(sa.and_(_shared, ~IS_OF_A_SESSION)))
+_is_of_a_session = Statement(lambda _: sa.select(IS_OF_A_SESSION))
+
+
+def is_shared(connection: AnyConnection, key: str) -> bool:
+    """Return whether values stand in a scope that is no session's."""
+    return bool(_is_shared.run(connection, {"key": key})[0][0])
+
+
+def is_of_a_session(connection: AnyConnection, scope: str) -> bool:
+    """Return whether a scope is the key of a session, live or expired."""
+    return bool(_is_of_a_session.run(connection, {"key": scope})[0][0])
+
+
+def refuse_shared(connection: AnyConnection, key: str) -> None:
+    """Raise `InvalidKey` for the key of a new session that is the scope of shared values."""
+    if is_shared(connection, key):
+        raise InvalidKey(
+            f"session key: {key!r} is a scope of values that sessions share: give the session another key, "
+            f"or drop_values({key!r}) first"
+        )
+
+
+def refuse_sessions(connection: AnyConnection, scopes: Sequence[str]) -> None:
+    """Raise `InvalidKey` for a scope that is the key of a session, which another session does not write to."""
+    for scope in scopes:
+        if is_of_a_session(connection, scope):
+            raise InvalidKey(
+                f"scope: {scope!r} is the key of another session: set its values with set_values({scope!r}, …)"
+            )
