@@ -6,8 +6,10 @@ from typing import Any
 
 from lango_store import Store
 from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN
+from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.transfer import Row
+
+_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": VALUE}
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -48,11 +50,16 @@ def message_row(key: str, seq: int, **fields: Any) -> Row:
     return row | {"session_key": key, "seq": seq, "role": "user", "created_at": TIME} | fields
 
 
+def value_row(scope: str, name: str, **fields: Any) -> Row:
+    """Make the row of a value, shared unless it has a `session_key`."""
+    return {"scope": scope, "name": name, "value": "1", "session_key": None, "updated_at": TIME} | fields
+
+
 def put(store: Store, *rows: Row) -> None:
     """Write rows past all checks, as whoever wrote them before may have done."""
     with store.engine.begin() as connection:
         for row in rows:
-            table = MESSAGE if "seq" in row else TURN if "turn_no" in row else SESSION
+            table = next((each for name, each in _PLACES.items() if name in row), SESSION)
             transfer.write(connection, table, [transfer.arrived(table, row)])
 
 
@@ -62,10 +69,16 @@ def all_rows(store: Store) -> dict[str, list[Row]]:
     with store.engine.connect() as connection:
         for key in transfer.keys(connection, "", 1_000_000):
             found[key] = transfer.sessions(connection, [key])
-            for pages in (transfer.turns(connection, [key]), transfer.messages(connection, [key])):
-                for page in pages:
+            for read in (transfer.turns, transfer.messages, transfer.values):
+                for page in read(connection, [key]):
                     found[key] += page
     return found
+
+
+def shared_rows(store: Store) -> list[Row]:
+    """Read all values of shared scopes."""
+    with store.engine.connect() as connection:
+        return [row for page in transfer.shared_values(connection) for row in page]
 
 
 def fill(store: Store) -> None:
@@ -112,6 +125,11 @@ def fill(store: Store) -> None:
             tool_call_id="c",
             tokens=2**52,
         ),
+        *(
+            value_row("full" + texts, f"{place} {texts}", value=text, session_key="full" + texts)
+            for place, text in enumerate(ODD_TEXTS)
+        ),
+        *(value_row("shared" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
         session_row("empty"),
         session_row(
             "expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1

@@ -1,0 +1,226 @@
+"""Values in backups and copies, and what an examination says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from backup_lines import sealed
+from conftest import MakeDatabase
+from factories import message, messages
+from rows import all_rows, fill, put, session_row, shared_rows, value_row
+
+from lango_store import DamagedMessage, Store
+from lango_store.backup.copying import copy
+from lango_store.interchange import export, import_path
+
+VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
+
+
+def faults(store: Store) -> list[tuple[str, str]]:
+    return [(each.name, each.subject) for each in store.examine() if each.name != "settings"]
+
+
+def exported(store: Store, folder: Path, **which: Any) -> Path:
+    path = folder / "all.jsonl"
+    done = export(store, path, "jsonl", replace=True, **(which or {"everything": True}))
+    assert [each.error for each in done if each.error] == []
+    return path
+
+
+@pytest.fixture
+def other(make_database: MakeDatabase) -> Any:
+    with Store(make_database()) as opened:
+        yield opened
+
+
+def test_a_backup_of_all_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
+    fill(store)
+    store.create("k", messages=messages(2), values={"k": VALUES, "user:ann": VALUES})
+    path = exported(store, tmp_path)
+    (report,) = import_path(other, path)
+    assert (report.error, report.skipped) == (None, [])
+    assert report.values == len(shared_rows(store))
+    assert (all_rows(other), shared_rows(other)) == (all_rows(store), shared_rows(store))
+    assert (other.values("k"), other.values("user:ann")) == (VALUES, VALUES)
+    assert exported(other, tmp_path).read_bytes() == path.read_bytes()
+    (again,) = import_path(other, path)
+    assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
+    other.delete("k")
+    assert other.values("k") == {}
+
+
+def test_a_backup_of_some_sessions_holds_their_values_and_no_shared_ones(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    for key in ("k", "l"):
+        store.create(key, user_id="ann", values={key: VALUES, "shared": VALUES})
+    (report,) = import_path(other, exported(store, tmp_path, keys=["k"]))
+    assert (report.keys, report.values) == (["k"], 0)
+    assert (other.values("k"), other.values("shared")) == (VALUES, {})
+
+
+def test_what_a_store_has_already_stays(store: Store, other: Store, tmp_path: Path) -> None:
+    store.create("taken", values={"mine": {"same": 1, "differs": 1, "new": 1}, "session": {"a": 1}})
+    other.set_values("taken", {"a": 1})
+    other.set_values("mine", {"differs": 2})
+    other.create("session")
+    path = exported(store, tmp_path)
+    (planned,) = import_path(other, path, dry_run=True)
+    assert other.values("mine") == {"differs": 2}
+    (report,) = import_path(other, path)
+    for each in (planned, report):
+        assert (each.error, each.keys, each.collided, each.values) == (None, [], ["taken"], 2)
+        assert [skipped.reason.split(":")[0] for skipped in each.skipped] == [
+            "value 'differs' of scope 'mine'",
+            "value 'a' of scope 'session'",
+        ]
+    assert other.values("mine") == {"differs": 2, "new": 1, "same": 1}
+    assert (other.values("session"), other.values("taken")) == ({}, {"a": 1})
+    assert faults(other) == []
+
+
+CRAFTED = {
+    "another scope": ('"scope":"k"', '"scope":"l"', "scope"),
+    "no name": ('"name":"a"', '"name":""', "name"),
+    "a long name": ('"name":"a"', f'"name":"{"x" * 513}"', "name"),
+    "a value that is not JSON": ('"value":null', '"value":NaN', "value"),
+    "no value": (',"value":null', "", "value"),
+    "no time": ("+00:00", "", "updated_at"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "named"), CRAFTED.values(), ids=list(CRAFTED))
+def test_a_crafted_value_is_refused_by_its_line(
+    store: Store, other: Store, tmp_path: Path, old: str, new: str, named: str
+) -> None:
+    store.create("k", values={"k": {"a": None}})
+    path = exported(store, tmp_path)
+    lines = path.read_text().splitlines()
+    (place,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
+    lines[place] = lines[place].replace(old, new)
+    path.write_text("\n".join(sealed(lines)) + "\n")
+    (report,) = import_path(other, path)
+    assert report.error is not None
+    assert f"line {place + 1}: " in report.error
+    assert named in report.error
+    assert not list(other.iter_sessions())
+
+
+@pytest.mark.parametrize("change", ["a value", "a line less", "no closing line", "another count"])
+def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
+    store.set_values("s", {"a": 1, "b": 2})
+    path = exported(store, tmp_path)
+    _, first, second, closing, last = lines = path.read_text().splitlines()
+    assert json.loads(closing)["shared"]["values"] == 2
+    lines[1:] = {
+        "a value": [first.replace('"value":1', '"value":3'), second, closing, last],
+        "a line less": [first, closing, last],
+        "no closing line": [first, second, last],
+        "another count": [first, second, closing.replace('"values":2', '"values":3'), last],
+    }[change]
+    path.write_text("\n".join(lines) + "\n")
+    (report,) = import_path(other, path)
+    assert report.error is not None
+    assert "shared scopes are damaged" in report.error
+    assert other.values("s") == {}
+
+
+def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
+    fill(store)
+    store.create("k", values={"k": VALUES, "user:ann": VALUES})
+    planned = copy(store, other, dry_run=True)
+    assert shared_rows(other) == []
+    report = copy(store, other)
+    assert report.complete
+    assert (report.values, planned.values) == (len(shared_rows(store)),) * 2
+    assert (all_rows(other), shared_rows(other)) == (all_rows(store), shared_rows(store))
+    assert copy(store, other).values == 0
+
+
+def test_a_copy_leaves_values_that_differ_alone(store: Store, other: Store) -> None:
+    store.create("app", values={"mine": {"a": 1, "b": 1}, "session": {"a": 1}})
+    store.create("k", values={"k": {"a": 1}})
+    other.set_values("app", {"x": 1})
+    other.set_values("mine", {"a": 2})
+    other.create("session")
+    copy(store, other)
+    other.set_values("k", {"a": 2})
+    report = copy(store, other)
+    assert report.differing == ["k"]
+    assert report.differing_values == [("mine", "a"), ("session", "a")]
+    assert [failure.key for failure in report.failed] == ["app"]
+    assert not report.complete
+    assert (other.values("mine"), other.values("app")) == ({"a": 2, "b": 1}, {"x": 1})
+
+
+# Examined
+
+
+def spoil(store: Store, statement: str) -> None:
+    """Write past the constraints, on a connection of its own."""
+    engine = store.engine
+    with contextlib.closing(engine.raw_connection()) as connection:
+        driver: Any = connection.driver_connection
+        if engine.dialect.name == "sqlite":
+            driver.execute("PRAGMA foreign_keys = OFF")
+        else:
+            driver.execute("ALTER TABLE lango_value DISABLE TRIGGER ALL")
+        driver.execute(statement)
+        if engine.dialect.name != "sqlite":
+            driver.execute("ALTER TABLE lango_value ENABLE TRIGGER ALL")
+        driver.commit()
+        connection.invalidate()
+
+
+def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
+    store.create("k", values={"k": {"a": 1}, "shared": {"a": 1}})
+    spoil(store, "UPDATE lango_value SET scope = 'gone', session_key = 'gone' WHERE scope = 'k'")
+    assert faults(store) == [("orphans", "lango_value")]
+    store.examine(repair=True)
+    assert faults(store) == []
+    assert (store.values("gone"), store.values("shared")) == ({}, {"a": 1})
+
+
+def test_shared_values_under_a_session_s_key_are_found_and_become_its_own(store: Store) -> None:
+    """Two at once, one that makes the session and one that sets the values, may leave them so."""
+    store.set_values("k", {"a": 1, "b": 1})
+    put(store, session_row("k"))
+    assert faults(store) == [("shared values of a session", "k")]
+    store.set_values("k", {"a": 2})
+    assert store.values("k") == {"a": 2, "b": 1}
+    store.append_message("k", message(), create=True, values={"k": {"c": 3}})
+    store.examine(repair=True)
+    assert faults(store) == []
+    store.delete("k")
+    assert store.values("k") == {}
+
+
+def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
+    store.create("k", values={"k": {"a": 1, "b": 2}, "shared": {"a": 1}})
+    spoil(store, "UPDATE lango_value SET name = '' WHERE scope = 'shared'")
+    expected = [("unreadable value", "shared")]
+    if store.engine.dialect.name == "sqlite":  # PostgreSQL's json takes nothing else
+        spoil(store, "UPDATE lango_value SET value = '{no json' WHERE scope = 'k' AND name = 'a'")
+        expected.insert(0, ("unreadable value", "k"))
+        with pytest.raises(DamagedMessage, match="value 'a'"):
+            store.values("k")
+        assert store.values("k", "b") == {"b": 2}
+    assert faults(store) == expected
+    store.set_values("k", {"a": 1})
+    assert store.values("k") == {"a": 1, "b": 2}
+
+
+def test_a_time_of_a_value_that_does_not_sort_is_mended(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.set_values("shared", {"a": 1})
+        with store.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE lango_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
+        assert faults(store) == [("time in another form", "shared")]
+        store.examine(repair=True)
+        assert faults(store) == []
+        put(store, value_row("shared", "b"))
