@@ -319,7 +319,7 @@ class Conversation:
 
     def set_values(self, values: dict[str, Any]) -> None:
         """Set values of the session by their names, all or none; see `Store.set_values`."""
-        named = named_values.encoded({self.key: values})
+        named = named_values.encoded_in(self.key, values)
         with self._access.single_write() as connection:
             named_values.set_(connection, self._access.moment(connection), self.key, named, own=True)
 

@@ -373,7 +373,7 @@ class Store:
         Values of a session move its `revision`, not its `updated_at`. `InvalidKey` for a scope or a name that is not
         like a key, `InvalidMessage` for a value that is not JSON.
         """
-        named = named_values.encoded({scope: values})
+        named = named_values.encoded_in(scope, values)
         with self._access.single_write() as connection:
             named_values.set_(connection, self._access.moment(connection), scope, named, own=False)
 

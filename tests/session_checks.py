@@ -20,6 +20,7 @@ def assert_alike(found: Conversation, session: ModelSession) -> None:
     counters(found, session)
     turns_and_summaries(found, session)
     what_a_model_sees(found, session)
+    assert found.values() == session.values
 
 
 def log_and_window(found: Conversation, session: ModelSession) -> None:

@@ -33,6 +33,7 @@ class ModelSession:
     expires_at: datetime | None = field(init=False)
     log: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
     last_seq: int = 0
     last_turn_no: int = 0
     last_consolidated: int = 0
@@ -113,12 +114,23 @@ class ModelSession:
 
     # What is written
 
-    def append(self, now: datetime, new: Sequence[Message], after: int | None = None) -> list[Message]:
+    def append(
+        self, now: datetime, new: Sequence[Message], after: int | None = None, values: dict[str, Any] | None = None
+    ) -> list[Message]:
         fresh = self.unknown(new)
         if fresh or not new:
             self.expect(after)
+            self.values |= values or {}
+            if values:
+                self.slide_on(now)
         self.put(now, fresh)
         return self.as_stored(new, fresh)
+
+    def drop_values(self, names: Sequence[str] | None) -> int:
+        gone = [name for name in self.values if names is None or name in names]
+        for name in gone:
+            del self.values[name]
+        return len(gone)
 
     def save_turn(
         self,
@@ -128,6 +140,7 @@ class ModelSession:
         *,
         id: str | None = None,
         after: int | None = None,
+        values: dict[str, Any] | None = None,
     ) -> Turn:
         for turn in self.turns:
             if id is not None and turn.id == id:
@@ -144,6 +157,7 @@ class ModelSession:
                 if turn.id == id:
                     return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
         self.expect(after)
+        self.values |= values or {}
         turn = self.put_turn(now, fresh, usage, id=id)
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
 
@@ -247,6 +261,7 @@ class ModelSession:
             ttl=self.ttl,
             log=[m.model_copy() for m in self.log if m not in gone],
             turns=turns,
+            values=dict(self.values),
             last_seq=max([upto, *(turn.last_seq for turn in turns)]),
             last_turn_no=self.last_turn_no,
             last_consolidated=self.last_consolidated,

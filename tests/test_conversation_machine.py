@@ -54,6 +54,9 @@ depths = st.integers(0, 5)
 usages = st.fixed_dictionaries(
     {}, optional={"input": st.integers(0, 9), "details": st.fixed_dictionaries({"cached": st.integers(0, 9)})}
 )
+names = st.sampled_from(["a", "b", "c"])
+values_by_name = st.dictionaries(names, st.sampled_from([None, 1, "\0", {"x": [1.5]}]), max_size=2)
+maybe_values = st.one_of(st.none(), st.none(), values_by_name)
 meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]), max_size=2)
 disturbances = st.sampled_from(["pop", "edit", "truncate", "clear", "compact", "delete and create"])
 
@@ -87,6 +90,9 @@ class Machine(StoreBesideModel):
         self.touched = key
         first, refused = self.made(drawn), self.refusal(key)
         options: dict[str, Any] = {"ttl": ttl, "messages": first}
+        values = {"made": len(first)} if how == "create" else {}
+        if values:
+            options["values"] = {key: values}
         if how != "create":
             options["renew"] = renew
         if how == "create" and key in self.sessions:
@@ -99,7 +105,7 @@ class Machine(StoreBesideModel):
         else:
             getattr(self.face, how)(key, **options)
             if refused is not None:
-                self.sessions[key] = ModelSession(key, self.clock.time, ttl)
+                self.sessions[key] = ModelSession(key, self.clock.time, ttl, values=values)
                 self.sessions[key].append(self.clock.time, first)
 
     @rule(key=keys, word=st.sampled_from(["wait", "wait longer", "touch", "delete", "summarize in vain"]))
@@ -139,16 +145,27 @@ class Machine(StoreBesideModel):
 
     # Messages
 
-    @rule(key=keys, drawn=batches, place=drawn_places)
-    def append(self, key: str, drawn: Any, place: int | None) -> None:
+    @rule(key=keys, drawn=batches, place=drawn_places, values=maybe_values)
+    def append(self, key: str, drawn: Any, place: int | None, values: Any = None) -> None:
         new, after = self.made(drawn), self.seq_of(key, place)
+        own = None if values is None else {key: values}
 
         def call(conversation: Conversation) -> list[Message]:
             if len(new) == 1:
-                return [conversation.append_message(new[0], after=after)]
-            return conversation.append_messages(new, after=after)
+                return [conversation.append_message(new[0], after=after, values=own)]
+            return conversation.append_messages(new, after=after, values=own)
 
-        self.act(key, call, lambda s: s.append(self.clock.time, new, after))
+        self.act(key, call, lambda s: s.append(self.clock.time, new, after, values))
+
+    # Values
+
+    @rule(key=keys, values=values_by_name)
+    def set_values(self, key: str, values: dict[str, Any]) -> None:
+        self.act(key, lambda c: c.set_values(values), lambda s: s.values.update(values))
+
+    @rule(key=keys, names=st.one_of(st.none(), st.lists(names, max_size=2)))
+    def drop_values(self, key: str, names: list[str] | None) -> None:
+        self.act(key, lambda c: c.drop_values(names), lambda s: s.drop_values(names))
 
     @rule(key=keys, drawn=batches, depth=depths, place=drawn_places)
     def replace(self, key: str, drawn: Any, depth: int, place: int | None) -> None:
@@ -161,13 +178,17 @@ class Machine(StoreBesideModel):
         )
         assert set(seen_before(before, cut)) <= set(seqs(self.window(key)))
 
-    @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places)
-    def save_turn(self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None) -> None:
+    @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places,
+          values=maybe_values)  # fmt: skip
+    def save_turn(
+        self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None, values: Any = None
+    ) -> None:
         new, after = self.made(drawn), self.seq_of(key, place)
+        own = None if values is None else {key: values}
         self.act(
             key,
-            lambda c: c.save_turn(new, usage, id=id, after=after),
-            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after),
+            lambda c: c.save_turn(new, usage, id=id, after=after, values=own),
+            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after, values=values),
         )
 
     @rule(key=keys)

@@ -40,13 +40,14 @@ def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
 
 @pytest.fixture
 def old(store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Session]:
-    """An archive as it was made before some columns were there, and the session in it."""
+    """An archive as it was made before some columns and the values were there, and the session in it."""
     monkeypatch.setattr(incoming, "_COLUMNS_SINCE", {(SESSION.name, "last_turn_no"): SCHEMA_REVISION})
     cold = tmp_path / "cold.db"
     before = archived(store, clock, cold, "old")
     connection = sqlite3.connect(cold)
     for table, column in LATER:
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    connection.execute("DROP TABLE session_values")
     connection.commit()
     connection.close()
     return cold, before
@@ -55,7 +56,7 @@ def old(store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_session_comes_back_from_an_old_archive(store: Store, clock: Clock, old: tuple[Path, Session]) -> None:
     cold, before = old
     restored = store.restore(cold, "old")
-    anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time}
+    anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time, "revision": restored.revision}
     assert restored == before.model_copy(update=anew) == store.get("old")
     conversation = store.open("old")
     assert [turn.turn_no for turn in conversation.turns()] == [1, 2]
@@ -65,9 +66,11 @@ def test_a_session_comes_back_from_an_old_archive(store: Store, clock: Clock, ol
 
 def test_an_old_archive_takes_new_sessions(store: Store, clock: Clock, old: tuple[Path, Session]) -> None:
     cold, _ = old
+    store.create("new", ttl=HOUR, values={"new": {"a": None}})
     before = archived(store, clock, cold, "new")
     assert store.restore(cold, "new").messages == before.messages
     assert [m.content for m in store.restore(cold, "old").messages] == ["summary"]
+    assert (store.values("new"), store.values("old")) == ({"a": None}, {})
     assert store.open("new").save_turn([message()]).turn_no == 4
     assert store.open("old").save_turn([message()]).turn_no == 3
     with Archive(cold) as archive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,25 +54,28 @@ NO_VALUES: Final = NamedValues()
 
 def encoded(values: Mapping[str, Mapping[str, Any]] | None) -> NamedValues:
     """Encode values by scope and name; `InvalidKey` or `InvalidMessage` says which of them cannot be stored."""
-    if not values:
-        if not isinstance(values, dict | None):
-            raise TypeError(_not_a_dict(values))
+    if values is None:
         return NO_VALUES
     if not isinstance(values, dict):
-        raise TypeError(_not_a_dict(values))
-    rows: list[tuple[str, str, str]] = []
-    for scope, named in values.items():
-        checked_key(scope, "scope")
-        if not isinstance(named, dict):
-            raise TypeError(f"values[{scope!r}] is {type(named).__name__}: give a dict of values by their names")
-        for name, value in named.items():
-            field = f"values[{scope!r}][{checked_name(scope, name)!r}]"
-            rows.append((scope, name, encode_json(value, field)))
-    return NamedValues(sorted(rows))
+        raise TypeError(
+            f"values is {type(values).__name__}: give a dict of scopes, each a dict of values by their names"
+        )
+    return NamedValues(
+        sorted(row for scope, named in values.items() for row in _rows(scope, named, f"values[{scope!r}]"))
+    )
 
 
-def _not_a_dict(values: object) -> str:
-    return f"values is {type(values).__name__}: give a dict of scopes, each a dict of values by their names"
+def encoded_in(scope: str, values: Mapping[str, Any]) -> NamedValues:
+    """Encode the values of one scope."""
+    return NamedValues(sorted(_rows(scope, values, "values")))
+
+
+def _rows(scope: str, values: Mapping[str, Any], what: str) -> Iterator[tuple[str, str, str]]:
+    checked_key(scope, "scope")
+    if not isinstance(values, dict):
+        raise TypeError(f"{what} is {type(values).__name__}: give a dict of values by their names")
+    for name, value in values.items():
+        yield scope, checked_name(scope, name), encode_json(value, f"values[{scope!r}][{name!r}]")
 
 
 # Written
