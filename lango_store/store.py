@@ -112,7 +112,7 @@ class Store:
         *,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
-        values: dict[str, dict[str, Any]] | None = None,
+        values: dict[str, Any] | None = None,
         **fields: Unpack[SessionFields],
     ) -> Session:
         """Create a session, with its first messages if there are any; no key means a new UUIDv7.
@@ -232,7 +232,7 @@ class Store:
         after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
-        values: dict[str, dict[str, Any]] | None = None,
+        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -262,7 +262,7 @@ class Store:
         replace_after: int | None = None,
         expect: int | None = None,
         set: dict[str, Any] | None = None,
-        values: dict[str, dict[str, Any]] | None = None,
+        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],

@@ -62,7 +62,7 @@ def terms(
     expect: int | None,
     changes: Mapping[str, Any] | None,
     make: New | None,
-    named: Mapping[str, Mapping[str, Any]] | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> Terms:
     """Return what an append asks of its session: where it has to be, what changes there, what it is made of."""
     if after is None and expect is None and changes is None and make is None and named is None:

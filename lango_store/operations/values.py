@@ -52,7 +52,7 @@ class NamedValues:
 NO_VALUES: Final = NamedValues()
 
 
-def encoded(values: Mapping[str, Mapping[str, Any]] | None) -> NamedValues:
+def encoded(values: Mapping[str, Any] | None) -> NamedValues:
     """Encode values by scope and name; `InvalidKey` or `InvalidMessage` says which of them cannot be stored."""
     if values is None:
         return NO_VALUES
