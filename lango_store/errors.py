@@ -183,5 +183,9 @@ class DatabaseUnavailable(LangoStoreError):
     """The database cannot be reached, opened, read or written."""
 
 
+class NotPermitted(DatabaseUnavailable):
+    """The role of the URL may not do that, or a policy for rows forbids it; nothing was written."""
+
+
 class DatabaseBusy(LangoStoreError):
     """The database is there, but somebody else held what was needed for too long; trying again may work."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import Conflict, InvalidMessage, SessionExpired, SessionNotFound, UniqueViolation
+from lango_store.errors import Conflict, InvalidMessage, NotPermitted, SessionExpired, SessionNotFound, UniqueViolation
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, sessions, values
 from lango_store.operations.appends import NO_TERMS, Terms
@@ -89,15 +89,17 @@ def once(
 
     With terms to make a session, it is made in the place of an expired one too.
     """
-    if not (has_ids and (new.repeats or access.in_callers_transaction)):  # which a duplicate would end
+    callers, makes = access.in_callers_transaction, terms.make is not None
+    # An error of one statement would end the caller's transaction.
+    if not ((has_ids and (new.repeats or callers)) or (makes and callers)):
         try:
             with access.single_write() as connection:
                 return write(connection, access.moment(connection))
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:
                 raise
-        except SessionExpired:
-            if terms.make is None:
+        except (SessionExpired, NotPermitted):  # a policy for messages may look for a session made before them
+            if not makes:
                 raise
     with access.transaction() as connection:
         now = access.now(connection)
@@ -120,13 +122,24 @@ def update_message(access: Access, key: str, seq_or_id: int | str, message: Mess
 
 def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUES) -> Session:
     """Create a session with its first messages and values; `SessionExists` if its key is taken."""
-    lend = access.transaction if first.repeats else access.single_write
-    with lend() as connection:
-        now = access.moment(connection)
-        session = _insert(connection, now, new, first, named)
-        if session is None:
-            raise sessions.exists_error(connection, now, new.key)
-        return session
+    more = bool(first.rows or named.rows)
+    if not first.repeats and not (more and access.in_callers_transaction):
+        try:
+            with access.single_write() as connection:
+                moment = access.moment(connection)
+                return _there_now(connection, moment, new, appends.create(connection, moment, new, first, named))
+        except NotPermitted:  # a policy for messages may look for a session made before them
+            if not more:
+                raise
+    with access.transaction() as connection:
+        now = access.now(connection)
+        return _there_now(connection, now, new, _insert(connection, now, new, first, named))
+
+
+def _there_now(connection: AnyConnection, now: Moment, new: New, session: Session | None) -> Session:
+    if session is None:
+        raise sessions.exists_error(connection, now, new.key)
+    return session
 
 
 def find_or_create(
@@ -149,15 +162,13 @@ def find_or_create(
 
 
 def _insert(
-    connection: AnyConnection, now: Moment, new: New, first: Batch, named: NamedValues = NO_VALUES
+    connection: sa.Connection, now: Moment, new: New, first: Batch, named: NamedValues = NO_VALUES
 ) -> Session | None:
-    if (first.rows or named.rows) and not first.repeats:
-        return appends.create(connection, now, new, first, named)
     info = sessions.insert(connection, now, new)
     if info is None:
         return None
-    if not first.rows:
+    if not first.rows and not named.rows:
         return Session(**dict(info))
-    assert isinstance(connection, sa.Connection)  # an id stands twice in it: a transaction of its own
-    appends.append_new_ids(connection, now, new.key, first, Terms(named=named))
+    append = appends.append_new_ids if first.repeats else appends.append
+    append(connection, now, new.key, first, Terms(named=named))
     return messages.load(connection, now, new.key)

@@ -75,7 +75,9 @@ def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(
         store.append_messages(key, messages(2), replace_after=1)
         store.append_message(key, message())
         assert len(store.messages(key)) == 4, name
-        assert store.update(key, title="t", last_consolidated=4) == store.touch(key) == store.info(key), name
+        updated = store.update(key, title="t", last_consolidated=4)
+        touched = store.touch(key)
+        assert updated.model_copy(update={"revision": updated.revision + 1}) == touched == store.info(key), name
         assert store.pop_message(key) is not None
         assert store.info(key).last_consolidated == len(store.messages(key)) == 3, name
         assert store.delete(key)
@@ -215,13 +217,21 @@ def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, m
         store.append_message(f"key of {tenant}", message())
         store.append_message(f"key of {tenant}", message(id="a"))
         store.append_messages(f"key of {tenant}", messages(2), replace_after=2)
+        store.append_message(f"made for {tenant}", message(), create=True, user_id=tenant)
+        store.conversation(f"made for {tenant}").save_turn(messages(1), {"tokens": 1}, create=True, user_id=tenant)
+        with store.engine.begin() as connection:
+            inside = store.using(connection)
+            inside.append_message(f"inside for {tenant}", message(), create=True, user_id=tenant)
+            inside.create(f"new for {tenant}", messages=messages(2), user_id=tenant)
     for tenant, other in (("ann", "bob"), ("bob", "ann")):
-        assert [info.user_id for info in store.list_sessions().items] == [tenant]
+        assert [info.user_id for info in store.list_sessions().items] == [tenant] * 4
         assert len(store.get(f"key of {tenant}").messages) == 4
-        assert store.stats().sessions == 1
+        assert store.stats().sessions == 4
         assert not store.exists(f"key of {other}")
         with pytest.raises(LangoStoreError):
             store.append_message(f"key of {other}", message())
+        with pytest.raises(LangoStoreError):
+            store.append_message("of another", message(), create=True, user_id=other)
     engine.dispose()
 
 

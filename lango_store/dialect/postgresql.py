@@ -21,7 +21,14 @@ from lango_store.dialect.base import (
     Started,
     ensure_transaction,
 )
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
+from lango_store.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    NotPermitted,
+    SessionHeld,
+    UniqueViolation,
+)
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
@@ -185,7 +192,7 @@ class PostgreSQL(Dialect):
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
-            return DatabaseUnavailable(f"{reason}; grant it to the role of this URL")
+            return NotPermitted(f"{reason}; grant it to the role of this URL")
         return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
 
     def is_duplicate(self, error: BaseException) -> bool:

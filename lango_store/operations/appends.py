@@ -104,6 +104,9 @@ def create(
     connection: AnyConnection, now: Moment, make: New, new: Batch, named: NamedValues = NO_VALUES
 ) -> Session | None:
     """Create a session with its first messages, whose ids are all different, and values; None if its key is taken."""
+    if not new.rows and not named.rows:
+        info = sessions.insert(connection, now, make)
+        return None if info is None else Session(**dict(info))
     found = _write(connection, now, make.key, new, Shape(makes="always", named=bool(named.rows)), {}, make, named)
     if found is None:
         _refuse_scopes(connection, make.key, make, named)
