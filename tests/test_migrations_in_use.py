@@ -23,6 +23,7 @@ from revisions import LATER, ONLINE, add_later_revisions, write_online_revisions
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
 from lango_store.schema import Progress, options
+from lango_store.schema import online as online_work
 from lango_store.tables import SCHEMA_REVISION
 
 MESSAGES = int(os.environ.get("LANGO_STORE_MIGRATED_MESSAGES", "20000"))
@@ -157,6 +158,26 @@ def test_deleting_in_batches_deletes_what_belongs_to_the_rows(
     fill(url, 100)
     schema.upgrade(url, NEWEST)
     assert value(url, "SELECT count(*) FROM lango_message") == 50
+
+
+SLOW = """def upgrade() -> None:
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000 + lango_message.seq)"
+    slow = sa.text(f"({numbers} SELECT 'USER' || max(i) FROM n)")
+    online().in_batches(sa.update(message).where(message.c.shout.is_(None)).values(shout=slow))
+"""
+
+
+def test_a_batch_that_takes_too_long_is_cut_and_done_in_smaller_ones(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(url, 400)
+    folder = write_online_revisions(tmp_path / "online", fill=SLOW)
+    monkeypatch.setattr(options, "_folder", lambda: folder)
+    monkeypatch.setattr(online_work, "_CUT_AFTER", 0.1)
+    seen: list[Progress] = []
+    schema.upgrade(url, NEWEST, on_progress=seen.append)
+    assert seen[0].rows < 400
+    assert value(url, "SELECT count(*) FROM lango_message WHERE shout LIKE 'USER%%'") == 400
 
 
 class Writers:

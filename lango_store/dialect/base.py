@@ -233,10 +233,16 @@ class Dialect:
         yield
 
     @contextmanager
-    def migration_batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        """Change some rows for a revision, in a transaction of their own, with foreign keys as they were."""
+    def migration_batch(
+        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
+    ) -> Iterator[None]:
+        """Change some rows for a revision, in a transaction of their own; a statement of so many seconds is cut."""
         raise NotImplementedError
         yield
+
+    def was_cut(self, error: BaseException | None) -> bool:
+        """Whether a driver's error says that a statement ran for too long."""
+        raise NotImplementedError
 
     @contextmanager
     def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

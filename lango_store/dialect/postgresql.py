@@ -266,7 +266,17 @@ class PostgreSQL(Dialect):
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
             yield
 
-    migration_batch = migration
+    @contextmanager
+    def migration_batch(
+        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
+    ) -> Iterator[None]:
+        with self.migration(connection, lock_timeout):
+            if seconds is not None:
+                self._set_config(connection, "statement_timeout", int(seconds * 1000))
+            yield
+
+    def was_cut(self, error: BaseException | None) -> bool:
+        return getattr(error, "sqlstate", None) == "57014"
 
     @contextmanager
     def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

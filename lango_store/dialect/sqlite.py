@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -273,9 +274,24 @@ class SQLite(Dialect):
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
     @contextmanager
-    def migration_batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+    def migration_batch(
+        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
+    ) -> Iterator[None]:
+        # With foreign keys as they were: what is deleted takes along what belongs to it.
+        driver: Any = connection.connection.driver_connection
         with self.transaction(connection):
-            yield
+            if seconds is None:
+                yield
+                return
+            end = time.monotonic() + seconds
+            driver.set_progress_handler(lambda: time.monotonic() > end, 500)
+            try:
+                yield
+            finally:
+                driver.set_progress_handler(None, 0)
+
+    def was_cut(self, error: BaseException | None) -> bool:
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
     @contextmanager
     def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

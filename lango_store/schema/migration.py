@@ -108,12 +108,12 @@ class Migration(MigrationContext):
         self._enter()
 
     @contextmanager
-    def batch(self) -> Iterator[sa.Connection]:
-        """Lend the connection for some rows, which are committed at the end of the block."""
+    def batch(self, seconds: float | None) -> Iterator[sa.Connection]:
+        """Lend the connection for some rows, which are committed at the end of the block; longer statements are cut."""
         if not self.owns_transactions:
             yield self._lent
             return
-        with self._short_transaction():
+        with self._short_transaction(seconds):
             self._look()
             yield self._lent
 
@@ -139,8 +139,9 @@ class Migration(MigrationContext):
         self._look()
 
     @contextmanager
-    def _short_transaction(self) -> Iterator[None]:
-        with self._database.migration_batch(self._lent, self._lock_timeout), self._database.confined(self._lent):
+    def _short_transaction(self, seconds: float | None = None) -> Iterator[None]:
+        batch = self._database.migration_batch(self._lent, self._lock_timeout, seconds)
+        with batch, self._database.confined(self._lent):
             yield
 
     def _look(self) -> None:

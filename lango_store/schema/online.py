@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _SECONDS: Final = 0.1
 """How long a batch should take, since that long an append may wait."""
 
+_CUT_AFTER: Final = 1.0
+"""How long a statement of a batch may take: where rows are suddenly large, or locked, the batch gets smaller."""
+
 _FIRST, _LARGEST = 500, 10_000
 
 
@@ -43,10 +46,11 @@ class Online:
     def in_batches(self, statement: sa.Update | sa.Delete) -> int:
         """Run an UPDATE or a DELETE on all of a table, some rows a transaction; return how many rows it changed.
 
-        Nobody waits for more than a batch. The walk follows the primary key, and ends where the table ended when it
-        began. A killed one starts again, so that the WHERE of the statement names the rows that are still to be done
-        (ValueError without one), and the revision does nothing else: it would be done twice. Rows that come in behind
-        the walk stay as they came. On a caller's connection all of it is in the caller's transaction.
+        Nobody waits for more than a batch: about 0.1 s, and 1 s at most unless one row takes longer. The walk follows
+        the primary key, and ends where the table ended when it began. A killed one starts again, so that the WHERE of
+        the statement names the rows that are still to be done (ValueError without one), and the revision does nothing
+        else: it would be done twice. Rows that come in behind the walk stay as they came. On a caller's connection all
+        of it is in the caller's transaction.
         """
         table: Any = statement.table
         if statement.whereclause is None:
@@ -81,16 +85,24 @@ class Online:
             key = sa.tuple_(*columns)
             keys = sa.select(*columns).select_from(sa.table(table))
             end = connection.execute(keys.order_by(*(column.desc() for column in columns)).limit(1)).first()
-            total = connection.execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
-        rest = dialect_of(connection).batch_rest if context.owns_transactions else 0.0
+            total = 0 if self._on_progress is None else _count(connection, table)
+        database = dialect_of(connection)
+        rest = database.batch_rest if context.owns_transactions else 0.0
         rows, changed, size = 0, 0, _FIRST
         behind: sa.ColumnElement[bool] = sa.true()
-        while end is not None:
+        while end is not None:  # each batch ends behind the one before, or is smaller than it was
             began = perf_counter()
-            with context.batch() as connection:
-                ahead = keys.where(behind, key <= _tuple(end)).order_by(*columns).offset(size - 1).limit(1)
-                last = connection.execute(ahead).first() or end
-                changed += connection.execute(statement.where(behind, key <= _tuple(last))).rowcount
+            try:
+                with context.batch(_CUT_AFTER if size > 1 else None) as connection:
+                    ahead = keys.where(behind, key <= _tuple(end)).order_by(*columns).offset(size - 1).limit(1)
+                    last = connection.execute(ahead).first() or end
+                    done = connection.execute(statement.where(behind, key <= _tuple(last))).rowcount
+            except sa.exc.DBAPIError as error:
+                if size == 1 or not database.was_cut(error.orig):
+                    raise
+                size //= 2
+                continue
+            changed += done
             took = perf_counter() - began
             rows = total if last == end else min(rows + size, total)
             if self._on_progress is not None:
@@ -105,3 +117,8 @@ class Online:
 
 def _tuple(values: Sequence[Any]) -> sa.ColumnElement[Any]:
     return sa.tuple_(*(sa.literal(value) for value in values))
+
+
+def _count(connection: sa.Connection, table: str) -> int:
+    found: int = connection.execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
+    return found
