@@ -34,23 +34,35 @@ class Statement:
         self._write = write
         self._compiled: dict[tuple[str, str], _Compiled] = {}
 
-    def run(self, connection: AnyConnection, values: Mapping[str, Any], decode: Decode | None = None) -> list[Any]:
+    def run(
+        self,
+        connection: AnyConnection,
+        values: Mapping[str, Any],
+        decode: Decode | None = None,
+        *,
+        most: int | None = None,
+    ) -> list[Any]:
         """Execute a statement that returns rows with these values, and give them back, or what `decode` makes of them.
 
-        It is called with some rows at a time, so that not all of them stand beside what they become.
+        It is called with some rows at a time, so that not all of them stand beside what they become. With `most`, only
+        so many rows as hold that many characters are read.
         """
         compiled = self._for(connection)
         try:
-            return self._rows(connection, compiled, values, decode)
+            return self._rows(connection, compiled, values, decode, most)
         except Exception as error:
             if not compiled.reads or not dialect_of(connection).is_undecodable(error):
                 raise
         with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
-            return self._rows(connection, compiled, values, decode)
+            return self._rows(connection, compiled, values, decode, most)
 
     @staticmethod
     def _rows(
-        connection: AnyConnection, compiled: _Compiled, values: Mapping[str, Any], decode: Decode | None
+        connection: AnyConnection,
+        compiled: _Compiled,
+        values: Mapping[str, Any],
+        decode: Decode | None,
+        most: int | None,
     ) -> list[Any]:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
@@ -60,7 +72,7 @@ class Statement:
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
             if decode is None:
-                rows: list[Any] = cursor.fetchall()
+                rows: list[Any] = cursor.fetchall() if most is None else _upto(most, cursor)
                 return rows
             decoded: list[Any] = []
             while page := cursor.fetchmany(_PAGE):
@@ -99,6 +111,20 @@ class Statement:
         if compiled is None:
             compiled = self._compiled[way] = _Compiled(self._write(dialect_of(connection)), connection.dialect)
         return compiled
+
+
+def _upto(most: int, cursor: Any) -> list[Any]:
+    rows: list[Any] = []
+    held = 0
+    while held < most and (row := cursor.fetchone()) is not None:
+        rows.append(row)
+        held += size_of(row)
+    return rows
+
+
+def size_of(row: Sequence[Any]) -> int:
+    """Count the characters of the texts in a row."""
+    return sum(len(value) for value in row if isinstance(value, str | bytes))
 
 
 class _Compiled:

@@ -22,7 +22,7 @@ from lango_store.operations.incoming import Incoming
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
-_IN_MEMORY: Final = 8 << 20
+_IN_MEMORY: Final = 1 << 20
 
 
 def write_sessions(
@@ -51,7 +51,8 @@ def write_sessions(
 
 
 def _write(file: IO[bytes], line: str) -> None:
-    file.write(line.encode() + b"\n")
+    file.write(line.encode())
+    file.write(b"\n")
 
 
 def first_line() -> str:

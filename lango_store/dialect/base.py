@@ -110,6 +110,9 @@ class Dialect:
     tells_time: bool
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
+    reads_ahead: bool
+    """Whether the driver has all rows of a result in memory before it gives the first."""
+
     def time(self, moment: Moment) -> Any:
         """Return an aware time as the driver takes it."""
         raise NotImplementedError

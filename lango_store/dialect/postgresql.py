@@ -47,6 +47,7 @@ class PostgreSQL(Dialect):
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
     tells_time = True  # clients are on many machines, whose clocks differ
+    reads_ahead = True
 
     def time(self, moment: Moment) -> Moment:
         return moment

@@ -44,6 +44,7 @@ class SQLite(Dialect):
     purge_pause = 0.03  # who waits for the file asks again from time to time, and would hardly find it free otherwise
     modifying_cte = False
     tells_time = False  # whoever opens the file is on its machine
+    reads_ahead = False
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)

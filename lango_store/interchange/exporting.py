@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,10 +15,10 @@ from lango_store.model import Message
 from lango_store.operations import lists, messages, sessions
 from lango_store.operations.binds import SESSION, TURN, of_session
 from lango_store.operations.lists import Filter
-from lango_store.operations.messages import Range
+from lango_store.operations.paging import Pages
 from lango_store.operations.rows import stored_json, turn_json
 
-PAGE: Final = 500
+_KEYS: Final = 500
 _FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
 
 
@@ -42,16 +41,18 @@ def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
 
 def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
     """Yield the messages of a session, a page of them in memory."""
-    for page in messages.pages(lambda chosen: messages.read(connection, now, key, chosen), Range(), PAGE):
-        yield from page
+    for page in messages.log_pages(connection, now, key):
+        page.reverse()
+        while page:
+            yield page.pop()  # it may be large, and only who reads it holds it
 
 
 def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:
     """Yield the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
-    page = lists.keys(connection, now, chosen, "", PAGE)
+    page = lists.keys(connection, now, chosen, "", _KEYS)
     while page:
         yield from page
-        page = lists.keys(connection, now, chosen, page[-1], PAGE)
+        page = lists.keys(connection, now, chosen, page[-1], _KEYS)
 
 
 def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
@@ -79,26 +80,29 @@ class _Log:
 
     def upto(self, seq: int) -> Iterator[Message]:
         while self._next is not None and self._next.seq <= seq:
-            message, self._next = self._next, next(self._found, None)
-            yield message
+            taken = [self._next]
+            self._next = None  # it may be large: the next one is read when it is gone
+            yield taken.pop()
+            self._next = next(self._found, None)
 
 
 def _loose(found: Iterator[Message]) -> Iterator[Part]:
-    while page := list(islice(found, PAGE)):
-        yield Part(page, first_seq=page[0].seq)
+    return (Part([message], first_seq=message.seq) for message in found)
 
 
 def _turns(connection: sa.Connection, key: str) -> Iterator[tuple[Part, int]]:
-    columns = [as_stored(column) for column in TURN.c]
-    query = sa.select(*columns).where(of_session(TURN, key)).order_by(TURN.c.turn_no).limit(PAGE)
-    page = connection.execute(query).mappings().all()
-    while page:
-        for row in page:
+    for page in _turn_pages.read(connection, key):
+        page.reverse()
+        while page:
+            row = dict(zip(_TURN, page.pop(), strict=True))
             yield _part(key, row), row["last_seq"]
-        page = connection.execute(query.where(TURN.c.turn_no > page[-1]["turn_no"])).mappings().all()
 
 
-def _part(key: str, row: sa.RowMapping) -> Part:
+_TURN: Final = [column.name for column in TURN.c]
+_turn_pages: Final = Pages(TURN, "turn_no", [as_stored(column) for column in TURN.c])
+
+
+def _part(key: str, row: Mapping[str, Any]) -> Part:
     decoded = {
         name: turn_json(key, row["turn_no"], name, row[name])
         for name in ("usage", "metadata", "extra")

@@ -24,6 +24,7 @@ from lango_store.operations.binds import (
     of_sessions,
     text,
 )
+from lango_store.operations.paging import Pages
 from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, next_place, salvage_messages, session_value
 from lango_store.statement import Decode, Statement
 
@@ -227,6 +228,21 @@ def read_rows(
     if chosen.last is not None:
         rows.reverse()
     return rows
+
+
+_log: Final = Pages(MESSAGE, "seq", MESSAGE_COLUMNS, sa.exists().where(LIVE_SESSION))
+
+
+def log_pages(connection: AnyConnection, now: Moment, key: str) -> Iterator[list[Message]]:
+    """Yield the log of a live session page by page, on one connection."""
+    empty = True
+    for rows in _log.read(connection, checked_key(key), {"now": dialect_of(connection).time(now)}):
+        empty = False
+        page = [decode_messages(key, rows)]
+        del rows  # only who reads a page holds it, since it may be large
+        yield page.pop()
+    if empty:
+        sessions.refuse(connection, now, key)
 
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:

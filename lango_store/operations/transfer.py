@@ -12,16 +12,15 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import content_fault, content_of_json, decode_time, encode_time_text, json_of_content
 from lango_store.errors import DamagedMessage
-from lango_store.operations import scopes
+from lango_store.operations import paging, scopes
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, column, number, of_session, of_sessions
+from lango_store.operations.paging import Pages
 from lango_store.operations.rows import next_place
 from lango_store.operations.sessions import new_incarnation, new_revision
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
 """A row by its columns' names: JSON as its text, times as text in UTC. A message's content is JSON, a text too."""
-
-PAGE: Final = 200
 
 _ANEW: Final = ("incarnation", "revision")
 """What a session gets anew wherever it comes into being."""
@@ -90,46 +89,35 @@ def session(connection: sa.Connection, key: str) -> Row | None:
 
 def turns(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the turns of sessions, page by page."""
-    return _pages(connection, TURN, "turn_no", keys)
+    return _pages(connection, TURN, keys)
 
 
 def messages(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the messages of sessions, page by page, however many a session has."""
-    return _pages(connection, MESSAGE, "seq", keys)
+    return _pages(connection, MESSAGE, keys)
 
 
 def values(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]]:
     """Read the values of sessions, page by page."""
-    return _pages(connection, VALUE, "name", keys, first="")
+    return _pages(connection, VALUE, keys)
 
 
-def _page(table: sa.Table, place: str) -> Statement:
-    after = column(table.c[place], "after")
-    mine = (of_session(table), table.c.session_key.is_not(None), table.c[place] > after)
-    of_one = sa.select(*map(as_stored, _KEPT[table.name])).where(*mine)
-    return Statement(lambda _: of_one.order_by(table.c[place]).limit(number("limit")))
+def _page(table: sa.Table, place: str, first: int | str, *conditions: sa.ColumnElement[bool]) -> Pages:
+    return Pages(table, place, [as_stored(column) for column in _KEPT[table.name]], *conditions, first=first)
 
 
 _PAGES: Final = {
-    TURN.name: _page(TURN, "turn_no"),
-    MESSAGE.name: _page(MESSAGE, "seq"),
-    VALUE.name: _page(VALUE, "name"),
+    TURN.name: _page(TURN, "turn_no", 0),
+    MESSAGE.name: _page(MESSAGE, "seq", 0),
+    VALUE.name: _page(VALUE, "name", "", VALUE.c.session_key.is_not(None)),
 }
 
 
-def _pages(
-    connection: sa.Connection, table: sa.Table, place: str, keys: Sequence[str], *, first: Any = 0
-) -> Iterator[list[Row]]:
+def _pages(connection: sa.Connection, table: sa.Table, keys: Sequence[str]) -> Iterator[list[Row]]:
     for key in keys:
-        after = first
-        while True:
-            found = _PAGES[table.name].run(connection, {"key": key, "after": after, "limit": PAGE})
-            if found:
-                rows = [_row(table, values) for values in found]
-                yield rows
-                after = next_place(after, rows[-1][place])
-            if len(found) < PAGE:
-                break
+        for found in _PAGES[table.name].read(connection, key):
+            found.reverse()
+            yield [_row(table, found.pop()) for _ in range(len(found))]
 
 
 # Values that sessions share
@@ -147,12 +135,12 @@ def shared_values(connection: sa.Connection) -> Iterator[list[Row]]:
     """Read the values of shared scopes, page by page."""
     after = "", ""
     while True:
-        found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": PAGE})
+        found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
         if found:
             rows = [_row(VALUE, values) for values in found]
             yield rows
             after = next_place(after, (rows[-1]["scope"], rows[-1]["name"]))
-        if len(found) < PAGE:
+        if len(found) < paging.ROWS:
             return
 
 

@@ -20,7 +20,7 @@ from rows import all_rows, fill, message_row, put, session_row
 from lango_store import Store
 from lango_store.backup import copying
 from lango_store.backup.copying import CopyReport, copy
-from lango_store.operations import transfer
+from lango_store.operations import paging
 
 
 def url_of(store: Store) -> str:
@@ -88,9 +88,9 @@ def test_more_sessions_than_a_batch_and_more_messages_than_a_page(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "BATCH", 10)
-    monkeypatch.setattr(transfer, "PAGE", 20)
+    monkeypatch.setattr(paging, "ROWS", 20)
     put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
-    number = 2 * transfer.PAGE + 1
+    number = 2 * paging.ROWS + 1
     put(source, session_row("long"), *(message_row("long", seq) for seq in range(1, number + 1)))
     seen: list[int] = []
     report = copy(source, target, on_batch=lambda so_far: seen.append(so_far.sessions))

@@ -20,6 +20,7 @@ from factories import message, messages
 from lango_store import InvalidFile, Store, interchange
 from lango_store.backup.files import writing
 from lango_store.interchange import exporting
+from lango_store.operations import paging
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
@@ -143,9 +144,9 @@ def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
 
 
 def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
-    opened.create("k", messages=messages(exporting.PAGE + 1))
+    opened.create("k", messages=messages(paging.ROWS + 1))
     with opened.access.snapshot() as connection:
         parts = exporting.draft(connection, opened.access.now(connection), "k").parts()
         first = next(parts)
         opened.append_message("k", message("later"))
-        assert sum(len(part.messages) for part in (first, *parts)) == exporting.PAGE + 1
+        assert sum(len(part.messages) for part in (first, *parts)) == paging.ROWS + 1

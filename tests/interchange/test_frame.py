@@ -23,6 +23,7 @@ from lango_store import InvalidFile, Store, interchange
 from lango_store.errors import DatabaseUnavailable
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Part
+from lango_store.operations import paging
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
@@ -162,10 +163,10 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
         found = list(back.parts())
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [
-        (None, None, 500, 1, None),
-        (None, None, 200, 501, None),
+        *((None, None, 1, seq, None) for seq in range(1, 701)),
         ("turn", "long", 900, 701, None),
-        (None, None, 2, 1601, None),
+        (None, None, 1, 1601, None),
+        (None, None, 1, 1602, None),
         ("turn", "none", 0, 1603, None),
         ("compaction", None, 1, 1604, 1602),
         (None, None, 1, 1605, None),
@@ -239,7 +240,7 @@ def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, cl
 
 def test_a_large_file_is_held_a_page_at_a_time(opened: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "PAGE", 100)
-    monkeypatch.setattr(exporting, "PAGE", 100)
+    monkeypatch.setattr(paging, "ROWS", 100)
 
     def peak(lines: int) -> int:
         path = tmp_path / f"{lines}.jsonl"

@@ -22,7 +22,7 @@ from lango_store.backup.lines import read_row, row_line
 from lango_store.backup.reading import Outcome, load
 from lango_store.backup.writing import first_line, last_line, session_lines
 from lango_store.encoding import content_of_json, json_of_content
-from lango_store.operations import transfer
+from lango_store.operations import paging, transfer
 from lango_store.operations.binds import MESSAGE
 from lango_store.tables import SCHEMA_REVISION
 
@@ -219,7 +219,7 @@ def test_an_export_of_nothing_is_a_whole_file(target: Store) -> None:
 def test_a_long_session_is_never_in_memory_as_a_whole(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "PAGE", 20)
+    monkeypatch.setattr(paging, "ROWS", 20)
     monkeypatch.setattr(reading, "BATCH", 20)
 
     def copied(key: str) -> None:

@@ -89,24 +89,48 @@ def test_brackets_without_end_are_refused_before_a_parser_meets_them(
     assert report.messages == 0
 
 
-MEASURED = """
+MEASURING = """
 import ctypes
 import sys
 from pathlib import Path
 from lango_store import Store, interchange
-url, path, small = sys.argv[1:]
 # glibc gives blocks of this size back at once only if told to; those of 32 MB and more it always does.
 assert ctypes.CDLL(None).mallopt(-3, 1_000_000) == 1  # M_MMAP_THRESHOLD
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
-with Store(url) as store:
-    interchange.import_path(store, small)
+def taken(work, *given):
     Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
     before = memory("VmRSS")
-    (report,) = interchange.import_path(store, path)
-    print(memory("VmHWM") - before, report.messages, report.skipped, report.error)
+    done = work(*given)
+    return memory("VmHWM") - before, done
 """
+
+IMPORTING = (
+    MEASURING
+    + """
+url, path, small = sys.argv[1:]
+with Store(url) as store:
+    interchange.import_path(store, small)
+    most, (report,) = taken(interchange.import_path, store, path)
+    print(most, report.messages, report.skipped, report.error)
+"""
+)
+
+READING = (
+    MEASURING
+    + """
+url, path, small, format = sys.argv[1:]
+with Store(url) as store:
+    def export(key):
+        return interchange.export(store, f"{path}.{key}", format, keys=[key])
+    for first in (small, path):
+        (report,) = interchange.import_path(store, first)
+        again, (second,) = taken(interchange.import_path, store, first)
+        out, (exported,) = taken(export, report.keys[0])
+    print(again, out, second.already_there == report.keys, exported.error)
+"""
+)
 
 TEXTS = {
     "plain": lambda size: "x" * size,
@@ -137,10 +161,23 @@ def test_an_import_takes_at_most_four_times_its_largest_line_however_many_are_la
     small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
     path = exported(make_sqlite(), tmp_path / "large", format, [large, large, large, "hello"])
     largest = max(map(len, re.split(rb"\n(?=    \{|[^ ])", path.read_bytes())))
-    done = run_program(MEASURED, make_database(), path, small, timeout=120)
+    done = run_program(IMPORTING, make_database(), path, small, timeout=120)
     taken, told = done.stdout.split(" ", 1)
     assert told == "4 [] None\n", done.stderr
     assert int(taken) < TIMES.get(text, 4) * largest + 4 * MB, f"{int(taken) / largest:.1f} times the largest line"
+
+
+@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+def test_an_export_and_a_second_import_take_at_most_five_times_the_largest_line(
+    make_database: MakeDatabase, make_sqlite: MakeDatabase, tmp_path: Path, format: str
+) -> None:
+    small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
+    path = exported(make_sqlite(), tmp_path / "large", format, ["x" * (4 * MB)] * 12)
+    done = run_program(READING, make_database(), path, small, format, timeout=120)
+    again, out, told = done.stdout.split(" ", 2)
+    assert told == "True None\n", done.stderr
+    for taken in int(again), int(out):
+        assert taken < 5 * 4 * MB + 4 * MB, f"{taken / (4 * MB):.1f} times the largest line"
 
 
 @pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])

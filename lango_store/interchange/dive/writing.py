@@ -36,10 +36,16 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
         )
     with writing(path, replace=replace) as file:
         for line in _lines(draft, header):
-            text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
-            file.write(text.translate(_ESCAPES).encode("utf-8", "backslashreplace") + b"\n")
+            file.write(_bytes_of(line))
+            file.write(b"\n")
     return path
+
+
+def _bytes_of(line: dict[str, Any]) -> bytes:
+    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
+    text = text.translate(_ESCAPES)
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _lines(draft: Draft, header: dict[str, Any]) -> Iterator[dict[str, Any]]:

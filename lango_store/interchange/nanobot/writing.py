@@ -34,7 +34,8 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     with files.writing(path, replace=replace) as file:
         separator = b""
         for text in _texts(draft, raw, style):
-            file.write(separator + text.encode())
+            file.write(separator)
+            file.write(text.encode())
             separator = b"\n"
         file.write(separator if raw.get("ended", True) else b"")
     return path
