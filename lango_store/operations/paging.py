@@ -41,8 +41,8 @@ class Pages:
         return sa.select(*self._columns).where(*of_page).order_by(self._place).limit(number("rows"))
 
     def _last(self, *of_page: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-        none = sa.literal_column("0")
-        size: sa.ColumnElement[int] = none
+        none: sa.ColumnElement[int] = sa.literal_column("0")
+        size = none
         for each in self._table.c:
             if isinstance(each.type, JsonColumn) or each.name == "text":
                 size += sa.func.coalesce(sa.func.octet_length(sa.cast(each, sa.Text)), none)
