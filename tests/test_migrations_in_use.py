@@ -129,6 +129,16 @@ def test_rows_change_in_batches_up_and_down(url: str, online: Path) -> None:
     assert schema.check(url) == []
 
 
+def test_rows_change_in_batches_through_a_hosts_stock_engine(url: str, online: Path) -> None:
+    fill(url, 2000)
+    engine = sa.create_engine(url)
+    assert schema.upgrade(engine, NEWEST) == NEWEST
+    assert value(url, SHOUTING) == 2000
+    assert schema.downgrade(engine, SCHEMA_REVISION) == SCHEMA_REVISION
+    assert schema.check(engine) == []
+    engine.dispose()
+
+
 def test_a_table_without_rows_needs_no_batch(empty_url: str, online: Path) -> None:
     seen: list[Progress] = []
     assert schema.upgrade(empty_url, NEWEST, on_progress=seen.append) == NEWEST
@@ -280,6 +290,23 @@ def test_an_upgrade_that_another_overtakes_leaves_the_rest_to_it(
     assert schema.upgrade(url, NEWEST, on_progress=overtake) == NEWEST
     assert len(seen) == 1
     assert value(url, SHOUTING) == 2000
+
+
+PATIENT = """def upgrade() -> None:
+    op.execute("SELECT pg_sleep(0.5)")
+    ours = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    query = sa.text(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {ours}")
+    assert op.get_bind().execute(query).scalar() == 1
+"""
+
+
+def test_the_lock_outlasts_the_servers_patience_with_idle_transactions(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_online_revisions(tmp_path / "online", index=PATIENT)
+    monkeypatch.setattr(options, "_folder", lambda: folder)
+    impatient = f"{postgres}&options=-cidle_in_transaction_session_timeout%3D100"
+    assert schema.upgrade(impatient, NEWEST) == NEWEST
 
 
 # Indexes
