@@ -18,7 +18,7 @@ from lango_store import cancellation
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
 from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.model import UNSET, Message, Unset
+from lango_store.model import UNSET, Message, MessageRole, Unset
 from lango_store.operations import revision, sessions
 from lango_store.pool import DatabaseFile
 from lango_store.statement import Observer
@@ -152,9 +152,11 @@ class Access:
         return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
 
     def counted(self, message: Message) -> Message:
-        """Count a message's tokens if it carries no count and there is a counter."""
+        """Count a message's tokens if it carries no count and there is a counter; of a record no model reads any."""
         if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
             return message  # anything else is refused where it is encoded
+        if message.role is MessageRole.RECORD:
+            return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
     # Connections

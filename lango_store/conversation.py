@@ -147,7 +147,7 @@ class Conversation:
     def all_messages(
         self, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
     ) -> list[Message]:
-        """Read the log: messages with `after < seq < before`, of these the first `limit` or the `last`."""
+        """Read the log, records too: messages with `after < seq < before`, of these the first `limit` or the `last`."""
         return self._read(Range(after, log.MAX_SEQ if before is None else before, limit, last))
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
@@ -180,16 +180,19 @@ class Conversation:
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
-        A summary is nobody's message. None if there is no message of that role.
+        A summary is nobody's message, and neither is a record. None if there is no message of that role.
         """
         wanted = None if role is None else MessageRole(role)
         with self._access.snapshot() as connection:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
-    def pop_message(self) -> Message | None:
-        """Remove the last message of the window and return it; None if there is none."""
+    def pop_message(self, *, records: bool = False) -> Message | None:
+        """Remove the last message of the window and return it; None if there is none.
+
+        With `records`, the last of the log, whether it is a message or a record.
+        """
         with self._access.transaction() as connection:
-            return edits.pop(connection, self._access.moment(connection), self.key)
+            return edits.pop(connection, self._access.moment(connection), self.key, records=records)
 
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
@@ -228,6 +231,7 @@ class Conversation:
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
+        Records there go too, and are not in the number.
         A summary stands before what came in while it was written, though its `seq` is higher: it goes only if it
         speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
         `Conflict`, and nothing is changed. 0 drops everything.
@@ -238,7 +242,7 @@ class Conversation:
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
-        Turns and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
+        Turns, records and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
         with self._access.transaction() as connection:
             return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
@@ -358,7 +362,7 @@ class Conversation:
         `summarizer` gets the window's messages, while nothing is locked, and gives the summary's; it may be a coroutine
         function. What is appended meanwhile stays in the window, after the summary. `Conflict` if the session was
         compacted, cut or cleared meanwhile; then, and if `summarizer` raises, nothing changes. What was replaced stays
-        in the log; `discard` deletes it.
+        in the log; `discard` deletes it, and leaves records there.
         """
         pending = self.begin_compaction()
         if pending is None:

@@ -28,7 +28,10 @@ UNSET: Final = Unset.UNSET
 
 
 class MessageRole(StrEnum):
-    """Who speaks. Text such as "user" at the database boundary and in JSON, this type everywhere else."""
+    """Who speaks. Text such as "user" at the database boundary and in JSON, this type everywhere else.
+
+    `RECORD` is what nobody said and no model sees: it lies in the log with a `seq` of its own, and is in no window.
+    """
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -37,6 +40,7 @@ class MessageRole(StrEnum):
     TOOL = "tool"
     FUNCTION = "function"
     MODEL = "model"
+    RECORD = "record"
 
     @property
     def canonical(self) -> MessageRole:
@@ -162,8 +166,11 @@ class Message(Value):
         """Write the message in OpenAI's nested form, with whatever `extra` kept of it.
 
         The `output` of a tool's one call is the content, as text. ValueError where OpenAI has several messages for this
-        one, calls with their outputs or several outputs: `window.as_prompt([message])` writes them all.
+        one, calls with their outputs or several outputs: `window.as_prompt([message])` writes them all; and for a
+        record, which no model sees.
         """
+        if self.role is MessageRole.RECORD:
+            raise ValueError("a record is in no prompt: leave messages of role record out")
         answered = [call for call in self.tool_calls if call.answered]
         if not answered:
             return as_asked(self)
@@ -241,10 +248,11 @@ class SessionInfo(Value):
     """A session without its messages: what lists show.
 
     Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
-    highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`.
-    `turn_count` counts turns and compactions. After a compaction its turn is `summary_turn`, and what came up to
-    `summarized_upto` is out of the window. `revision` counts every write to the session; a new one begins at a random
-    number, so that a session made anew under its key has none that it had before.
+    highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`;
+    records are in neither, `record_count` is how many there are. `turn_count` counts turns and compactions. After a
+    compaction its turn is `summary_turn`, and what came up to `summarized_upto` is out of the window. `revision` counts
+    every write to the session; a new one begins at a random number, so that a session made anew under its key has none
+    that it had before.
     """
 
     key: str
@@ -261,6 +269,7 @@ class SessionInfo(Value):
     ttl_seconds: float | None = None
     last_seq: int = 0
     message_count: int = 0
+    record_count: int = 0
     token_count: int = 0
     turn_count: int = 0
     summary_turn: int | None = None

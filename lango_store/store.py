@@ -319,9 +319,12 @@ class Store:
         """Return the message with an `id`; None if the session has none."""
         return self._at(key).find_message(id)
 
-    def pop_message(self, key: str) -> Message | None:
-        """Remove the last message and return it; None if there is none."""
-        return self._at(key).pop_message()
+    def pop_message(self, key: str, *, records: bool = False) -> Message | None:
+        """Remove the last message of the window and return it; None if there is none.
+
+        With `records`, the last of the log, whether it is a message or a record.
+        """
+        return self._at(key).pop_message(records=records)
 
     def update_message(self, key: str, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.

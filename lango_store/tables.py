@@ -74,6 +74,7 @@ class SessionRow(Base, table=True):
     ttl_seconds: float | None = Field(default=None, sa_type=sa.Double)
     last_seq: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     message_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    record_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     token_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     turn_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     last_turn_no: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})

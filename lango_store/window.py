@@ -1,5 +1,6 @@
 """What of a conversation a model gets to see: functions over lists of messages, which know no store and change nothing.
 
+Records may stand among the messages given: they are in nothing that these functions return, and cost nothing.
 An assistant message that calls tools and the results of its calls make an exchange: they stand or fall together here,
 since providers refuse a result without its call.
 """
@@ -67,6 +68,7 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     """
     if max_messages is not None:
         _refuse_negative("max_messages", max_messages)
+    messages = _said(messages)
     end = start = needed = len(messages)
     earliest = 0 if max_messages is None else max(0, end - max_messages)
     heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
@@ -85,6 +87,7 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
 @checking_all
 def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
     """Leave out tool results whose calls are neither among the messages nor, by their ids, among those `called`."""
+    messages = _said(messages)
     answering = {position for members in _exchanges(messages, _is_result) for position in members}
     return [
         message
@@ -100,6 +103,7 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
     ValueError for a negative number, and for a message without tokens where there is no `count`.
     """
     _refuse_negative("max_tokens", max_tokens)
+    messages = _said(messages)
     left = max_tokens
     for position in reversed(range(len(messages))):
         left -= _tokens_of(messages[position], count)
@@ -114,12 +118,12 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
     First whole turns before the last user message, oldest first: from a user's message to the last answer to it. Then,
     after the last user message, assistant messages with the results of their calls, except the last of them. System and
-    developer messages stay, and so do results that had no call in the first place; ranges are split around them. The
-    plan may free less than needed, and is empty where nothing can go. ValueError for a negative need, and for a message
-    without tokens where there is no `count`.
+    developer messages stay, and so do results that had no call in the first place; ranges are split around them, and
+    around records. The plan may free less than needed, and is empty where nothing can go. ValueError for a negative
+    need, and for a message without tokens where there is no `count`.
     """
     _refuse_negative("need", need)
-    return _plan(messages, need, [_tokens_of(message, count) for message in messages]) if need else []
+    return _plan(messages, need, _sizes(messages, count)) if need else []
 
 
 @checking_all
@@ -128,9 +132,9 @@ def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
     if any(not end < first <= last < len(messages) for end, (first, last) in zip(ends, ranges, strict=False)):
-        return list(messages)
+        return _said(messages)
     gone = {position for first, last in ranges for position in range(first, last + 1)}
-    return [message for position, message in enumerate(messages) if position not in gone]
+    return _said([message for position, message in enumerate(messages) if position not in gone])
 
 
 @checking_all
@@ -142,7 +146,7 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     `count`.
     """
     _refuse_negative("budget", budget)
-    sizes = [_tokens_of(message, count) for message in messages]
+    sizes = _sizes(messages, count)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
@@ -176,7 +180,7 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     provider's blocks, a call without a result or a result without a call (see `legal_suffix`), a role it does not know
     (`developer`, a second `system`), a name with a space, half a surrogate pair.
     """
-    return [copy.deepcopy(entry) for message in messages for entry in _entries(message, nested)]
+    return [copy.deepcopy(entry) for message in _said(messages) for entry in _entries(message, nested)]
 
 
 def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
@@ -210,13 +214,23 @@ def _flat(call: ToolCall) -> dict[str, Any]:
     return flat | {"arguments": call.arguments} if "arguments" in call.model_fields_set else flat
 
 
+def _said(messages: Sequence[Message]) -> list[Message]:
+    return [message for message in messages if message.role is not MessageRole.RECORD]
+
+
+def _sizes(messages: Sequence[Message], count: Count | None) -> list[int]:
+    return [0 if message.role is MessageRole.RECORD else _tokens_of(message, count) for message in messages]
+
+
 def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tuple[int, int]]:
     plan: list[tuple[int, int]] = []
-    for positions in _evictable(messages):
+    places = [place for place, message in enumerate(messages) if message.role is not MessageRole.RECORD]
+    for positions in _evictable([messages[place] for place in places]):
         if need <= 0:
             break
-        need -= sum(sizes[position] for position in positions)
-        plan += _ranges(positions)
+        chosen = [places[position] for position in positions]
+        need -= sum(sizes[place] for place in chosen)
+        plan += _ranges(chosen)
     return sorted(plan)
 
 

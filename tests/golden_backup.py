@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lango_store import Message, Store, ToolCall
+from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.interchange import export
 from lango_store.tables import SCHEMA_REVISION
 
@@ -24,7 +24,7 @@ def fill(store: Store) -> None:
     store.append_message("plain", Message.user("Weather in Oslo?", id="m-1", tokens=5))
     call = ToolCall(id="call_1", name="get_weather", output={"celsius": -3})
     answer = Message.tool(author="lango-orchestrator", tool_call_id="call_1", tool_calls=[call], extra={"x": "\n"})
-    store.append_message("plain", answer)
+    store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
     store.set_values("plain", {"state": {"step": 2}, "cursor": None})
     store.set_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))

@@ -42,8 +42,9 @@ def counters(found: Conversation, session: ModelSession) -> None:
     loaded = found.get()
     assert loaded.messages == session.window
     for info in (loaded, found.info()):
-        assert (info.last_seq, info.message_count) == (session.last_seq, len(session.log))
-        assert info.token_count == sum(m.tokens or 0 for m in session.log)
+        assert (info.last_seq, info.message_count) == (session.last_seq, len(session.messages))
+        assert info.record_count == len(session.log) - len(session.messages)
+        assert info.token_count == sum(m.tokens or 0 for m in session.messages)
         assert (info.turn_count, info.last_consolidated) == (len(session.turns), session.last_consolidated)
         assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
         assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)

@@ -22,6 +22,8 @@ from lango_store import (
 
 Usage = dict[str, Any]
 
+RECORD = MessageRole.RECORD
+
 
 @dataclass
 class ModelSession:
@@ -75,8 +77,13 @@ class ModelSession:
 
     @property
     def window(self) -> list[Message]:
-        later = [m for m in self.log if m.seq > self.summarized_upto and m not in self.summary]
-        return self.summary + later
+        later = [m for m in self.messages if m.seq > self.summarized_upto and m not in self.summary]
+        return [m for m in self.summary if m.role is not RECORD] + later
+
+    @property
+    def messages(self) -> list[Message]:
+        """The log without records, which nobody said and no model sees."""
+        return [m for m in self.log if m.role is not RECORD]
 
     @property
     def usage(self) -> Usage:
@@ -102,9 +109,9 @@ class ModelSession:
 
     @property
     def said(self) -> list[Message]:
-        """What somebody said: the log without summaries."""
+        """What somebody said: the messages without summaries."""
         summaries = [turn.turn_no for turn in self.turns if turn.kind == "compaction"]
-        return [m for m in self.log if m.turn_no not in summaries]
+        return [m for m in self.messages if m.turn_no not in summaries]
 
     def messages_of(self, turn: Turn) -> list[Message]:
         return [m for m in self.log if m.turn_no == turn.turn_no]
@@ -115,11 +122,17 @@ class ModelSession:
     # What is written
 
     def append(
-        self, now: datetime, new: Sequence[Message], after: int | None = None, values: dict[str, Any] | None = None
+        self,
+        now: datetime,
+        new: Sequence[Message],
+        after: int | None = None,
+        values: dict[str, Any] | None = None,
+        *,
+        stale: bool = False,
     ) -> list[Message]:
         fresh = self.unknown(new)
         if fresh or not new:
-            self.expect(after)
+            self.expect(after, stale=stale)
             self.values |= values or {}
             if values:
                 self.slide_on(now)
@@ -141,6 +154,7 @@ class ModelSession:
         id: str | None = None,
         after: int | None = None,
         values: dict[str, Any] | None = None,
+        stale: bool = False,
     ) -> Turn:
         for turn in self.turns:
             if id is not None and turn.id == id:
@@ -156,28 +170,33 @@ class ModelSession:
             for turn in self.turns:
                 if turn.id == id:
                     return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
-        self.expect(after)
+        self.expect(after, stale=stale)
         self.values |= values or {}
         turn = self.put_turn(now, fresh, usage, id=id)
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
 
-    def pop(self) -> Message | None:
-        if not self.window:
+    def pop(self, *, records: bool) -> Message | None:
+        shown = self.log if records else self.window
+        if not shown:
             return None
-        last = self.window[-1]
+        last = shown[-1]
         self.take(last)
         for turn in list(self.turns):
-            if turn.turn_no == last.turn_no:
+            if turn.turn_no == last.turn_no and all(m.seq < last.seq for m in self.messages_of(turn)):
                 self.shorten(turn, last.seq - 1)
         return last
 
-    def update_message(self, place: int | str, new: Message) -> Message:
+    def update_message(self, place: int | str, new: Message, *, stale: bool = False) -> Message:
+        """Put another message there; where the consolidated ones end, they end afterwards too."""
+        self.expect(None, stale=stale)
         old = self.at(place)
         other = self.with_id(new.id)
         if other is not None and other is not old:
             raise InvalidMessage("id", "is the id of another message")
         left = {"seq": old.seq, "turn_no": old.turn_no, "replayed": False}
         given = {"id": new.id or old.id, "created_at": new.created_at or old.created_at}
+        if self.is_consolidated(old):
+            self.last_consolidated += (old.role is RECORD) - (new.role is RECORD)
         return self.put_instead(old, new.model_copy(update=left | given))
 
     def redact_message(self, place: int | str, reason: str | None) -> Message:
@@ -188,7 +207,8 @@ class ModelSession:
             old, old.model_copy(update={"content": None, "tool_calls": [], "extra": extra, "tokens": tokens})
         )
 
-    def delete_message(self, place: int | str) -> None:
+    def delete_message(self, place: int | str, *, stale: bool = False) -> None:
+        self.expect(None, stale=stale)
         self.take(self.at(place))
 
     def truncate(self, after: int) -> int:
@@ -201,23 +221,25 @@ class ModelSession:
                 if turn.first_seq <= after or turn in later:
                     self.shorten(turn, after)
             self.cut()
-        return len(gone)
+        return len([m for m in gone if m.role is not RECORD])
 
     def clear(self, *, keep_system: bool) -> int:
         kept = [m for m in self.said if m.role is MessageRole.SYSTEM] if keep_system else []
-        gone = len(self.log) - len(kept)
+        gone = len(self.messages) - len(kept)
         self.log = [m.model_copy(update={"turn_no": None}) for m in kept]
         self.turns = []
         self.last_consolidated = 0
         self.cut()
         return gone
 
-    def replace(self, now: datetime, new: Sequence[Message], replace_after: int, after: int | None) -> list[Message]:
+    def replace(
+        self, now: datetime, new: Sequence[Message], replace_after: int, after: int | None, *, stale: bool = False
+    ) -> list[Message]:
         later = [m.id for m in self.later(replace_after)]
         wanted = [id for id in dict.fromkeys(m.id for m in new) if id in later]
         if new and all(self.with_id(m.id) for m in new) and later == wanted:
             return self.as_stored(new, [])
-        self.expect(after)
+        self.expect(after, stale=stale)
         self.truncate(replace_after)
         return self.append(now, new)
 
@@ -232,9 +254,10 @@ class ModelSession:
             said["discarded"] = True
             usage = begun.usage
             old = len(begun.log)
-            self.log = self.log[old:]
+            records = [m.model_copy(update={"turn_no": None}) for m in self.log[:old] if m.role is RECORD]
+            self.log = records + self.log[old:]
             self.turns = self.turns[len(begun.turns) :]
-            self.last_consolidated = max(self.last_consolidated - old, 0)
+            self.last_consolidated = max(self.last_consolidated - len(begun.messages), 0)
         self.cut()
         once = [m for place, m in enumerate(summary) if m.id is None or m.id not in [s.id for s in summary[:place]]]
         anew = [m.model_copy(update={"id": None}) if self.with_id(m.id) else m for m in once]
@@ -313,9 +336,10 @@ class ModelSession:
     def replayed(self, turn: Turn) -> Turn:
         return turn.model_copy(update={"messages": self.messages_of(turn), "replayed": True})
 
-    def expect(self, after: int | None) -> None:
-        if after is not None and after != self.last_seq:
-            raise Conflict(self.key, expected=after, last_seq=self.last_seq)
+    def expect(self, after: int | None, *, stale: bool = False) -> None:
+        """Refuse a write to a session that is not at that place, or, if `stale`, not at the revision expected."""
+        if stale or (after is not None and after != self.last_seq):
+            raise Conflict(self.key, expected=after or 0, last_seq=self.last_seq)
 
     def put(self, now: datetime, new: Sequence[Message], turn_no: int | None = None) -> None:
         for m in new:
@@ -342,10 +366,14 @@ class ModelSession:
 
     def take(self, gone: Message) -> None:
         """Take one message away; one that was consolidated is counted no more."""
-        if self.log.index(gone) < self.last_consolidated:
-            self.last_consolidated -= 1
+        if self.is_consolidated(gone):
+            self.last_consolidated -= gone.role is not RECORD
         self.log.remove(gone)
         self.cut()
+
+    def is_consolidated(self, m: Message) -> bool:
+        """Say whether it stands before the end of the first messages, `last_consolidated` in number."""
+        return len([other for other in self.messages if other.seq < m.seq]) < self.last_consolidated
 
     def put_instead(self, old: Message, new: Message) -> Message:
         self.log[self.log.index(old)] = new
@@ -363,12 +391,12 @@ class ModelSession:
         """Count what takes messages away, changes or compacts them: it uses one seq up."""
         self.cuts += 1
         self.last_seq += 1
-        self.last_consolidated = min(self.last_consolidated, len(self.log))
+        self.last_consolidated = min(self.last_consolidated, len(self.messages))
 
     def mended(self) -> ModelSession:
         numbers = [turn.turn_no for turn in self.turns]
         self.log = [m if m.turn_no in numbers else m.model_copy(update={"turn_no": None}) for m in self.log]
-        self.last_consolidated = min(self.last_consolidated, len(self.log))
+        self.last_consolidated = min(self.last_consolidated, len(self.messages))
         return self
 
 

@@ -58,8 +58,8 @@ class StoreBesideModel(RuleBasedStateMachine):
         """Ask the store and the model: one answer, or one refusal."""
         self.clock.move(milliseconds=1)
         self.touched = key
-        refused = self.refusal(key)
-        expected = None
+        refused, revision = self.refusal(key), self.revision_of(key, 0)
+        before, expected = copy.deepcopy(self.sessions.get(key)), None
         if refused is None:
             try:
                 expected = model(self.sessions[key])
@@ -68,10 +68,13 @@ class StoreBesideModel(RuleBasedStateMachine):
         if refused is None:
             got = call(self.handle(key))
             assert got == expected
+            moved = (self.revision_of(key, 0) or 0) - (revision or 0)
+            assert moved > 0 if self.sessions[key] != before else moved >= 0
             return got
         with pytest.raises((LookupError, Conflict, ValueError)) as raised:
             call(self.handle(key))
         assert raised.type is refused
+        assert self.revision_of(key, 0) == revision
         if isinstance(raised.value, Conflict):
             assert raised.value.last_seq == self.sessions[key].last_seq
         return None
@@ -84,6 +87,9 @@ class StoreBesideModel(RuleBasedStateMachine):
     def seq_of(self, key: str, place: int | None) -> int | None:
         session = self.sessions.get(key)
         return None if place is None or session is None else max(session.last_seq + place, 0)
+
+    def revision_of(self, key: str, place: int | None) -> int | None:
+        return None if place is None or self.refusal(key) else self.handle(key).info().revision + place
 
     def window(self, key: str) -> list[Message]:
         return self.handle(key).messages() if self.refusal(key) is None else []

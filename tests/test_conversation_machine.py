@@ -45,11 +45,13 @@ CALLS = ("c1", "c2")
 keys = st.sampled_from("aaab")
 ids = st.one_of(st.none(), st.sampled_from(["i1", "i2", "i3", "i4"]))
 tokens = st.one_of(st.none(), st.integers(0, 9))
-kinds = st.sampled_from(["user", "assistant", "system", "call", "result", "outputs", "bare result"])
+kinds = st.sampled_from(["user", "assistant", "system", "call", "result", "outputs", "bare result", "record"])
 one_message = st.tuples(kinds, ids, tokens, st.sampled_from(CALLS))
 batches = st.lists(one_message, max_size=3)
 drawn_places = st.one_of(st.none(), st.none(), st.just(0), st.just(-1), st.just(1))
 """Nothing, right, behind or ahead: what to add to the session's last seq."""
+revisions = st.sampled_from([None, None, None, 0, 1])
+"""Nothing, right or ahead: what to add to the session's revision."""
 depths = st.integers(0, 5)
 usages = st.fixed_dictionaries(
     {}, optional={"input": st.integers(0, 9), "details": st.fixed_dictionaries({"cached": st.integers(0, 9)})}
@@ -134,7 +136,7 @@ class Machine(StoreBesideModel):
     @rule(key=keys, number=st.integers(0, 4))
     def consolidate(self, key: str, number: int) -> None:
         def model(session: ModelSession) -> None:
-            if number > len(session.log):
+            if number > len(session.messages):
                 raise ValueError
             session.last_consolidated = number
 
@@ -145,17 +147,17 @@ class Machine(StoreBesideModel):
 
     # Messages
 
-    @rule(key=keys, drawn=batches, place=drawn_places, values=maybe_values)
-    def append(self, key: str, drawn: Any, place: int | None, values: Any = None) -> None:
-        new, after = self.made(drawn), self.seq_of(key, place)
+    @rule(key=keys, drawn=batches, place=drawn_places, revision=revisions, values=maybe_values)
+    def append(self, key: str, drawn: Any, place: int | None, revision: int | None = None, values: Any = None) -> None:
+        new, after, expect = self.made(drawn), self.seq_of(key, place), self.revision_of(key, revision)
         own = None if values is None else {key: values}
 
         def call(conversation: Conversation) -> list[Message]:
             if len(new) == 1:
-                return [conversation.append_message(new[0], after=after, values=own)]
-            return conversation.append_messages(new, after=after, values=own)
+                return [conversation.append_message(new[0], after=after, expect=expect, values=own)]
+            return conversation.append_messages(new, after=after, expect=expect, values=own)
 
-        self.act(key, call, lambda s: s.append(self.clock.time, new, after, values))
+        self.act(key, call, lambda s: s.append(self.clock.time, new, after, values, stale=bool(revision)))
 
     # Values
 
@@ -167,50 +169,99 @@ class Machine(StoreBesideModel):
     def drop_values(self, key: str, names: list[str] | None) -> None:
         self.act(key, lambda c: c.drop_values(names), lambda s: s.drop_values(names))
 
-    @rule(key=keys, drawn=batches, depth=depths, place=drawn_places)
-    def replace(self, key: str, drawn: Any, depth: int, place: int | None) -> None:
+    @rule(key=keys, drawn=batches, usage=st.one_of(st.none(), usages), ttl=st.sampled_from([None, TTL]))
+    def append_or_create(self, key: str, drawn: Any, usage: Any, ttl: timedelta | None) -> None:
+        new = self.made(drawn)
+
+        def call(conversation: Conversation) -> Any:
+            if usage is None:
+                return conversation.append_messages(new, create=True, ttl=ttl)
+            return conversation.save_turn(new, usage, create=True, ttl=ttl)
+
+        def model(session: ModelSession) -> Any:
+            if usage is None:
+                return session.append(self.clock.time, new)
+            return session.save_turn(self.clock.time, new, usage)
+
+        if self.refusal(key) is None:
+            self.act(key, call, model)
+            return
+        self.clock.move(milliseconds=1)
+        self.touched = key
+        got = call(self.handle(key))
+        self.sessions[key] = ModelSession(key, self.clock.time, ttl)
+        assert got == model(self.sessions[key])
+
+    @rule(key=keys, drawn=batches, depth=depths, place=drawn_places, revision=revisions)
+    def replace(self, key: str, drawn: Any, depth: int, place: int | None, revision: int | None) -> None:
         new, after, cut = self.made(drawn), self.seq_of(key, place), self.seq_of(key, -depth) or 0
+        expect = self.revision_of(key, revision)
         before = self.window(key)
         self.act(
             key,
-            lambda c: c.append_messages(new, after=after, replace_after=cut),
-            lambda s: s.replace(self.clock.time, new, cut, after),
+            lambda c: c.append_messages(new, after=after, expect=expect, replace_after=cut),
+            lambda s: s.replace(self.clock.time, new, cut, after, stale=bool(revision)),
         )
         assert set(seen_before(before, cut)) <= set(seqs(self.window(key)))
 
     @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places,
-          values=maybe_values)  # fmt: skip
+          revision=revisions, values=maybe_values)  # fmt: skip
     def save_turn(
-        self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None, values: Any = None
+        self,
+        key: str,
+        drawn: Any,
+        usage: Any,
+        id: str | None,
+        place: int | None,
+        revision: int | None = None,
+        values: Any = None,
     ) -> None:
-        new, after = self.made(drawn), self.seq_of(key, place)
+        new, after, expect = self.made(drawn), self.seq_of(key, place), self.revision_of(key, revision)
         own = None if values is None else {key: values}
         self.act(
             key,
-            lambda c: c.save_turn(new, usage, id=id, after=after, values=own),
-            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after, values=values),
+            lambda c: c.save_turn(new, usage, id=id, after=after, expect=expect, values=own),
+            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after, values=values, stale=bool(revision)),
         )
 
-    @rule(key=keys)
-    def pop(self, key: str) -> None:
+    @rule(key=keys, records=st.booleans())
+    def pop(self, key: str, records: bool = False) -> None:
         before = self.window(key)
-        self.act(key, lambda c: c.pop_message(), lambda s: s.pop())
+        gone = self.act(key, lambda c: c.pop_message(records=records), lambda s: s.pop(records=records))
+        if records:
+            before = [m for m in before if gone is None or m.seq != gone.seq] + before[-1:]
         assert set(seqs(before[:-1])) <= set(seqs(self.window(key)))
 
-    @rule(key=keys, how=st.sampled_from(["update", "delete", "redact"]), depth=depths, by_id=ids, drawn=one_message)
-    def edit(self, key: str, how: str, depth: int, by_id: str | None, drawn: Any) -> None:
-        place = by_id or max((self.seq_of(key, 0) or 0) - depth, 0)
+    @rule(key=keys, how=st.sampled_from(["update", "delete", "redact"]), depth=depths, by_id=ids, drawn=one_message,
+          revision=revisions)  # fmt: skip
+    def edit(self, key: str, how: str, depth: int, by_id: str | None, drawn: Any, revision: int | None) -> None:
+        place, stale = by_id or max((self.seq_of(key, 0) or 0) - depth, 0), bool(revision)
+        expect = self.revision_of(key, revision)
         (new,) = self.made([drawn])
         before = seqs(self.window(key))
         match how:
             case "update":
-                self.act(key, lambda c: c.update_message(place, new), lambda s: s.update_message(place, new))
+                self.act(
+                    key,
+                    lambda c: c.update_message(place, new, expect=expect),
+                    lambda s: s.update_message(place, new, stale=stale),
+                )
             case "delete":
-                self.act(key, lambda c: c.delete_message(place), lambda s: s.delete_message(place))
+                self.act(
+                    key,
+                    lambda c: c.delete_message(place, expect=expect),
+                    lambda s: s.delete_message(place, stale=stale),
+                )
             case _:
                 self.act(key, lambda c: c.redact_message(place, reason="r"), lambda s: s.redact_message(place, "r"))
         after = seqs(self.window(key))
-        assert after == before or (how == "delete" and len(before) == len(after) + 1 and set(after) < set(before))
+        takes = how == "delete" or (how == "update" and new.role == "record")
+        shows = how == "update" and not takes
+        assert (
+            after == before
+            or (takes and len(before) == len(after) + 1 and set(after) < set(before))
+            or (shows and len(after) == len(before) + 1 and set(before) < set(after))
+        )
 
     @rule(key=keys, depth=depths)
     def truncate(self, key: str, depth: int) -> None:
@@ -246,7 +297,7 @@ class Machine(StoreBesideModel):
         self.touched = key
         got = self.handle(key).compact(self.awaited(summarize) if awaits else summarize, discard=discard)
         assert got == self.sessions[key].compact(self.clock.time, begun, summary, discard=discard)
-        assert {m.seq for m in self.sessions[key].log if m.seq > begun.last_seq} <= set(seqs(self.window(key)))
+        assert {m.seq for m in self.sessions[key].messages if m.seq > begun.last_seq} <= set(seqs(self.window(key)))
 
     @rule(key=keys, disturbance=disturbances, discard=st.booleans())
     def compact_what_is_gone(self, key: str, disturbance: str, discard: bool) -> None:

@@ -48,7 +48,7 @@ def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) 
 def test_every_role_is_kept(store: Store, role: MessageRole) -> None:
     store.create("k")
     store.append_message("k", message(role=role))
-    assert store.messages("k")[0].role is role
+    assert store.all_messages("k")[0].role is role
 
 
 def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, clock: Clock) -> None:

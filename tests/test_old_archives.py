@@ -19,6 +19,7 @@ from lango_store.tables import SCHEMA_REVISION
 HOUR = timedelta(hours=1)
 LATER = [
     ("sessions", "last_turn_no"),
+    ("sessions", "record_count"),
     ("sessions", "extra"),
     ("turns", "extra"),
     ("messages", "extra"),
@@ -41,7 +42,7 @@ def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
 @pytest.fixture
 def old(store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Session]:
     """An archive as it was made before some columns and the values were there, and the session in it."""
-    monkeypatch.setattr(incoming, "_COLUMNS_SINCE", {(SESSION.name, "last_turn_no"): SCHEMA_REVISION})
+    monkeypatch.setitem(incoming._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), SCHEMA_REVISION)
     cold = tmp_path / "cold.db"
     before = archived(store, clock, cold, "old")
     connection = sqlite3.connect(cold)

@@ -154,7 +154,8 @@ def test_a_prompt_has_few_keys_and_every_answer(conversation: list[Message], nes
         for call in entry.get("tool_calls", []):
             assert "output" not in call
             assert not nested or isinstance(call["function"]["arguments"], str)
-    outputs = [call.output for each in conversation for call in each.tool_calls if call.answered]
+    said = [each for each in conversation if each.role is not MessageRole.RECORD]
+    outputs = [call.output for each in said for call in each.tool_calls if call.answered]
     told = [entry["content"] for entry in prompt if entry["role"] == "tool"]
     for output in outputs:
         told.remove(output if isinstance(output, str) or not nested else json.dumps(output, ensure_ascii=False))

@@ -74,7 +74,8 @@ def _print(report: FileReport | Exported, *, verbose: bool) -> None:
         if verbose and report.path is None:
             say(report.key)
         elif verbose:
-            print(on_one_line(f"{report.key}: {report.path}"))
+            left_out = f", {report.records:,} records left out" if report.records else ""
+            print(on_one_line(f"{report.key}: {report.path}{left_out}"))
         return
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
@@ -145,6 +146,8 @@ def export(
         )
     failed = sum(each.error is not None for each in done)
     summary = f"exported {len(done) - failed:,} sessions to {'standard output' if output else to}, {failed:,} failed"
+    if records := sum(each.records for each in done):
+        summary += f"; {records:,} records were left out, as {format} has none: jsonl keeps them"
     if output:
         say(summary)
     elif not json_:

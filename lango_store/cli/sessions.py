@@ -174,7 +174,7 @@ def show(
 
     def panels(store: Store, info: SessionInfo) -> Iterator[str]:
         out = console()
-        first = info.message_count - last if last else 0
+        first = info.message_count + info.record_count - last if last else 0
         for part in chain([_head(info, earlier=max(first, 0))], (_shown(each, full=full) for each in messages(store))):
             with out.capture() as captured:
                 out.print(part)
@@ -199,9 +199,10 @@ def _json(each: Message | DamagedMessage) -> str:
 
 
 def _head(info: SessionInfo, *, earlier: int) -> Panel:
+    records = f"{info.record_count:,} records, " if info.record_count else ""
     lines = [
         f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
-        f"{info.message_count:,} messages, {info.token_count:,} tokens, last seq {info.last_seq:,}",
+        f"{info.message_count:,} messages, {records}{info.token_count:,} tokens, last seq {info.last_seq:,}",
         f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
     ]
     if info.expires_at is not None:
@@ -210,7 +211,7 @@ def _head(info: SessionInfo, *, earlier: int) -> Panel:
         if value := getattr(info, name):
             lines.append(f"{name} {as_json(value)}")
     if earlier:
-        lines.append(f"… {earlier:,} earlier messages, --all shows them")
+        lines.append(f"… {earlier:,} earlier messages{' and records' if records else ''}, --all shows them")
     title = Text(on_one_line(info.key if info.title is None else f"{info.key} · {info.title}"), style="bold")
     return Panel(Text(printable("\n".join(lines))), title=title, title_align="left")
 
@@ -218,7 +219,17 @@ def _head(info: SessionInfo, *, earlier: int) -> Panel:
 _STYLES = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
 
 
-def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
+def _record(each: Message, *, full: bool) -> Group:
+    said = [_plain(each.content)] if each.content is not None else []
+    line = [f"{each.seq} {' · '.join(_who(each))}", *said, *map(_call, each.tool_calls)]
+    return Group(Text(on_one_line("  ".join(line)), style="dim", no_wrap=not full, overflow="ellipsis"))
+
+
+def _who(each: Message) -> list[str]:
+    return [each.role.value, *(name for name in (each.author, each.name) if name)]
+
+
+def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel | Group:
     if isinstance(each, DamagedMessage):
         return Panel(
             Text(printable(str(each))),
@@ -226,16 +237,17 @@ def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel:
             title_align="left",
             border_style="red",
         )
+    if each.role is MessageRole.RECORD:
+        return _record(each, full=full)
     parts: list[Text] = []
     if each.content is not None:
         parts.append(_folded(_said(each.content), full=full))
     for call in each.tool_calls:
         parts.append(_folded(_call(call), full=full))
-    who = [each.role.value, *(name for name in (each.author, each.name) if name)]
     right = [f"{each.created_at:%H:%M:%S}"] if each.created_at else []
     if each.tokens is not None:
         right.append(f"{each.tokens:,} tokens")
-    title = Text(on_one_line(f"{each.seq} {' · '.join(who)}"))
+    title = Text(on_one_line(f"{each.seq} {' · '.join(_who(each))}"))
     style = _STYLES.get(each.role.canonical, "magenta")
     return Panel(
         Group(*parts),

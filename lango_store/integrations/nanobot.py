@@ -172,7 +172,10 @@ class LangoSessionStore:
             return self._written(connection, now, session, state, replace(NOTHING, incarnation=made))
         if known is None:
             known = _adopted(connection, now, session, state)
-        elif not known.still(found.incarnation, found.last_seq, state):
+        elif not known.still(found.incarnation, found.last_seq, state) and not (
+            known.still(found.incarnation, known.last_seq, state)  # the same life of the session
+            and messages.only_records(connection, key, known.last_seq, found.last_seq)  # which nanobot does not see
+        ):
             raise Conflict(key, expected=known.last_seq, last_seq=found.last_seq)
         return self._written(connection, now, session, state, known)
 

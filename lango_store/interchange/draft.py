@@ -35,7 +35,7 @@ class Draft:
 
     `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under one key a system what
     that system needs and we have no column for. `summarized_upto`, on the way out, is the last seq that a compaction
-    has put out of the window.
+    has put out of the window; `records` is how many records of the session are in no part.
     """
 
     key: str
@@ -46,6 +46,7 @@ class Draft:
     last_consolidated: int = 0
     summarized_upto: int = 0
     forked_from: str | None = None
+    records: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from lango_store.columns import as_stored
 from lango_store.dialect import Moment
 from lango_store.encoding import decode_time
 from lango_store.interchange.draft import Draft, Part
-from lango_store.model import Message
+from lango_store.model import Message, MessageRole
 from lango_store.operations import lists, messages, sessions
 from lango_store.operations.binds import SESSION, TURN, of_session
 from lango_store.operations.lists import Filter
@@ -35,16 +35,18 @@ def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
         last_consolidated=info.last_consolidated,
         summarized_upto=info.summarized_upto,
         forked_from=info.forked_from,
+        records=info.record_count,
         extra=_extra(connection, key),
     )
 
 
 def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
-    """Yield the messages of a session, a page of them in memory."""
+    """Yield the messages of a session, records left out: no other system has them. A page of them is in memory."""
     for page in messages.log_pages(connection, now, key):
-        page.reverse()
-        while page:
-            yield page.pop()  # it may be large, and only who reads it holds it
+        said = [message for message in reversed(page) if message.role is not MessageRole.RECORD]
+        page.clear()
+        while said:
+            yield said.pop()  # it may be large, and only who reads it holds it
 
 
 def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:

@@ -10,7 +10,8 @@ from lango_store.encoding import encode_id, encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.model import MessageRole
 
-_ROLES: Final = {role.value: role for role in MessageRole}
+_ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
+"""The roles that others have too. A record is ours alone: what they call so is a message, and has to come back."""
 
 
 def same(one: Any, other: Any) -> bool:

@@ -113,7 +113,7 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
                 with store.access.snapshot() as connection:
                     draft = exporting.draft(connection, store.access.moment(connection), key)
                     path = self.write(draft, to, replace=replace)
-                yield Exported(key=key, path=str(path))
+                yield Exported(key=key, path=str(path), records=draft.records)
             except SESSION_FAULTS as error:
                 yield Exported(key=key, error=error.fact)
 

@@ -46,8 +46,9 @@ class FileReport(Value):
 
 
 class Exported(Value):
-    """A session on disk, or with an `error` not."""
+    """A session on disk, or with an `error` not; `records` is how many records the format left out."""
 
     key: str
     path: Shown | None = None
+    records: int = 0
     error: Shown | None = None

@@ -33,6 +33,9 @@ class Shape:
     fields: tuple[str, ...] = ()
     """Which columns of the session are changed too."""
 
+    records: bool = False
+    """Whether some of the messages are records, which are counted apart."""
+
     makes: Literal["never", "missing", "always"] = "never"
     """Whether a session is made: if there is none under the key, or always, since one that is there is an error."""
 
@@ -55,6 +58,11 @@ class Shape:
         return replace(self, turn=True)
 
     @functools.cached_property
+    def of_records(self) -> Shape:
+        """The same for messages of which some are records."""
+        return replace(self, records=True)
+
+    @functools.cached_property
     def updating(self) -> Shape:
         """The same for a session that is there: an upsert costs more than an update, where both are no round trip."""
         return replace(self, makes="never") if self.inserts else self
@@ -70,9 +78,11 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         return sa.update(SESSION).where(LIVE_SESSION, *there).values(counted).returning(*_told(shape))
     counts: dict[str, Any] = {
         "last_seq": number("added"),
-        "message_count": number("added"),
+        "message_count": _messages_added(shape),
         "token_count": number("tokens_added"),
     }
+    if shape.records:
+        counts["record_count"] = number("records_added")
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
     made: Any = sessions.insertion(dialect, counts, *allowed)
@@ -80,6 +90,10 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
     found = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=counted, where=sa.and_(LIVE, *there))
     return found.returning(*_told(shape))  # type: ignore[no-any-return]
+
+
+def _messages_added(shape: Shape) -> sa.ColumnElement[int]:
+    return number("added") - number("records_added") if shape.records else number("added")
 
 
 def _is_as_expected(shape: Shape) -> list[sa.ColumnElement[bool]]:
@@ -91,13 +105,15 @@ def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
     added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
     changed: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
-        "message_count": SESSION.c.message_count + added,
+        "message_count": SESSION.c.message_count + _messages_added(shape),
         "token_count": SESSION.c.token_count + number("tokens_added"),
         "updated_at": NOW,
         "expires_at": sa.case(
             (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
         ),  # never back
     }
+    if shape.records:
+        changed["record_count"] = SESSION.c.record_count + number("records_added")
     changed |= sessions.REVISED | {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
     if shape.turn:
         changed["last_seq"] += number("turn_skipped")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
-from lango_store.model import Message, Session
+from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
 from lango_store.operations.append_statements import Shape
@@ -113,8 +113,10 @@ def create(
         return None
     stored, place = found
     made = sessions.made(make, place.updated_at, place.expires_at, place.revision)
-    counts = {"last_seq": place.last_seq, "message_count": len(stored), "token_count": new.tokens}
-    return Session(**dict(made) | counts, messages=stored)
+    records = new.records
+    counts = {"message_count": len(stored) - records, "record_count": records, "token_count": new.tokens}
+    shown = [message for message in stored if message.role is not MessageRole.RECORD]
+    return Session(**dict(made) | counts | {"last_seq": place.last_seq}, messages=shown)
 
 
 def append_new_ids(
@@ -209,6 +211,8 @@ def _write(
     dialect = dialect_of(connection)
     moment = dialect.time(now)
     values = {"key": key, "now": moment, "added": len(new.rows), "tokens_added": new.tokens, **values}
+    if records := new.records:
+        shape, values["records_added"] = shape.of_records, records
     if make is not None and shape.makes != "never":
         values |= sessions.encoded(dialect, now, make)
     rows = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lango_store.encoding import encode_json
-from lango_store.model import Message
+from lango_store.model import Message, MessageRole
 from lango_store.operations.rows import encode_message
 
 
@@ -21,8 +21,13 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all its messages; a message without a count counts 0."""
-        return sum(message.tokens or 0 for message in self.messages)
+        """The tokens of all its messages, records left out; a message without a count counts 0."""
+        return sum(message.tokens or 0 for message in self.messages if message.role is not MessageRole.RECORD)
+
+    @property
+    def records(self) -> int:
+        """How many of them are records."""
+        return sum(message.role is MessageRole.RECORD for message in self.messages)
 
     @property
     def repeats(self) -> bool:

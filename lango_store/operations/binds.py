@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Now
+from lango_store.model import MessageRole
 from lango_store.tables import Base, live_at
 
 SESSION: Final = Base.metadata.tables["lango_session"]
@@ -76,6 +77,12 @@ IS_COMPACTION: Final = TURN.c.kind == "compaction"
 
 IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
 """Whether a message belongs to a summary, of which nobody said a word."""
+
+RECORD: Final = sa.literal_column(f"'{MessageRole.RECORD.value}'", sa.Text())
+"""The role of a record, in the statement itself: a planner that sees it knows how many there are."""
+
+IS_RECORD: Final = MESSAGE.c.role == RECORD
+"""Whether a row of the log is a record: nobody said it, it is in no window, and counted apart."""
 
 
 LIVE: Final = live_at(NOW)

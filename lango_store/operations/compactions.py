@@ -13,7 +13,7 @@ from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Session, Turn
 from lango_store.operations import messages, removals, sessions, turns
 from lango_store.operations.batches import Batch, batch
-from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, SESSION, TURN, of_session
+from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class PendingCompaction:
 
     @property
     def state(self) -> tuple[int, int]:
-        """What every removal and compaction changes, and no append: see `messages.load_life`."""
-        return self.incarnation, self.session.last_seq - self.session.message_count
+        """The session's state when its window was read: see `sessions.Locked`."""
+        session = self.session
+        return self.incarnation, session.last_seq - session.message_count - session.record_count
 
 
 def begin(connection: AnyConnection, now: Moment, key: str) -> PendingCompaction:
@@ -49,7 +50,7 @@ def finish(
     """
     key, upto = pending.session.key, pending.session.last_seq
     found = sessions.lock(connection, now, key)
-    if (found.incarnation, found.last_seq - found.message_count) != pending.state:
+    if found.state != pending.state:
         raise Conflict(
             key,
             expected=upto,
@@ -76,10 +77,12 @@ def finish(
 
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
-    gone = removals.delete(connection, key, MESSAGE.c.seq <= upto)
+    # A summary speaks of what its writer saw, and nobody shows him records: they stay, of no turn.
+    gone = removals.delete(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
+    removals.leave_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:
         connection.execute(sa.delete(TURN).where(of_session(TURN, key), TURN.c.turn_no <= old[-1].turn_no))
-    left = SESSION.c.last_consolidated - len(gone)
+    left = SESSION.c.last_consolidated - gone.messages
     removals.count(
         connection,
         now,

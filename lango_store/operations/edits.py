@@ -18,9 +18,11 @@ from lango_store.model import Message
 from lango_store.operations import sessions
 from lango_store.operations.binds import (
     IS_COMPACTION,
+    IS_RECORD,
     LIVE_SESSION,
     MESSAGE,
     NOW,
+    RECORD,
     SESSION,
     TURN,
     column,
@@ -67,7 +69,7 @@ def _of_session_row(name: str) -> sa.ScalarSelect[Any]:
 
 
 def _last_seq(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    shown = (of_session(MESSAGE), MESSAGE.c.seq > _of_session_row("summarized_upto"), *conditions)
+    shown = (of_session(MESSAGE), MESSAGE.c.seq > _of_session_row("summarized_upto"), ~IS_RECORD, *conditions)
     last = sa.select(MESSAGE.c.seq).where(*shown).order_by(MESSAGE.c.seq.desc()).limit(sa.literal_column("1"))
     return last.correlate(None).scalar_subquery()
 
@@ -79,27 +81,48 @@ def _last_of_window() -> sa.ColumnElement[int]:
     return sa.func.coalesce(_last_seq(later), _last_seq())
 
 
+def _last_of_log() -> sa.ColumnElement[int]:
+    return sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE)).correlate(None).scalar_subquery()
+
+
 _PLACES: Final[dict[str, Callable[[], sa.ColumnElement[bool]]]] = {
     "seq": lambda: MESSAGE.c.seq == number("seq"),
     "id": lambda: MESSAGE.c.id == text("id"),
     "last": lambda: MESSAGE.c.seq == _last_of_window(),
+    "last of the log": lambda: MESSAGE.c.seq == _last_of_log(),
 }
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What the statements of an edit must know of its message; `emptied` is its turn if that began with it."""
+    """What the statements of an edit must know of its message.
+
+    `is_record` is 1 for a record, else 0. `emptied` is its turn if that began with it and nothing of it came later.
+    """
 
     seq: Any
     turn_no: Any
     tokens: Any
+    is_record: Any
     emptied: Any
+
+
+def _more_of_turn(seq: Any) -> sa.ColumnElement[bool]:
+    """Whether a turn has something after a seq: a pop passes by records."""
+    other = MESSAGE.alias("other")
+    within = (other.c.seq > seq, other.c.seq <= TURN.c.last_seq, other.c.turn_no == TURN.c.turn_no)
+    return sa.exists().where(other.c.session_key == TURN.c.session_key, *within).correlate(TURN, MESSAGE)
+
+
+def _one_if_record(role: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    return sa.case((role == RECORD, sa.literal_column("1")), else_=sa.literal_column("0"))
 
 
 def _choose(place: str) -> sa.Select[Any]:
     began = (of_session(TURN), TURN.c.turn_no == MESSAGE.c.turn_no, TURN.c.first_seq >= MESSAGE.c.seq)
-    emptied = sa.select(TURN.c.turn_no).where(*began).correlate(MESSAGE).scalar_subquery()
-    return sa.select(*MESSAGE_COLUMNS, emptied.label("emptied")).where(of_session(MESSAGE), _PLACES[place]())
+    emptied = sa.select(TURN.c.turn_no).where(*began, ~_more_of_turn(MESSAGE.c.seq)).correlate(MESSAGE)
+    told = (_one_if_record(MESSAGE.c.role).label("is_record"), emptied.scalar_subquery().label("emptied"))
+    return sa.select(*MESSAGE_COLUMNS, *told).where(of_session(MESSAGE), _PLACES[place]())
 
 
 # The statements of an edit
@@ -117,7 +140,8 @@ def _delete_turn(chosen: _Chosen) -> Any:
 
 def _shorten_turn(chosen: _Chosen) -> Any:
     through = (TURN.c.turn_no == chosen.turn_no, TURN.c.first_seq < chosen.seq, TURN.c.last_seq >= chosen.seq)
-    shortened = sa.update(TURN).where(of_session(TURN), *through).values(last_seq=chosen.seq - 1)
+    ends = (*through, ~_more_of_turn(chosen.seq))
+    shortened = sa.update(TURN).where(of_session(TURN), *ends).values(last_seq=chosen.seq - 1)
     return shortened.returning(TURN.c.turn_no)
 
 
@@ -130,9 +154,10 @@ def _change_message(values: Mapping[str, Any]) -> Write:
 
 
 def _count(chosen: _Chosen, added: sa.ColumnElement[int], **also: Any) -> Any:
+    counted = sa.case((chosen.is_record == 0, sa.func.coalesce(chosen.tokens, 0)), else_=0)
     values = {
         "last_seq": SESSION.c.last_seq + 1,
-        "token_count": SESSION.c.token_count + added - sa.func.coalesce(chosen.tokens, 0),
+        "token_count": SESSION.c.token_count + added - counted,
         "updated_at": NOW,
     }
     changed = (
@@ -141,18 +166,45 @@ def _count(chosen: _Chosen, added: sa.ColumnElement[int], **also: Any) -> Any:
     return changed.returning(SESSION.c.last_seq)
 
 
-def _count_without(chosen: _Chosen) -> Any:
+def _said_before(chosen: _Chosen) -> sa.ColumnElement[int]:
+    """How many messages of the session come before this one or this record."""
+    later = sa.select(sa.func.count()).where(of_session(MESSAGE), MESSAGE.c.seq > chosen.seq, ~IS_RECORD)
+    said: sa.ColumnElement[int] = SESSION.c.message_count - later.scalar_subquery() - (1 - chosen.is_record)
+    return said
+
+
+def _consolidated(chosen: _Chosen, change: Any) -> sa.ColumnElement[int]:
+    """How many messages are consolidated if there is one more here or one less: they end where they did."""
     consolidated = SESSION.c.last_consolidated
-    later = sa.select(sa.func.count()).where(of_session(MESSAGE), MESSAGE.c.seq > chosen.seq).scalar_subquery()
+    unchanged = sa.or_(change == 0, consolidated == 0)
+    return sa.case(
+        (unchanged, consolidated),
+        (_said_before(chosen) < consolidated, consolidated + change),
+        else_=consolidated,
+    )
+
+
+def _count_without(chosen: _Chosen) -> Any:
     return _count(
         chosen,
         sa.literal_column("0"),
-        message_count=SESSION.c.message_count - 1,
-        last_consolidated=sa.case(
-            (consolidated == 0, consolidated),
-            (SESSION.c.message_count - later <= consolidated, consolidated - 1),
-            else_=consolidated,
-        ),
+        message_count=SESSION.c.message_count - (1 - chosen.is_record),
+        record_count=SESSION.c.record_count - chosen.is_record,
+        last_consolidated=_consolidated(chosen, chosen.is_record - 1),
+    )
+
+
+def _count_instead(chosen: _Chosen) -> Any:
+    """Count a message in the place of another, where each may be a record."""
+    is_record = _one_if_record(_given["role"])
+    added = sa.case((_given["role"] == RECORD, 0), else_=sa.func.coalesce(_given["tokens"], 0))
+    change = chosen.is_record - is_record
+    return _count(
+        chosen,
+        added,
+        message_count=SESSION.c.message_count + change,
+        record_count=SESSION.c.record_count - change,
+        last_consolidated=_consolidated(chosen, change),
     )
 
 
@@ -230,7 +282,7 @@ class _Edit:
         return list(rows[0][: len(MESSAGE_FIELDS)]) if rows else None
 
     def _run_steps(self, connection: AnyConnection, values: Mapping[str, Any], row: Sequence[Any]) -> bool:
-        chosen = dict(zip((*MESSAGE_FIELDS, "emptied"), row, strict=True))
+        chosen = dict(zip((*MESSAGE_FIELDS, "is_record", "emptied"), row, strict=True))
         if not isinstance(chosen["tokens"], int):
             chosen["tokens"] = None  # damaged, and counted as none
         values = {**values, **{f"chosen_{name}": chosen[name] for name in _CHOSEN}}
@@ -241,13 +293,13 @@ class _Edit:
         return bool(written)
 
 
-_CHOSEN: Final = ("seq", "turn_no", "tokens", "emptied")
+_CHOSEN: Final = ("seq", "turn_no", "tokens", "is_record", "emptied")
 
 
 # The edits
 
 _pop = _Edit(
-    ["last"],
+    ["last", "last of the log"],
     _Step(_delete_message),
     _Step(_delete_turn, lambda chosen: chosen["emptied"] is not None),
     _Step(_shorten_turn, lambda chosen: chosen["turn_no"] is not None and chosen["emptied"] is None),
@@ -255,12 +307,12 @@ _pop = _Edit(
 )
 
 
-def pop(connection: AnyConnection, now: Moment, key: str) -> Message | None:
-    """Remove the last message of the window and return it, None if there is none; needs a transaction.
+def pop(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Message | None:
+    """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
 
-    Its turn ends before it, or goes if it began with it.
+    Its turn ends before it, or goes if it began with it, unless records of the turn came later. Needs a transaction.
     """
-    row = _pop.run(connection, now, key, "last", {})
+    row = _pop.run(connection, now, key, "last of the log" if records else "last", {})
     return None if row is None else decode_messages(key, [row])[0]
 
 
@@ -280,7 +332,7 @@ _update = _Edit(
             _given | {name: sa.func.coalesce(_given[name], MESSAGE.c[name]) for name in ("id", "created_at")}
         )
     ),
-    _Step(lambda chosen: _count(chosen, sa.func.coalesce(_given["tokens"], 0))),
+    _Step(_count_instead),
 )
 
 

@@ -14,7 +14,7 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.operations import removals, salvage, sessions
-from lango_store.operations.binds import IS_COMPACTION, MESSAGE, SESSION, TURN, VALUE, key_column, of_session
+from lango_store.operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
 from lango_store.reports import Finding
@@ -231,8 +231,9 @@ class _Counter:
 def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
     messages_there = _summed_up(
         MESSAGE,
-        count=sa.func.count(),
-        tokens=sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0),
+        count=sa.func.count().filter(~IS_RECORD),
+        records=sa.func.count().filter(IS_RECORD),
+        tokens=sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens).filter(~IS_RECORD), 0),
         last_seq=sa.func.max(MESSAGE.c.seq),
     )
     turns_there = _summed_up(
@@ -241,6 +242,7 @@ def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
     message, turn = (_or_zero(there) for there in (messages_there, turns_there))
     counters = [
         _Counter("message_count", message["count"], operator.ne, "there are {}"),
+        _Counter("record_count", message["records"], operator.ne, "there are {}"),
         _Counter("token_count", message["tokens"], operator.ne, "the messages have {}"),
         _Counter("turn_count", turn["count"], operator.ne, "there are {}"),
         _Counter("last_seq", message["last_seq"], operator.lt, "a message has {}"),

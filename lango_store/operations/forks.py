@@ -9,7 +9,17 @@ import sqlalchemy as sa
 
 from lango_store.model import UNSET, MessageRole, SessionFields, SessionInfo, Unset
 from lango_store.operations import removals, sessions
-from lango_store.operations.binds import IN_SUMMARY, MESSAGE, OF_ITS_TURN, SESSION, TURN, VALUE, key_column, of_session
+from lango_store.operations.binds import (
+    IN_SUMMARY,
+    IS_RECORD,
+    MESSAGE,
+    OF_ITS_TURN,
+    SESSION,
+    TURN,
+    VALUE,
+    key_column,
+    of_session,
+)
 from lango_store.operations.messages import check_seq
 
 _TAKEN: Final = tuple(SessionFields.__annotations__)
@@ -87,6 +97,7 @@ def _same(info: SessionInfo) -> dict[str, Any]:
     names = (
         "last_seq",
         "message_count",
+        "record_count",
         "token_count",
         "turn_count",
         "summary_turn",
@@ -98,13 +109,15 @@ def _same(info: SessionInfo) -> dict[str, Any]:
 
 def _counted(info: SessionInfo, new: str, upto: int) -> dict[str, Any]:
     mine = of_session(MESSAGE, new)
-    count = sa.select(sa.func.count()).where(mine).scalar_subquery()
+    said = (mine, ~IS_RECORD)
+    count = sa.select(sa.func.count()).where(*said).scalar_subquery()
     its_turns = of_session(TURN, new)
     end = sa.select(sa.func.max(TURN.c.last_seq)).where(its_turns).scalar_subquery()
     return {
         "last_seq": sa.case((end > upto, end), else_=upto),  # a summary's seq may be later than what it stands before
         "message_count": count,
-        "token_count": sa.select(sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0)).where(mine).scalar_subquery(),
+        "record_count": sa.select(sa.func.count()).where(mine, IS_RECORD).scalar_subquery(),
+        "token_count": sa.select(sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens), 0)).where(*said).scalar_subquery(),
         "turn_count": sa.select(sa.func.count()).where(its_turns).scalar_subquery(),
         "last_consolidated": sa.case((count < info.last_consolidated, count), else_=info.last_consolidated),
     } | removals.latest_summary(new)

@@ -27,7 +27,7 @@ from lango_store.encoding import (
     refuse_constant,
 )
 from lango_store.errors import DamagedMessage, InvalidMessage
-from lango_store.model import Compaction, Message, SessionInfo, Turn
+from lango_store.model import Compaction, Message, MessageRole, SessionInfo, Turn
 from lango_store.operations import sessions, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.rows import MESSAGE_FIELDS, SESSION_FIELDS, decode_messages, decode_session, session_value
@@ -39,7 +39,7 @@ FIRST: Final = "0005"
 """The first revision of which files are read. It is older than the baseline, which keeps the same rows another way."""
 
 _TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100"}
-_COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {}
+_COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {(SESSION.name, "record_count"): "0100"}
 """Since which revision there are tables and columns that files of an earlier one lack."""
 
 _KINDS: Final[dict[tuple[str, str], type]] = {
@@ -67,7 +67,7 @@ class Incoming:
     def __init__(self) -> None:
         self._session: Row = {}
         self._lacking: set[str] = set()
-        self._rows: dict[str, Any] = {"message_count": 0, "token_count": 0, "turn_count": 0}
+        self._rows: dict[str, Any] = {"message_count": 0, "record_count": 0, "token_count": 0, "turn_count": 0}
         self._highest = {"last_seq": 0, "last_turn_no": 0}
         self._summary: tuple[int | None, int] = None, 0
 
@@ -122,8 +122,11 @@ class Incoming:
             self._summary = turn.turn_no, turn.replaced_upto or 0
 
     def _count_message(self, message: Message) -> None:
-        self._rows["message_count"] += 1
-        self._rows["token_count"] += message.tokens or 0
+        if message.role is MessageRole.RECORD:
+            self._rows["record_count"] += 1
+        else:
+            self._rows["message_count"] += 1
+            self._rows["token_count"] += message.tokens or 0
         self._reach(last_seq=message.seq)
 
     def _reach(self, **numbers: int) -> None:

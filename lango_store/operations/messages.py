@@ -16,6 +16,7 @@ from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import sessions
 from lango_store.operations.binds import (
     IN_SUMMARY,
+    IS_RECORD,
     LIVE_SESSION,
     MESSAGE,
     SESSION,
@@ -59,7 +60,8 @@ _window = Statement(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("summarized_upto"),
             MESSAGE.c.seq <= number("last_seq"),
-            sa.select(SESSION.c.last_seq - SESSION.c.message_count)
+            ~IS_RECORD,
+            sa.select(SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count)
             .where(
                 of_session(SESSION),
                 SESSION.c.incarnation == number("incarnation"),
@@ -82,7 +84,8 @@ _session_and_window = Statement(
         sa.select(*sessions.LIFE, *MESSAGE_COLUMNS)
         .select_from(
             SESSION.outerjoin(
-                MESSAGE, sa.and_(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto)
+                MESSAGE,
+                sa.and_(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto, ~IS_RECORD),
             )
         )
         .where(of_session(SESSION))
@@ -94,15 +97,16 @@ _session_and_window = Statement(
 def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Session]:
     """Load a live session and its window as `load` does, and which life of its key it is.
 
-    An append adds as much to `last_seq` as to `message_count`; whatever takes messages away, or compacts them, lets
-    their difference grow. So messages up to `last_seq` are those that the session's row counted, unless that
-    difference is another one now, or the session is another one, made anew under its key. Then, and where the window
-    is empty, one statement reads both, which repeats the session in each row.
+    An append adds as much to `last_seq` as to `message_count` and `record_count`; whatever takes messages away, or
+    compacts them, lets their difference grow. So messages up to `last_seq` are those that the session's row counted,
+    unless that difference is another one now, or the session is another one, made anew under its key. Then, and where
+    the window is empty, one statement reads both, which repeats the session in each row.
     """
     incarnation, row = sessions.life_of(connection, now, key)
     if not row["message_count"]:
         return incarnation, session_value(Session, row)
-    state = {"incarnation": incarnation, "removed": row["last_seq"] - row["message_count"]}
+    removed = row["last_seq"] - row["message_count"] - row["record_count"]
+    state = {"incarnation": incarnation, "removed": removed}
     wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
     decode = functools.partial(decode_messages, key)
     found = _window.run(connection, wanted | state, decode)
@@ -128,7 +132,7 @@ def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
 _tail = Statement(
     lambda _: (
         sa.select(*MESSAGE_COLUMNS, _of_live_session(SESSION.c.summary_turn))
-        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto))
+        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), ~IS_RECORD)
         .order_by(MESSAGE.c.seq.desc())
         .limit(number("limit"))
     )
@@ -158,7 +162,8 @@ class Tail:
 def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
     """Read the last messages of a live session's window, of them at most the `most` newest of the log.
 
-    One statement, which reads no more than that; two where the summary stands among the newest.
+    One statement, which reads no more than that, and of the records in between only their roles; two where the summary
+    stands among the newest.
     """
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     limit = min(last, most)
@@ -310,10 +315,17 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
     return decode_messages(key, connection.execute(query).all())
 
 
+def only_records(connection: sa.Connection, key: str, after: int, upto: int) -> bool:
+    """Return whether every seq above `after` and up to `upto` is a record's; one that a removal used up is not."""
+    records = (of_session(MESSAGE, key), MESSAGE.c.seq > after, MESSAGE.c.seq <= upto, IS_RECORD)
+    found: int = connection.execute(sa.select(sa.func.count()).where(*records)).scalar_one()
+    return found == upto - after
+
+
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return the last message of a live session that somebody with this role said, summaries left out."""
+    """Return the last message of a live session that somebody with this role said, summaries and records left out."""
     sessions.row_of(connection, now, key)
-    said = [of_session(MESSAGE, key), ~IN_SUMMARY]
+    said = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
     if role is not None:
         said.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
     query = sa.select(*MESSAGE_COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,12 +12,21 @@ from lango_store.encoding import decode_json
 from lango_store.errors import Conflict, DamagedMessage
 from lango_store.model import MessageRole
 from lango_store.operations import sessions
-from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, OF_ITS_TURN, SESSION, TURN, of_session
+from lango_store.operations.binds import (
+    IN_SUMMARY,
+    IS_COMPACTION,
+    IS_RECORD,
+    MESSAGE,
+    OF_ITS_TURN,
+    SESSION,
+    TURN,
+    of_session,
+)
 from lango_store.operations.messages import check_seq
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Delete what came after a seq, turns too; return how many messages that were."""
+    """Delete what came after a seq, records and turns too; return how many messages that were."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
     refuse_blank(connection, key, after, last_seq)
@@ -78,14 +86,14 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
     gone = delete(connection, key, later(after))
     mine = of_session(TURN, key)
     turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
-    if not gone and not turns:
+    if not any(gone) and not turns:
         return 0
     also: dict[str, Any] = {}
     if turns:
         also = {"turn_count": SESSION.c.turn_count - turns} | latest_summary(key)
     connection.execute(shortened(key, after))
     count(connection, now, key, gone, **also)
-    return len(gone)
+    return gone.messages
 
 
 def shortened(key: str, after: int) -> sa.UpdateBase:
@@ -95,30 +103,46 @@ def shortened(key: str, after: int) -> sa.UpdateBase:
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
-    """Delete all messages, or all but those of the system, all turns and the summary; return how many messages."""
+    """Delete messages, or all but the system's, records, turns and the summary; return how many messages."""
     sessions.lock(connection, now, key)
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     gone = delete(connection, key, ~stays if keep_system else sa.true())
     connection.execute(sa.delete(TURN).where(of_session(TURN, key)))
-    left = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None))
-    connection.execute(left.values(turn_no=None))
+    leave_turns(connection, key, sa.true())
     count(connection, now, key, gone, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
-    return len(gone)
+    return gone.messages
 
 
-def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Sequence[int | None]:
-    """Delete messages of a locked session, and give their tokens."""
+class Gone(NamedTuple):
+    """What was deleted: how many messages, their tokens, and how many records."""
+
+    messages: int
+    tokens: int
+    records: int
+
+
+def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Gone:
+    """Delete messages and records of a locked session, and count them."""
     chosen = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
-    return connection.execute(chosen.returning(MESSAGE.c.tokens)).scalars().all()
+    deleted = connection.execute(chosen.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
+    said = [tokens for is_record, tokens in deleted if not is_record]
+    return Gone(len(said), sum(tokens for tokens in said if isinstance(tokens, int)), len(deleted) - len(said))
 
 
-def count(connection: sa.Connection, now: datetime, key: str, gone: Sequence[int | None], **also: Any) -> None:
+def leave_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:
+    """Let messages that are left of turns that go be of none."""
+    left = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None), condition)
+    connection.execute(left.values(turn_no=None))
+
+
+def count(connection: sa.Connection, now: datetime, key: str, gone: Gone, **also: Any) -> None:
     """Count what is left in a locked session, and use one seq up."""
-    left = SESSION.c.message_count - len(gone)
+    left = SESSION.c.message_count - gone.messages
     values = {
         "last_seq": SESSION.c.last_seq + 1,
         "message_count": left,
-        "token_count": SESSION.c.token_count - sum(tokens for tokens in gone if isinstance(tokens, int)),
+        "record_count": SESSION.c.record_count - gone.records,
+        "token_count": SESSION.c.token_count - gone.tokens,
         "last_consolidated": sa.case((SESSION.c.last_consolidated > left, left), else_=SESSION.c.last_consolidated),
         "updated_at": now,
     }

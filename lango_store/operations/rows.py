@@ -42,7 +42,15 @@ _TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
 _OBJECTS: Final = ("settings", "metadata")
 _SESSION_JSON: Final = (*_OBJECTS, "tools")
 _TIMES: Final = ("created_at", "updated_at", "expires_at")
-_COUNTERS: Final = ("last_seq", "message_count", "turn_count", "summarized_upto", "last_consolidated", "revision")
+_COUNTERS: Final = (
+    "last_seq",
+    "message_count",
+    "record_count",
+    "turn_count",
+    "summarized_upto",
+    "last_consolidated",
+    "revision",
+)
 SESSION_FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
 SESSION_COLUMNS: Final = [as_stored(SESSION.c[name]) for name in SESSION_FIELDS]
 

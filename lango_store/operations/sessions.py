@@ -186,8 +186,14 @@ class Locked(NamedTuple):
 
     last_seq: int
     message_count: int
+    record_count: int
     incarnation: int
     revision: int
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """What every removal and compaction changes, and no append: see `messages.load_life`."""
+        return self.incarnation, self.last_seq - self.message_count - self.record_count
 
 
 _lock = Statement(

@@ -31,7 +31,9 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
     """Return what a store holds at one moment."""
     messages = sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)
     tokens = sa.func.coalesce(sa.func.sum(SESSION.c.token_count), 0)
-    by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens).group_by(SESSION.c.agent_id)
+    records = sa.func.coalesce(sa.func.sum(SESSION.c.record_count), 0)
+    by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens, records).group_by(SESSION.c.agent_id)
+    found = connection.execute(by_agent).all()
     agents = [
         AgentStats(
             agent_id=None if agent_id is None else _text(agent_id),
@@ -39,11 +41,12 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
             messages=_number(number),
             tokens=_number(total),
         )
-        for agent_id, sessions, number, total in connection.execute(by_agent)
+        for agent_id, sessions, number, total, _ in found
     ]
     agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
     expiring = _expiring(connection, now)
     total = sum(each.messages for each in agents)
+    rows = total + sum(_number(row[-1]) for row in found)
     return Stats(
         sessions=sum(each.sessions for each in agents),
         expired=expiring["expired"],
@@ -51,8 +54,8 @@ def summed_up(connection: sa.Connection, now: datetime) -> Stats:
         tokens=sum(each.tokens for each in agents),
         bytes=dialect_of(connection).bytes_on_disk(connection, list(Base.metadata.tables)),
         agents=agents,
-        roles=_roles(connection) if total <= EXACT_UP_TO else _sampled_roles(connection, total),
-        roles_estimated=total > EXACT_UP_TO,
+        roles=_roles(connection) if rows <= EXACT_UP_TO else _sampled_roles(connection, rows),
+        roles_estimated=rows > EXACT_UP_TO,
         expiring=expiring,
     )
 
@@ -89,15 +92,16 @@ def _roles(connection: sa.Connection) -> dict[str, int]:
 
 
 def _sampled_roles(connection: sa.Connection, total: int) -> dict[str, int]:
-    """Count in windows spread evenly over all messages, in the order of the keys: index ranges, whatever the size."""
-    running = sa.func.sum(SESSION.c.message_count).over(order_by=SESSION.c.key)
-    numbered = sa.select(SESSION.c.key, SESSION.c.last_seq, SESSION.c.message_count, running.label("upto")).subquery()
+    """Count in windows spread evenly over all logs, in the order of the keys: index ranges, whatever the size."""
+    rows = (SESSION.c.message_count + SESSION.c.record_count).label("rows")
+    running = sa.func.sum(rows).over(order_by=SESSION.c.key)
+    numbered = sa.select(SESSION.c.key, SESSION.c.last_seq, rows, running.label("upto")).subquery()
     step = max(1, total // _WINDOWS)
     last = sa.cast(numbered.c.upto, sa.BigInteger) - 1
-    before = sa.cast(numbered.c.upto - numbered.c.message_count, sa.BigInteger)
-    # A session holds a window if a multiple of the step falls into its part of all messages.
-    holds = sa.and_(numbered.c.message_count > 0, last - last % step >= before)
-    chosen = sa.select(numbered.c.key, numbered.c.last_seq, numbered.c.message_count, before).where(holds)
+    before = sa.cast(numbered.c.upto - numbered.c.rows, sa.BigInteger)
+    # A session holds a window if a multiple of the step falls into its part of all logs.
+    holds = sa.and_(numbered.c.rows > 0, last - last % step >= before)
+    chosen = sa.select(numbered.c.key, numbered.c.last_seq, numbered.c.rows, before).where(holds)
     seen: Counter[str] = Counter()
     windows = 0
     for key, *counters in connection.execute(chosen.limit(2 * _WINDOWS)).all():

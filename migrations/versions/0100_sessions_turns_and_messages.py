@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("ttl_seconds", sa.Double()),
         sa.Column("last_seq", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("message_count", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("record_count", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("token_count", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("turn_count", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("last_turn_no", sa.BigInteger(), server_default="0", nullable=False),

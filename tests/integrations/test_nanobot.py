@@ -13,7 +13,7 @@ from nanobot.session import manager as nanobots
 from nanobot.session.manager import JsonlSessionStore, SessionManager
 from nanobots import KEY, private, talk
 
-from lango_store import MessageRole, Store, ToolCall
+from lango_store import Conflict, MessageRole, Store, ToolCall
 from lango_store.integrations import nanobot as integration
 
 
@@ -213,3 +213,34 @@ def test_reads_and_lists_say_what_nanobots_own_store_says(
         return [{name: each[name] for name in each if name != "path"} for each in listed]
 
     assert shown(sessions.list_sessions()) == shown(files.list_sessions())
+
+
+def test_nanobot_sees_no_records_and_leaves_them_where_they_are(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
+    session = start().get_or_create(KEY)
+    talk(session)
+    session.last_consolidated = 2
+    start().save(session)
+    store.append_message(KEY, message({"usd": 0.004}, role=MessageRole.RECORD))
+    sessions = start()
+    again = sessions.get_or_create(KEY)
+    assert again.messages == session.messages
+    assert again.last_consolidated == 2
+    again.add_message("user", "and now?")
+    store.append_messages(KEY, [message(n, role=MessageRole.RECORD) for n in range(2)])
+    sessions.save(again)
+    assert [each.role.value for each in store.all_messages(KEY)][-4:] == ["record"] * 3 + ["user"]
+    assert start().get_or_create(KEY).messages == again.messages
+
+
+def test_a_record_hides_no_change_of_a_message_from_a_save(start: Callable[[], SessionManager], store: Store) -> None:
+    sessions = start()
+    session = sessions.get_or_create(KEY)
+    talk(session)
+    sessions.save(session)
+    store.append_message(KEY, message("a record", role=MessageRole.RECORD))
+    store.delete_message(KEY, 1)
+    session.add_message("user", "and now?")
+    with pytest.raises(Conflict):
+        sessions.save(session)

@@ -94,6 +94,7 @@ def test_exit_codes_of_export(home: Any) -> None:
     assert json.loads(told.stdout) == {
         "key": "telegram:12345678",
         "path": str(Path("out") / "telegram_12345678.jsonl"),
+        "records": 0,
         "error": None,
     }
 

@@ -102,11 +102,15 @@ def test_a_second_import_of_an_earlier_backup_finds_everything_there(target: Sto
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_an_earlier_backup_goes_out_as_one_of_today(target: Store, revision: str, tmp_path: Path) -> None:
+def test_an_earlier_backup_goes_out_as_one_of_today_with_the_counters_it_lacked(
+    target: Store, revision: str, tmp_path: Path
+) -> None:
     import_path(target, BACKUPS / f"{revision}.jsonl")
     export(target, tmp_path, "jsonl", everything=True)
     today = (tmp_path / "lango_store.jsonl").read_text().splitlines()
     rows = [line for line in today if not line.startswith(('{"end"', '{"lango_store"'))]
+    for (_, name), since in incoming._COLUMNS_SINCE.items():
+        rows = [re.sub(rf'"{name}":0,', "", line) if revision < since else line for line in rows]
     for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
         if not line.startswith('{"end"'):
             assert line in rows
@@ -139,7 +143,7 @@ def test_the_columns_of_a_revision_are_those_that_its_backup_has(revision: str) 
 def test_a_file_that_lacks_a_column_of_later_is_filled_up(
     target: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "_COLUMNS_SINCE", {(SESSION.name, "last_turn_no"): REVISIONS[-1]})
+    monkeypatch.setitem(incoming._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), REVISIONS[-1])
     lines = [re.sub(r'"last_turn_no":\d+,', "", line) for line in EARLIEST]
     path = tmp_path / "backup.jsonl"
     for _ in range(2):
