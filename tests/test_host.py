@@ -17,7 +17,7 @@ from sqlalchemy import orm
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
 from lango_store.tables import Base, MessageRow, SessionRow
 
-OURS = {"lango_session", "lango_turn", "lango_message", "lango_store_version"}
+OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_store_version"}
 
 
 @pytest.fixture
@@ -112,7 +112,12 @@ def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, stor
 
 
 def test_the_tables_can_be_distributed_by_session_key() -> None:
-    column_of = {"lango_session": "key", "lango_turn": "session_key", "lango_message": "session_key"}
+    column_of = {
+        "lango_session": "key",
+        "lango_turn": "session_key",
+        "lango_message": "session_key",
+        "lango_value": "scope",  # which is the session's key wherever `session_key` is one
+    }
     assert set(Base.metadata.tables) == set(column_of)
     for name, column in column_of.items():
         table = Base.metadata.tables[name]
@@ -122,7 +127,7 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
                 assert column in constraint.columns
             if isinstance(constraint, sa.ForeignKeyConstraint):
                 assert constraint.referred_table.name == "lango_session"
-                assert [(e.parent.name, e.column.name) for e in constraint.elements] == [(column, "key")]
+                assert [(e.parent.name, e.column.name) for e in constraint.elements] == [("session_key", "key")]
                 assert (constraint.ondelete, constraint.onupdate) == ("CASCADE", None)
         assert all(column in index.columns for index in table.indexes if index.unique)
         assert not any(c.identity or c is table.autoincrement_column for c in table.columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,13 @@ def exported(store: Store, folder: Path, **which: Any) -> Path:
 
 
 @pytest.fixture
-def other(make_database: MakeDatabase) -> Any:
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(make_database: MakeDatabase) -> Iterator[Store]:
     with Store(make_database()) as opened:
         yield opened
 
