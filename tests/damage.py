@@ -30,6 +30,7 @@ def fill(path: Path) -> None:
                 metadata={"number": number},
                 tools=[{"name": "get_weather"}],
                 ttl=timedelta(days=30) if number % 4 == 0 else None,
+                values={key: {"state": number, "plan": ["ü" * number]}, f"user {number % 3}": {key: "grün"}},
             )
             said = [_message(number, place) for place in range(11)]
             store.append_messages(key, said[:6])
@@ -110,6 +111,7 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "turns", lambda: conversation.turns()
     yield "total_usage", lambda: conversation.total_usage()
     yield "compactions", lambda: conversation.compactions()
+    yield "values", lambda: store.values(key)
     yield "history", lambda: conversation.history(max_tokens=100_000)
     yield "begin_compaction", lambda: conversation.begin_compaction()
 
@@ -134,6 +136,9 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "append again", lambda: store.append_message(key, message)
     yield "replace", lambda: store.append_messages(key, [message], replace_after=5)
     yield "update", lambda: store.update(key, title="another")
+    yield "set_values", lambda: store.set_values(key, {"state": 2})
+    yield "drop_values", lambda: store.drop_values(key, ["state"])
+    yield "append with values", lambda: store.append_message(key, message, values={key: {"a": 1}, "app": {"b": 2}})
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")

@@ -25,6 +25,7 @@ class Racer:
         self.written = 0
         self.last_seq = 0
         self.done: Counter[str] = Counter()
+        self.mine: dict[str, int] = {}
 
     def run(self, seconds: float) -> None:
         verbs: dict[Callable[[], None], int] = {
@@ -39,6 +40,9 @@ class Racer:
             self.truncate: 5,
             self.replace: 5,
             self.fork: 5,
+            self.set_values: 5,
+            self.append_with_values: 5,
+            self.drop_values: 2,
             self.clear: 1,
         }
         end = time.monotonic() + seconds
@@ -75,6 +79,28 @@ class Racer:
         if not turn.replayed:
             assert [m.seq for m in turn.messages] == list(range(turn.first_seq, turn.last_seq + 1))
             assert all(m.turn_no == turn.turn_no for m in turn.messages)
+
+    def set_values(self) -> None:
+        self.mine[f"{self.number}.{self.random.randrange(5)}"] = self.written
+        self.conversation.set_values(self.mine)
+        self.look_at_values()
+
+    def append_with_values(self) -> None:
+        self.mine[f"{self.number}.{self.random.randrange(5)}"] = self.written
+        names = self.random.sample(["a", "b", "c", "d"], 4)
+        shared = {"app": dict.fromkeys(names, self.number), "user": {"last": self.number}}
+        self.conversation.append_message(self.message(), values={"k": self.mine, **shared})
+        self.look_at_values()
+
+    def drop_values(self) -> None:
+        self.store.drop_values("app")
+        assert self.conversation.drop_values(list(self.mine)) == len(self.mine)
+        self.mine.clear()
+        self.look_at_values()
+
+    def look_at_values(self) -> None:
+        """Nobody else sets or drops a name of ours."""
+        assert self.conversation.values(f"{self.number}.") == self.mine
 
     def compact(self) -> None:
         def summarize(window: list[Message]) -> list[Message]:

@@ -217,6 +217,6 @@ def damaged_values(connection: sa.Connection) -> Iterator[tuple[Any, Any, str]]:
                 decode_time(updated_at)
             except ValueError as error:
                 yield place[0], place[1], f"cannot be read: {error}"
-        if len(rows) < _VALUES:
-            return
+        if len(rows) < _VALUES or not all(isinstance(each, str) for each in rows[-1][:2]):
+            return  # nothing can be asked to follow what is not text
         scope, name = next_place((scope, name), (rows[-1][0], rows[-1][1]))
