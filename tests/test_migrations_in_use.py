@@ -22,6 +22,7 @@ from processes import Program
 from revisions import LATER, ONLINE, add_later_revisions, write_online_revisions
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
+from lango_store.dialect import dialect_of
 from lango_store.schema import Progress, options
 from lango_store.schema import online as online_work
 from lango_store.tables import SCHEMA_REVISION
@@ -290,6 +291,15 @@ def test_an_upgrade_that_another_overtakes_leaves_the_rest_to_it(
     assert schema.upgrade(url, NEWEST, on_progress=overtake) == NEWEST
     assert len(seen) == 1
     assert value(url, SHOUTING) == 2000
+
+
+def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection, dialect_of(connection).migration_lock(connection):
+        connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
+        with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
+            store.ping()
+    engine.dispose()
 
 
 PATIENT = """def upgrade() -> None:

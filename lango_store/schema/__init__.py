@@ -68,7 +68,7 @@ def upgrade(
     _refuse_empty("revision", revision)
     if revision == "head":
         found = current(database)
-        if found is not None and found > SCHEMA_REVISION:
+        if found is not None and found >= head():  # an old replica that starts waits for no migration of a newer one
             return found
     return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout, on_progress)
 
