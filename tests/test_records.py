@@ -143,6 +143,14 @@ def test_an_append_of_records_is_one_statement_and_one_round_trip(
         assert counts == Counts(1, 1)
 
 
+def test_a_load_of_a_log_with_records_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
+    with Store(one_connection) as store:
+        noted(store)
+        with counted(one_connection, tmp_path) as counts:
+            assert contents(store.get("k").messages) == SAID
+        assert counts == Counts(2, 2)
+
+
 def test_an_append_without_records_says_nothing_of_them(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
@@ -248,12 +256,13 @@ def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
     sound(store)
 
 
-def test_a_turn_whose_last_message_is_popped_keeps_the_records_behind_it(store: Store) -> None:
+def test_a_turn_whose_messages_are_popped_keeps_the_records_behind_them(store: Store) -> None:
     conversation = store.open("k")
-    conversation.save_turn([message("only"), record("cost")], {"tokens": 3})
-    assert conversation.pop_message() is not None
-    (turn,) = conversation.turns()
-    assert contents(conversation.messages_of(turn)) == ["cost"]
+    conversation.save_turn([message("hello"), message("hi", role="assistant"), record("cost")], {"tokens": 3})
+    for left in ["hello", "cost"], ["cost"]:
+        assert conversation.pop_message() is not None
+        (turn,) = conversation.turns()
+        assert contents(conversation.messages_of(turn)) == left
     assert conversation.total_usage() == {"tokens": 3}
     sound(store)
 
