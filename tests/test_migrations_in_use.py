@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
@@ -23,7 +24,7 @@ from revisions import LATER, ONLINE, add_later_revisions, write_online_revisions
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
 from lango_store.dialect import dialect_of
-from lango_store.schema import Progress, options
+from lango_store.schema import Progress, options, running
 from lango_store.schema import online as online_work
 from lango_store.tables import SCHEMA_REVISION
 
@@ -264,8 +265,8 @@ def test_appends_go_on_while_rows_change_and_a_killed_upgrade_goes_on_where_it_w
 
 def test_two_upgrades_at_once_change_each_row_and_both_succeed(url: str, online: Path) -> None:
     fill(url, 5000)
-    running = [Program(UPGRADE, url, online, NEWEST) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in running]
+    started = [Program(UPGRADE, url, online, NEWEST) for _ in range(2)]
+    results = [process.communicate(timeout=120) for process in started]
     assert [(out.split()[-1:], error) for out, error in results] == [([NEWEST], "")] * 2
     assert value(url, SHOUTING) == 5000
 
@@ -291,6 +292,16 @@ def test_an_upgrade_that_another_overtakes_leaves_the_rest_to_it(
     assert schema.upgrade(url, NEWEST, on_progress=overtake) == NEWEST
     assert len(seen) == 1
     assert value(url, SHOUTING) == 2000
+
+
+def test_an_upgrade_that_another_finishes_while_it_looks_for_its_steps_sees_that(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite(migrated=False)
+
+    def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
+        schema.upgrade(url)
+        return scripts._upgrade_revs("head", at)
+
+    assert running.migrate(steps, url, LOCK_TIMEOUT) == SCHEMA_REVISION
 
 
 def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
