@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
-from lango_store import Conflict, Conversation, Message, MessageNotFound, Store, Turn
+from lango_store import Conflict, Conversation, Message, MessageNotFound, MessageRole, Store, Turn
 
 
 class Racer:
@@ -57,8 +57,10 @@ class Racer:
 
     # What is done
 
-    def message(self, role: str = "user", id: str | None = None) -> Message:
+    def message(self, role: str | None = None, id: str | None = None) -> Message:
+        """Make a message of a role, or one of a user or a record."""
         self.written += 1
+        role = role or self.random.choice(["user", "user", "record"])
         return Message(role=role, content=f"{self.number}:{self.written}", tokens=self.random.randrange(9), id=id)
 
     def append(self) -> None:
@@ -74,7 +76,7 @@ class Racer:
 
     def save_turn(self) -> None:
         id = f"turn{self.random.randrange(20)}" if self.random.random() < 0.3 else None
-        new = [self.message(), self.message("assistant")][: self.random.randrange(3)]
+        new = [self.message(), self.message("assistant"), self.message("record")][: self.random.randrange(4)]
         turn = self.conversation.save_turn(new, {"tokens": 1}, id=id)
         if not turn.replayed:
             assert [m.seq for m in turn.messages] == list(range(turn.first_seq, turn.last_seq + 1))
@@ -112,7 +114,7 @@ class Racer:
         self.conversation.compact(summarize, discard=self.random.random() < 0.3)
 
     def pop(self) -> None:
-        self.conversation.pop_message()
+        self.conversation.pop_message(records=self.random.random() < 0.3)
 
     def update_message(self) -> None:
         def update(found: Message) -> None:
@@ -152,8 +154,10 @@ class Racer:
         self.look(forked)
         session = forked.get()
         turns, log = forked.turns(), forked.all_messages()
-        assert (session.message_count, session.turn_count) == (len(log), len(turns))
-        assert session.token_count == sum(m.tokens or 0 for m in log)
+        said = [m for m in log if m.role is not MessageRole.RECORD]
+        assert (session.message_count, session.turn_count) == (len(said), len(turns))
+        assert session.record_count == len(log) - len(said)
+        assert session.token_count == sum(m.tokens or 0 for m in said)
         self.look_at_turns(turns, log)
         self.store.delete(forked.key)
 
@@ -162,6 +166,7 @@ class Racer:
     def look(self, conversation: Conversation) -> None:
         session = conversation.get()
         window = session.messages
+        assert all(m.role is not MessageRole.RECORD for m in window)
         summary = [m for m in window if session.summary_turn is not None and m.turn_no == session.summary_turn]
         later = window[len(summary) :]
         assert window == summary + later

@@ -58,6 +58,7 @@ def test_json_is_a_line_a_file(home: Any) -> None:
         "keys": ["empty"],
         "sessions": 1,
         "messages": 0,
+        "values": 0,
         "already_there": [],
         "collided": [],
         "skipped": [],
