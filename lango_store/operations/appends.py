@@ -130,8 +130,9 @@ def append_new_ids(
 
 
 def _refuse_scopes(connection: AnyConnection, key: str, make: New | None, named: NamedValues) -> None:
-    """Raise `InvalidKey` if it was a scope that a write met no row for."""
+    """Raise `InvalidKey` if it was a scope that let a write meet no row."""
     if make is not None:
+        scopes.adopt(connection, key)  # which the next try needs
         scopes.refuse_shared(connection, key)
     scopes.refuse_sessions(connection, named.others(key))
 

@@ -21,8 +21,8 @@ _shared: Final = sa.exists().where(of_session(VALUE), VALUE.c.session_key.is_(No
 IS_OF_A_SESSION: Final = sa.exists().where(_any_session.c.key == KEY)
 """Whether a session, live or expired, has the bound key."""
 
-MAY_BE_A_SESSION: Final = sa.or_(~_shared, IS_OF_A_SESSION)
-"""Whether the bound key is free for a session, as far as values go."""
+IS_NOT_SHARED: Final = ~_shared
+"""Whether no value of the scope that is the bound key is shared. More would cost an append that makes sessions more."""
 
 
 def is_of_no_session(scopes: sa.ColumnElement[Sequence[str]]) -> sa.ColumnElement[bool]:
@@ -32,6 +32,21 @@ def is_of_no_session(scopes: sa.ColumnElement[Sequence[str]]) -> sa.ColumnElemen
 
 _is_shared = Statement(lambda _: sa.select(sa.and_(_shared, ~IS_OF_A_SESSION)))
 _is_of_a_session = Statement(lambda _: sa.select(IS_OF_A_SESSION))
+
+
+_adopt = Statement(
+    lambda _: (
+        sa.update(VALUE)
+        .where(of_session(VALUE), VALUE.c.session_key.is_(None), IS_OF_A_SESSION)
+        .values(session_key=VALUE.c.scope)
+        .returning(sa.literal_column("1"))
+    )
+)
+
+
+def adopt(connection: AnyConnection, key: str) -> None:
+    """Make values the session's own that were set while they were shared, at the moment in which it was made."""
+    _adopt.run(connection, {"key": key})
 
 
 def is_shared(connection: AnyConnection, key: str) -> bool:

@@ -235,7 +235,7 @@ def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.Colum
     expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
     values: dict[str, Any] = {**given, **computed, **counts}
-    row = sa.select(*values.values()).where(scopes.MAY_BE_A_SESSION, *conditions)
+    row = sa.select(*values.values()).where(scopes.IS_NOT_SHARED, *conditions)
     return dialect.insert(SESSION).from_select(list(values), row)
 
 
