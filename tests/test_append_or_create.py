@@ -213,3 +213,16 @@ def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:
         with watched(store.engine) as statements:
             store.append_message("missing", message(), create=True)
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "INSERT", "COMMIT"]
+
+
+def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    k = store.conversation("k")
+    first = k.save_turn([], {"tokens": 1}, create=True, ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    second = k.save_turn([], {"tokens": 2}, create=True)
+    assert [(turn.id, turn.replayed, turn.usage) for turn in (first, second)] == [
+        (None, False, {"tokens": 1}),
+        (None, False, {"tokens": 2}),
+    ]

@@ -57,7 +57,7 @@ def save_new(
             return _replayed(connection, now, key, there)
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
-    if turn.id is None and not fresh.rows:
+    if turn.id is None and new.rows and not fresh.rows:
         # Those that were there before it are of no turn or of earlier ones: it is the last.
         numbers = {message.turn_no for message in known.stored.values()} - {None}
         for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
