@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from os import PathLike, fsencode
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -103,7 +103,7 @@ def _check(hint: Any, *, everything: bool) -> Check | None:
         return _check_of_words(words, optional=type(None) in choices)
     kinds = [typing.get_origin(each) or each for each in choices]
     if Path in kinds:
-        return _check_of_path(optional=type(None) in choices)
+        return _check_of_path(optional=type(None) in choices, or_file=BinaryIO in kinds)
     if everything and len(kinds) == 1 and kinds[0] in (Sequence, Collection):
         return _check_of_items(kinds[0], *typing.get_args(hint))
     later = _CHECKED_LATER - {str} if everything else _CHECKED_LATER
@@ -159,12 +159,14 @@ def _check_of_words(words: list[str], *, optional: bool) -> Check:
     return check
 
 
-def _check_of_path(*, optional: bool) -> Check:
+def _check_of_path(*, optional: bool, or_file: bool) -> Check:
+    wanted = "a path or an open binary file" if or_file else "a path"
+
     def check(name: str, value: Any) -> None:
-        if optional and value is None:
+        if (optional and value is None) or (or_file and hasattr(value, "write")):
             return
         if not isinstance(value, str | PathLike):
-            raise TypeError(f"{name} is {type(value).__name__}: give a path")
+            raise TypeError(f"{name} is {type(value).__name__}: give {wanted}")
         try:
             named = b"\0" not in fsencode(value)
         except UnicodeEncodeError:

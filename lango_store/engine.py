@@ -36,12 +36,42 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     SQLAlchemy's create_engine. Connects to nothing. ValueError for other databases.
     """
     parsed, connect_args = parse(url)
+    _check(options)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
     if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
         pool.start_anew_in_children(engine)
     return engine
+
+
+_KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "connect_args": ((dict,), "a dict"),
+    "execution_options": ((dict,), "a dict"),
+    "isolation_level": ((str,), "a text such as 'READ COMMITTED'"),
+    "max_overflow": ((int,), "a whole number"),
+    "pool_recycle": ((int,), "a whole number of seconds"),
+    "pool_size": ((int,), "a whole number"),
+    "pool_timeout": ((int, float), "a number of seconds"),
+    "poolclass": ((type,), "a class such as sqlalchemy.pool.NullPool"),
+}
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raise TypeError for SQLAlchemy's common options of wrong types: it takes some of them until the first use."""
+    for name, (kinds, remedy) in _KINDS.items():
+        if name in options and (type(options[name]) is bool or not isinstance(options[name], kinds)):
+            raise TypeError(f"{name} is {type(options[name]).__name__}: give {remedy}")
+    if not all(isinstance(name, str) for name in options.get("connect_args", ())):
+        raise TypeError("connect_args has names that are not text: give those of the driver")
+
+
+def _made(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
+    try:
+        return sa.create_engine(url, **options)
+    except TypeError as error:
+        named = str(error).split(", using")[0].replace("sent to create_engine()", "in the options")
+        raise TypeError(f"{named}: give options of SQLAlchemy's create_engine") from error
 
 
 def _in_memory(url: sa.URL) -> bool:
@@ -62,7 +92,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     elif "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    engine = sa.create_engine(url, **options)
+    engine = _made(url, options)
 
     if not in_memory:
 
@@ -135,7 +165,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     options = {"pool_reset_on_return": None} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    engine = sa.create_engine(url, **options)
+    engine = _made(url, options)
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:

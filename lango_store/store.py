@@ -194,7 +194,8 @@ class Store:
 
         `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
         stays, and with it the session's place in lists and its idle time, unless this counts as `activity`. With
-        `expect`, the session's `revision` has to be that, else `Conflict`, and is one more afterwards.
+        `expect`, the session's `revision` has to be that, else `Conflict`, and is one more afterwards. `DamagedMessage`
+        if another field is damaged: on PostgreSQL, where this is one statement, the change is stored all the same.
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
@@ -202,7 +203,7 @@ class Store:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
 
         Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
-        lists and its idle time, unless this counts as `activity`.
+        lists and its idle time, unless this counts as `activity`. `DamagedMessage` as in `update`.
         """
         with self._access.single_write() as connection:
             return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -28,6 +29,8 @@ from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
 from lango_store.operations.sessions import ANYTHING, Expected
 from lango_store.reports import ExpiryReport, Finding
+
+_TRIES: Final = 3
 
 
 def purge(
@@ -51,14 +54,12 @@ def purge(
         with access.single_read() as connection:
             now = access.now(connection)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
-    with access.snapshot() as connection:
-        if in_the_way := holders.holders(connection):
-            due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
-            report.held = holders.held(connection, in_the_way, due)
-            narrowed += [~holder.condition for holder in in_the_way]
+    due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
+    free = _free(access, due, report)
     if dry_run:
         with access.snapshot() as connection:
-            report.sessions, report.messages, report.oldest = expiry.preview(connection, reasons, narrowed, limit, 10)
+            counted = expiry.preview(connection, reasons, narrowed + free, limit, 10)
+        report.sessions, report.messages, report.oldest = counted
         report.seconds = perf_counter() - started
         return report
     with ExitStack() as stack:
@@ -67,12 +68,21 @@ def purge(
             from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
             keep = partial(stack.enter_context(Archive(archive, create=True)).keep, now=now)
+        refused = 0
         for reason in reasons:
             while limit is None or report.sessions < limit:
                 most = batch_size if limit is None else min(batch_size, limit - report.sessions)
                 began = perf_counter()
-                with access.transaction() as connection:
-                    gone = expiry.purge(connection, reason, narrowed, most, keep, patient=policy.everything)
+                try:
+                    with access.transaction() as connection:
+                        gone = expiry.purge(connection, reason, narrowed + free, most, keep, patient=policy.everything)
+                except SessionHeld:  # by a row that came while the batch was deleted
+                    refused += 1
+                    if refused == _TRIES:
+                        raise
+                    free = _free(access, due, report)
+                    continue
+                refused = 0
                 if not gone.sessions:
                     break
                 sleep((perf_counter() - began) * dialect_of(access.engine).purge_pause)
@@ -86,6 +96,14 @@ def purge(
                     on_batch(report.model_copy())
     report.seconds = perf_counter() - started
     return report
+
+
+def _free(access: Access, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport) -> list[sa.ColumnElement[bool]]:
+    """Report which sessions are held now, and return what has to hold of the others."""
+    with access.snapshot() as connection:
+        in_the_way = holders.holders(connection)
+        report.held |= holders.held(connection, in_the_way, due)
+    return [~holder.condition for holder in in_the_way]
 
 
 def delete(access: Access, key: str, expected: Expected = ANYTHING) -> bool:

@@ -213,6 +213,8 @@ class ModelSession:
 
     def truncate(self, after: int) -> int:
         self.expect_something_at(after)
+        if after >= self.last_seq:
+            return 0
         gone = self.later(after)
         later = [turn for turn in self.turns if turn.first_seq > after and not self.summary_before(turn, after)]
         if gone or later:

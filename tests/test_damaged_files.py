@@ -29,7 +29,7 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store.operations import salvage
+from lango_store.operations import examination, salvage
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 FOUND = (122, 182, 238)
@@ -171,7 +171,7 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
             store.salvage("telegram:none")
 
 
-def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None:
+def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "circle.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))
@@ -183,6 +183,8 @@ def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None
     path.write_bytes(data)
     with opened(path) as store, store.access.snapshot() as connection:
         assert list(salvage.damaged_messages(connection)) == []
+        monkeypatch.setattr(examination, "_PAGE", 64)
+        assert list(examination._messages(connection)) == []
 
 
 def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:

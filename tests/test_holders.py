@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from commands import run
-from conftest import Clock
+from conftest import Clock, MakeDatabase
 from factories import messages
 
 from lango_store import SessionHeld, SessionNotFound, Store, create_engine
@@ -185,3 +186,21 @@ def test_the_command_names_what_is_held(url: str, engine: sa.Engine, clock: Cloc
     assert (done.returncode, json.loads(done.stdout)["held"]) == (1, {"held": HELD})
     assert "held stays: foreign key fk_ticket of ticket holds it" in done.stderr
     assert run("sessions", "delete", "held", "--yes", "--url", url).returncode == 1
+
+
+def test_a_purge_goes_on_past_a_row_that_comes_while_a_batch_waits_for_its_session(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
+        for key in ("a", "held", "z"):
+            store.create(key, user_id="ann")
+        ticket(store.engine)
+        host.exec_driver_sql("INSERT INTO ticket VALUES (1, 'held')")  # locks its session until the commit
+        purging = pool.submit(store.delete_where, user_id="ann")
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
+            while not looking.exec_driver_sql(waiting).first():
+                assert not purging.done()
+        host.commit()
+        with pytest.raises(SessionHeld, match="'held' is held by foreign key fk_ticket of ticket"):
+            purging.result()
+        assert [info.key for info in store.iter_sessions()] == ["held"]

@@ -220,11 +220,16 @@ def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> 
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
 
 
-def test_a_cut_at_the_end_takes_later_turns_without_messages(store: Store) -> None:
+def test_a_cut_at_the_last_seq_takes_nothing_away(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
+    before = conversation.info()
     assert conversation.truncate(after=2) == 0
-    assert (conversation.turns(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
+    assert conversation.info() == before
+    conversation.append_messages([message("answer")], replace_after=2)
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+    assert conversation.truncate(after=2) == 1
+    assert (conversation.event_count(), conversation.total_usage()) == (0, {})
 
 
 def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
-from lango_store.encoding import checked_key, decode_time
+from lango_store.encoding import checked_key
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
@@ -226,7 +226,7 @@ def _write(
     last_seq, updated_at, expires_at, revision, *turn = found
     place = Place(
         last_seq,
-        now or decode_time(updated_at),
+        now or stored_time(key, "updated_at", updated_at),
         None if expires_at is None else stored_time(key, "expires_at", expires_at),
         whole_number(key, "revision", revision),
         whole_number(key, "last_turn_no", turn[0]) if turn else None,
@@ -300,7 +300,7 @@ def replace(
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     terms.expected.check(key, found.last_seq, found.revision)
     removals.refuse_blank(connection, key, after, found.last_seq)
-    removals.cut(connection, now, key, after)
+    removals.cut(connection, now, key, after, found.last_seq)
     there = dataclasses.replace(terms, expected=ANYTHING)
     return append_new_ids(connection, now, key, new, there) if new.ids else append(connection, now, key, new, there)
 

@@ -113,7 +113,10 @@ def _damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
         yield from damaged_rows(rows)
         if len(rows) < _PAGE:
             return
-        key = rows[-1][0]
+        before, key = key, rows[-1][0]
+        if not isinstance(key, str) or key <= before:  # a damaged index would lead in a circle
+            yield from salvage.damaged_sessions(connection)
+            return
 
 
 def _messages(connection: sa.Connection) -> Iterator[Finding]:
@@ -345,7 +348,9 @@ def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
             yield from salvage.damaged_message(row_key, row)
         if len(rows) < _PAGE:
             return
+        before = key, seq
         key, seq = rows[-1][0], rows[-1][1]
-        if not isinstance(key, str) or type(seq) is not int:  # nothing can be asked to follow it
+        # Nothing can be asked to follow what is no place, and a damaged index would lead in a circle.
+        if not isinstance(key, str) or type(seq) is not int or (key, seq) <= before:
             yield from salvage.damaged_messages(connection)
             return

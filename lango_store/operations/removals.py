@@ -30,7 +30,7 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
     refuse_blank(connection, key, after, last_seq)
-    return cut(connection, now, key, after)
+    return cut(connection, now, key, after, last_seq)
 
 
 def summary_before(after: int) -> sa.ColumnElement[bool]:
@@ -81,8 +81,13 @@ def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:
     return isinstance(said, dict) and bool(said.get("discarded"))
 
 
-def cut(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Delete what comes after a seq in a locked session, a summary only with what it speaks of."""
+def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
+    """Delete what comes after a seq in a locked session, a summary only with what it speaks of.
+
+    Nothing comes after the last seq: a turn without messages that stands there stays.
+    """
+    if after >= last_seq:
+        return 0
     gone = delete(connection, key, later(after))
     mine = of_session(TURN, key)
     turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
