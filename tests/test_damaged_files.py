@@ -171,7 +171,7 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
             store.salvage("telegram:none")
 
 
-def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None:
     path = tmp_path / "circle.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))
@@ -183,8 +183,24 @@ def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeyp
     path.write_bytes(data)
     with opened(path) as store, store.access.snapshot() as connection:
         assert list(salvage.damaged_messages(connection)) == []
-        monkeypatch.setattr(examination, "_PAGE", 64)
-        assert list(examination._messages(connection)) == []
+
+
+def test_an_index_of_keys_out_of_order_leads_no_examination_in_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "_PAGE", 64)
+    path = tmp_path / "circle.db"
+    with Store(f"sqlite:///{path}", migrate=True) as store:
+        for number in range(1, 101):
+            store.create(f"k{number:03}")
+    data = path.read_bytes()
+    for number in (64, 65):  # the entries that end the first page say k001
+        entry = b"\x03\x15\x01k%03d" % number + bytes([number])
+        assert data.count(entry) == 1
+        data = data.replace(entry, b"\x03\x15\x01k001" + bytes([number]))
+    path.write_bytes(data)
+    with opened(path) as store, store.access.snapshot() as connection:
+        assert list(examination._sessions(connection)) == []
 
 
 def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
