@@ -33,6 +33,8 @@ _JSON_REMEDY: Final = (
 
 def encode_role(role: MessageRole) -> str:
     """Return the text that a database stores for a role."""
+    if type(role) is MessageRole:
+        return role._value_  # `value` is computed
     try:
         return MessageRole(role).value
     except ValueError:
