@@ -117,7 +117,7 @@ sys.argv = ["lango-store", "sessions", "touch", "k", "--url", sys.argv[1]]
 try:
     main()
 finally:
-    heavy = {"alembic", "mako", "sqlite_utils", "psycopg", "rich.table", "rich.progress", "rich.markdown"}
+    heavy = {"alembic", "mako", "sqlite_utils", "psycopg", "rich.progress", "rich.markdown"}
     ours = {"lango_store.schema", "lango_store.archive", "lango_store.interchange", "lango_store.cli.upkeep"}
     print(sorted((heavy | ours) & set(sys.modules)))
 """

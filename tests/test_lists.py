@@ -219,7 +219,7 @@ def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
 SESSIONS = 20_000
 FILL = """
 INSERT INTO lango_session (key, agent_id, user_id, created_at, updated_at)
-SELECT 'chat:' || n, 'agent' || (n % 7), CASE WHEN n % 2 = 0 THEN 'user' || (n % 40) END, {time}, {time}
+SELECT 'chat:' || n, 'agent' || (n % 70), CASE WHEN n % 2 = 0 THEN 'user' || (n % 40) END, {time}, {time}
 FROM ({numbers}) {named}
 """
 NUMBERS = {
