@@ -207,6 +207,16 @@ def test_shared_values_under_a_session_s_key_are_found_and_become_its_own(store:
     assert store.values("k") == {}
 
 
+def test_shared_values_under_a_session_s_key_travel_with_it(store: Store, other: Store, tmp_path: Path) -> None:
+    put(store, session_row("k"), value_row("app", "a"), value_row("k", "b"))
+    copied = copy(store, other)
+    assert (copied.complete, copied.copied, copied.values) == (True, 1, 1)
+    assert (faults(other), other.values("k")) == ([], store.values("k"))
+    assert other.delete("k")
+    import_path(other, exported(store, tmp_path, keys=["k"]))
+    assert (faults(other), other.values("k")) == ([], store.values("k"))
+
+
 def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
     store.create("k", values={"k": {"a": 1, "b": 2}, "shared": {"a": 1}})
     spoil(store, "UPDATE lango_value SET name = '' WHERE scope = 'shared'")

@@ -24,6 +24,7 @@ from lango_store.dialect.base import (
 from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
+    InvalidKey,
     LangoStoreError,
     NotPermitted,
     SessionHeld,
@@ -189,6 +190,11 @@ class PostgreSQL(Dialect):
             return DatabaseUnavailable(f"{reason}; this server takes no writes: connect to the primary")
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
+        if state == "23514" and "ck_lango_value_scope" in reason.splitlines()[0]:
+            return InvalidKey(
+                "scope: one of these values is another session's, which was made just now, and nothing was written: "
+                "set its values with set_values(key, …)"
+            )
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from lango_store.dialect import dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
+from lango_store.operations import scopes
 from lango_store.operations.binds import SESSION, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
@@ -108,9 +109,11 @@ def purge(
         if keys:
             keep(connection, keys)
         goes = of_sessions(SESSION, keys)
-    counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
+    deletion = sa.delete(SESSION).where(goes).returning(SESSION.c.key, SESSION.c.message_count)
+    gone = connection.execute(deletion).all()
+    scopes.drop_all_adrift(connection, [key for key, _ in gone])
     after = dialect.free_bytes(connection)
-    return Purged(len(counts), sum(counts), None if free is None or after is None else after - free)
+    return Purged(len(gone), sum(count for _, count in gone), None if free is None or after is None else after - free)
 
 
 def preview(

@@ -10,9 +10,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import AnyConnection
+from lango_store.dialect import AnyConnection, Dialect
 from lango_store.errors import InvalidKey
-from lango_store.operations.binds import KEY, SESSION, VALUE, of_session
+from lango_store.operations.binds import KEY, SESSION, VALUE, of_session, of_sessions
 from lango_store.statement import Statement
 
 _any_session: Final = SESSION.alias("any_session")
@@ -47,6 +47,28 @@ _adopt = Statement(
 def adopt(connection: AnyConnection, key: str) -> None:
     """Make values the session's own that were set while they were shared, at the moment in which it was made."""
     _adopt.run(connection, {"key": key})
+
+
+_ADRIFT: Final = sa.delete(VALUE).where(VALUE.c.session_key.is_(None))
+"""What no foreign key deletes under a session's key: values that were set at the moment in which it was made."""
+
+_drop_adrift = Statement(lambda _: _ADRIFT.where(of_session(VALUE)).returning(sa.literal_column("1")))
+
+
+def dropped_with(dialect: Dialect, gone: sa.CTE) -> sa.CTE:
+    """Delete the values that a foreign key would leave of sessions, in the statement that deletes these."""
+    return _ADRIFT.where(dialect.key_in(VALUE.c.scope, sa.select(gone.c.key))).cte("adrift")
+
+
+def drop_adrift(connection: AnyConnection, key: str) -> None:
+    """Delete the values that a foreign key left of a session that was just deleted."""
+    _drop_adrift.run(connection, {"key": key})
+
+
+def drop_all_adrift(connection: sa.Connection, keys: Sequence[str]) -> None:
+    """Delete the values that foreign keys left of sessions that were just deleted."""
+    if keys:
+        connection.execute(_ADRIFT.where(of_sessions(VALUE, keys)))
 
 
 def is_shared(connection: AnyConnection, key: str) -> bool:

@@ -390,18 +390,24 @@ def touch(
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
-def _write_delete(*, expect: bool) -> sa.Executable:
+def _write_delete(dialect: Dialect, *, expect: bool) -> sa.Executable:
     there = [SESSION.c.revision == number("expect")] if expect else []
-    return sa.delete(SESSION).where(of_session(SESSION), *there).returning(sa.literal_column("1"))
+    deletion = sa.delete(SESSION).where(of_session(SESSION), *there).returning(SESSION.c.key)
+    if not dialect.modifying_cte:
+        return deletion
+    gone = deletion.cte("gone")
+    return sa.select(gone.c.key).add_cte(scopes.dropped_with(dialect, gone))
 
 
-_delete = {expect: Statement(lambda _, e=expect: _write_delete(expect=e)) for expect in (False, True)}  # type: ignore[misc]
+_delete = {expect: Statement(lambda dialect, e=expect: _write_delete(dialect, expect=e)) for expect in (False, True)}  # type: ignore[misc]
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
     statement = _delete[expected.revision is not None]
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
+        if not dialect_of(connection).modifying_cte:
+            scopes.drop_adrift(connection, key)
         return True
     if expected.revision is not None:
         rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
@@ -413,4 +419,5 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
     """Delete a session if it has expired."""
-    connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now)))
+    gone = sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now))
+    scopes.drop_all_adrift(connection, connection.execute(gone.returning(SESSION.c.key)).scalars().all())

@@ -102,14 +102,19 @@ def values(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]
     return _pages(connection, VALUE, keys)
 
 
-def _page(table: sa.Table, place: str, first: int | str, *conditions: sa.ColumnElement[bool]) -> Pages:
-    return Pages(table, place, [as_stored(column) for column in _KEPT[table.name]], *conditions, first=first)
+def _page(table: sa.Table, place: str, first: int | str) -> Pages:
+    return Pages(table, place, [_of_session(column) for column in _KEPT[table.name]], first=first)
+
+
+def _of_session(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    # A value that was set at the moment in which its session was made names no session, and is this one's all the same.
+    return VALUE.c.scope.label(column.name) if column is VALUE.c.session_key else as_stored(column)
 
 
 _PAGES: Final = {
     TURN.name: _page(TURN, "turn_no", 0),
     MESSAGE.name: _page(MESSAGE, "seq", 0),
-    VALUE.name: _page(VALUE, "name", "", VALUE.c.session_key.is_not(None)),
+    VALUE.name: _page(VALUE, "name", ""),
 }
 
 
@@ -123,7 +128,8 @@ def _pages(connection: sa.Connection, table: sa.Table, keys: Sequence[str]) -> I
 # Values that sessions share
 
 _place = sa.tuple_(VALUE.c.scope, VALUE.c.name)
-_shared: Final = sa.select(*map(as_stored, _KEPT[VALUE.name])).where(VALUE.c.session_key.is_(None))
+_has_session: Final = sa.exists().where(of_session(SESSION, VALUE.c.scope))
+_shared: Final = sa.select(*map(as_stored, _KEPT[VALUE.name])).where(VALUE.c.session_key.is_(None), ~_has_session)
 _after: Final = sa.tuple_(column(VALUE.c.scope), column(VALUE.c.name))
 _shared_page: Final = Statement(
     lambda _: _shared.where(_place > _after).order_by(VALUE.c.scope, VALUE.c.name).limit(number("limit"))

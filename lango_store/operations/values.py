@@ -29,8 +29,12 @@ from lango_store.operations.lists import end_of_prefix
 from lango_store.operations.rows import stored_json
 from lango_store.statement import Statement
 
+_NO_KEY: Final = sa.literal_column("''", KEY_TEXT)
+"""A key that no session has: ck_lango_value_scope refuses it, and the statement fails as a whole."""
+
 _ARRAYS: Final = ("value_scopes", "value_names", "value_jsons")
 _OTHERS: Final = "value_others"
+_DROPPED: Final = 500
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,19 @@ def _rows(scope: str, values: Mapping[str, Any], what: str) -> Iterator[tuple[st
 # Written
 
 
-def _upsert(dialect: Dialect, given: sa.Select[Any]) -> Any:
-    insertion = dialect.insert(VALUE).from_select(["scope", "name", "value", "session_key", "updated_at"], given)
-    return _or_replace(insertion)
+def _insertion(dialect: Dialect, given: sa.Select[Any]) -> Any:
+    return dialect.insert(VALUE).from_select(["scope", "name", "value", "session_key", "updated_at"], given)
 
 
-def _or_replace(insertion: Any) -> Any:
-    given = {name: insertion.excluded[name] for name in ("value", "session_key", "updated_at")}
-    return insertion.on_conflict_do_update(index_elements=[VALUE.c.scope, VALUE.c.name], set_=given)
+def _or_replace(insertion: Any, *, where: sa.ColumnElement[bool] | None = None, **also: Any) -> Any:
+    given = {name: insertion.excluded[name] for name in ("value", "session_key", "updated_at")} | also
+    return insertion.on_conflict_do_update(index_elements=[VALUE.c.scope, VALUE.c.name], set_=given, where=where)
+
+
+def _is_not_anothers(insertion: Any) -> sa.ColumnElement[bool]:
+    """Whether a stored value is shared, or of the session that sets it: it may have been made after the snapshot."""
+    stored = VALUE.c.session_key
+    return sa.or_(stored.is_(None), stored == insertion.excluded.session_key)
 
 
 def _given() -> Any:
@@ -103,7 +112,10 @@ def written_with(dialect: Dialect, session: sa.CTE) -> Any:
     named = _given()
     own = sa.case((named.c.scope == KEY, KEY))
     chosen = sa.select(named.c.scope, named.c.name, sa.cast(named.c.value, VALUE.c.value.type), own, NOW)
-    return _upsert(dialect, chosen.select_from(session.join(named, sa.true())))
+    insertion = _insertion(dialect, chosen.select_from(session.join(named, sa.true())))
+    # The messages are written by then: a key that the CHECK refuses takes them back.
+    key = sa.case((_is_not_anothers(insertion), insertion.excluded.session_key), else_=_NO_KEY)
+    return _or_replace(insertion, session_key=key)
 
 
 def may_be_set() -> sa.ColumnElement[bool]:
@@ -147,8 +159,9 @@ def _write_all(dialect: Dialect, *, own: bool) -> sa.Executable:
     chosen = sa.select(*columns).select_from(named.join(touched, sa.true(), isouter=not own))
     if not own:
         chosen = chosen.where(touched.c.key.is_not(None) | ~scopes.IS_OF_A_SESSION)
-    stored = _upsert(dialect, chosen).returning(sa.literal_column("1").label("one")).cte("stored")
-    return sa.select(stored.c.one).limit(1)
+    insertion = _insertion(dialect, chosen)
+    stored = _or_replace(insertion, where=_is_not_anothers(insertion)).returning(VALUE.c.name).cte("stored")
+    return sa.select(sa.func.count()).select_from(stored)
 
 
 _all = {own: Statement(lambda dialect, own=own: _write_all(dialect, own=own)) for own in (False, True)}  # type: ignore[misc]
@@ -170,11 +183,11 @@ def set_(connection: AnyConnection, now: Moment, scope: str, named: NamedValues,
 
 
 def _set(connection: AnyConnection, now: Moment, scope: str, named: NamedValues, *, own: bool) -> bool:
-    """Write all values; False, with nothing written, if no live session allows it."""
+    """Write all values; False if no live session allows it, or if one was made that has some of them as its own."""
     dialect = dialect_of(connection)
     values = {"key": scope, "now": dialect.time(now)}
     if dialect.modifying_cte:
-        return bool(_all[own].run(connection, values | named.arrays(scope)))
+        return bool(_all[own].run(connection, values | named.arrays(scope))[0][0] == len(named.rows))
     touched = _touch.run(connection, values)
     if not touched and (own or scopes.is_of_a_session(connection, scope)):
         return False
@@ -210,9 +223,7 @@ def read(connection: AnyConnection, now: Moment, scope: str, prefix: str | None,
 def drop(connection: sa.Connection, now: Moment, scope: str, names: Sequence[str] | None, *, own: bool) -> int:
     """Delete values of a live session, or, unless they have to be a session's own, shared ones; return how many."""
     checked_key(scope, "scope")
-    wanted = [of_session(VALUE, scope)]
-    if names is not None:
-        wanted.append(VALUE.c.name.in_([checked_name(scope, name) for name in names]))
+    wanted = None if names is None else sorted({checked_name(scope, name) for name in names})
     try:
         sessions.lock(connection, now, scope)
         is_session = True
@@ -220,10 +231,19 @@ def drop(connection: sa.Connection, now: Moment, scope: str, names: Sequence[str
         if own or isinstance(error, SessionExpired):
             raise
         is_session = False
-    # Locked in the order in which writes set them.
-    chosen = sa.select(VALUE.c.name).where(*wanted).order_by(VALUE.c.name).with_for_update().cte("chosen")
-    gone = sa.delete(VALUE).where(of_session(VALUE, scope), VALUE.c.name.in_(sa.select(chosen.c.name)))
-    count = len(connection.execute(gone.returning(VALUE.c.name)).all())
+    if wanted is None:
+        count = _drop(connection, scope)
+    else:  # a statement takes 65,535 values at most
+        pages = (wanted[first : first + _DROPPED] for first in range(0, len(wanted), _DROPPED))
+        count = sum(_drop(connection, scope, VALUE.c.name.in_(page)) for page in pages)
     if is_session and count:
         sessions.change(connection, scope, {})
     return count
+
+
+def _drop(connection: sa.Connection, scope: str, *which: sa.ColumnElement[bool]) -> int:
+    # Locked in the order in which writes set them.
+    wanted = sa.select(VALUE.c.name).where(of_session(VALUE, scope), *which).order_by(VALUE.c.name)
+    chosen = wanted.with_for_update().cte("chosen")
+    gone = sa.delete(VALUE).where(of_session(VALUE, scope), VALUE.c.name.in_(sa.select(chosen.c.name)))
+    return len(connection.execute(gone.returning(VALUE.c.name)).all())
