@@ -89,7 +89,7 @@ def once(
 
     With terms to make a session, it is made in the place of an expired one too.
     """
-    callers, makes = access.in_callers_transaction, terms.make is not None
+    callers, makes = access.in_callers_transaction, terms.shape.inserts
     # An error of one statement would end the caller's transaction.
     if not ((has_ids and (new.repeats or callers)) or (makes and callers)):
         try:
@@ -101,12 +101,24 @@ def once(
         except (SessionExpired, NotPermitted):  # a policy for messages may look for a session made before them
             if not makes:
                 raise
-    with access.transaction() as connection:
-        now = access.now(connection)
-        if terms.make is not None:
-            sessions.delete_expired(connection, now, terms.make.key)
-            sessions.insert(connection, now, terms.make)
-        return write_new(connection, now)
+    tries = sessions.TRIES
+    while True:
+        tries -= 1
+        try:
+            with access.transaction() as connection:
+                now = access.now(connection)
+                if makes:
+                    _make(connection, now, terms)
+                return write_new(connection, now)
+        except SessionNotFound:  # somebody has deleted it between two statements
+            if not makes or not tries:
+                raise
+
+
+def _make(connection: sa.Connection, now: datetime, terms: Terms) -> None:
+    assert terms.make is not None
+    sessions.delete_expired(connection, now, terms.make.key)
+    sessions.insert(connection, now, terms.make)
 
 
 def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:

@@ -226,3 +226,63 @@ def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(st
         (None, False, {"tokens": 1}),
         (None, False, {"tokens": 2}),
     ]
+
+
+def test_no_messages_bring_what_they_set_whatever_the_way(store: Store, clock: Clock) -> None:
+    store.create("there", messages=messages(1))
+    store.create("over", ttl=timedelta(minutes=1))
+    clock.move(minutes=2)
+    values = {"shared": {"n": 1}}
+    with store.engine.begin() as connection:
+        inside = store.using(connection)
+        inside.append_messages("there", [], create=True, set={"title": "T"}, values={"there": {"own": 2}, **values})
+        with pytest.raises(Conflict):
+            inside.append_messages("there", [], after=99)
+    assert (store.info("there").title, store.values("there"), store.values("shared")) == ("T", {"own": 2}, {"n": 1})
+    store.append_messages("over", [], create=True, set={"title": "U"}, values={"over": {"own": 3}})
+    assert (store.info("over").title, store.values("over")) == ("U", {"own": 3})
+    assert faults(store) == []
+
+
+def test_a_purge_beside_an_append_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    clock = Clock()
+    writes: list[Callable[[Store], object]] = [
+        lambda store: store.append_message("k", message(), create=True),
+        lambda store: store.append_message("k", message(id="new"), create=True),
+        lambda store: store.conversation("k").save_turn(messages(2), create=True),
+    ]
+    with Store(url, clock=clock) as purging:
+        for write in writes:
+            purging.create("k", ttl=timedelta(minutes=1))
+            clock.move(minutes=2)
+            purged: list[int] = []
+
+            def purge(text: str, _: float, purged: list[int] = purged) -> None:
+                if not purged and "INSERT" in text:
+                    purged.append(1)
+                    purging.expire()
+
+            with Store(url, clock=clock, on_statement=purge) as store:
+                store.ping()
+                write(store)
+                assert purged
+                assert store.info("k").message_count > 0
+            purging.delete("k")
+
+
+def test_a_deletion_beside_a_retry_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as deleting:
+        deleting.create("k", messages=[message(id="i")])
+        deleted: list[int] = []
+
+        def delete(text: str, _: float) -> None:
+            if not deleted and text.lstrip().startswith("INSERT INTO lango_session"):
+                deleted.append(1)
+                deleting.delete("k")
+
+        with Store(url, on_statement=delete) as store:
+            store.ping()
+            assert store.append_message("k", message(id="i"), create=True).seq == 1
+            assert deleted

@@ -234,3 +234,20 @@ def test_the_caller_s_own_transaction_sees_a_stale_write_too(store: Store) -> No
             inside.append_message("k", Message.user("second"), expect=stale)
         inside.append_message("k", Message.user("third"), expect=stale + 1)
     assert [each.content for each in store.messages("k")] == ["first", "third"]
+
+
+def test_an_update_that_expects_a_revision_moves_it_even_without_changes(store: Store) -> None:
+    revision = store.create("k").revision
+    assert store.update("k", expect=revision).revision == revision + 1
+    with pytest.raises(Conflict):
+        store.update("k", expect=revision)
+
+
+def test_a_replacement_that_keeps_its_message_sets_what_it_says_when_it_cuts(store: Store) -> None:
+    store.create("k", messages=[message(id="a"), message()])
+    again = {"set": {"title": "T"}, "values": {"k": {"n": 1}}}
+    store.append_messages("k", [message(id="a")], replace_after=1, **again)  # type: ignore[arg-type]
+    assert (store.info("k").title, store.values("k"), len(store.messages("k"))) == ("T", {"n": 1}, 1)
+    store.update("k", title="U")
+    store.append_messages("k", [message(id="a")], replace_after=1, **again)  # type: ignore[arg-type]
+    assert store.info("k").title == "U"

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key
+from lango_store.errors import SessionExpired, SessionNotFound
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
@@ -120,13 +121,19 @@ def create(
 
 
 def append_new_ids(
-    connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS
+    connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS, *, retried: bool = True
 ) -> list[Message]:
-    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
+    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction.
+
+    Where all of them are stored, the call was made before and did all it had to, unless it was not `retried`.
+    """
     sessions.lock(connection, now, key)
+    if not new.rows:
+        return append(connection, now, key, new, terms)
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
-    return known.merged(new, write(connection, now, key, fresh, terms)[0] if fresh.rows else [])
+    changes = fresh.rows or (not retried and (terms.fields or terms.named.rows))
+    return known.merged(new, write(connection, now, key, fresh, terms)[0] if changes else [])
 
 
 def _refuse_scopes(connection: AnyConnection, key: str, make: New | None, named: NamedValues) -> None:
@@ -194,7 +201,13 @@ def write(
     while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named)) is None:
         tries -= 1
         _refuse_scopes(connection, key, terms.make, terms.named)
-        sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
+        try:
+            sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
+        except SessionExpired:
+            raise
+        except SessionNotFound:  # an expired one that somebody has purged since
+            if not shape.inserts or not tries:
+                raise
     return written
 
 
@@ -300,9 +313,9 @@ def replace(
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     terms.expected.check(key, found.last_seq, found.revision)
     removals.refuse_blank(connection, key, after, found.last_seq)
-    removals.cut(connection, now, key, after, found.last_seq)
+    retried = not removals.cut(connection, now, key, after, found.last_seq)
     there = dataclasses.replace(terms, expected=ANYTHING)
-    return append_new_ids(connection, now, key, new, there) if new.ids else append(connection, now, key, new, there)
+    return append_new_ids(connection, now, key, new, there, retried=retried)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

@@ -305,7 +305,7 @@ def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, exp
     values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
     if activity:
         values["updated_at"] = NOW
-    values |= REVISED if values else {"revision": SESSION.c.revision}
+    values |= REVISED if values or expect else {"revision": SESSION.c.revision}
     statement = (
         sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
     )
