@@ -102,10 +102,14 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
     @event.listens_for(engine, "connect")
     def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-        driver.execute("PRAGMA foreign_keys = ON")
-        driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
-        if not in_memory:
-            _ensure_wal(driver)
+        try:
+            driver.execute("PRAGMA foreign_keys = ON")
+            driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
+            if not in_memory:
+                _ensure_wal(driver)
+        except BaseException:
+            driver.close()  # the pool forgets it
+            raise
 
     event.listen(engine, "begin", pool.begin_sqlite)
     return engine
@@ -136,6 +140,9 @@ def _connect(name: str, **options: Any) -> sqlite3.Connection:
         driver.close()
         uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
         driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
+    except BaseException:
+        driver.close()
+        raise
     return driver
 
 
@@ -169,9 +176,13 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
-        was, driver.autocommit = driver.autocommit, True
-        driver.execute("SET TIME ZONE 'UTC'")
-        driver.autocommit = was
+        try:
+            was, driver.autocommit = driver.autocommit, True
+            driver.execute("SET TIME ZONE 'UTC'")
+            driver.autocommit = was
+        except BaseException:
+            driver.close()
+            raise
 
     event.listen(engine, "checkout", pool.checked_out)
     event.listen(engine, "reset", pool.given_back)

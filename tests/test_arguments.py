@@ -158,6 +158,8 @@ def refused(call: Callable[..., Any], argument: str, values: dict[str, Any]) -> 
         found = call(**values)
         if isinstance(found, Iterator):
             list(found)
+        if isinstance(found, Archive):
+            found.close()
     except LangoStoreError:
         return True
     except (TypeError, ValueError) as error:
