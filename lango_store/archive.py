@@ -30,7 +30,7 @@ from lango_store.errors import (
     SessionExists,
     SessionNotFound,
 )
-from lango_store.model import Message
+from lango_store.model import Message, MessageRole
 from lango_store.operations import edits, scopes, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, of_session
 from lango_store.operations.incoming import Incoming
@@ -38,10 +38,18 @@ from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
 
 _MOST_FOUND: Final = 1_000_000
 
-_IDENTITY: Final = ("seq", "id", "role", "created_at")
-_SAME: Final = " AND ".join(f"messages.{name} IS ?" for name in _IDENTITY)
-"""Whether an archived message is a copy of another, by what neither a purge nor a restore changes."""
+_IDENTITY: Final = ("seq", "life", "id", "role", "created_at")
+_SAME: Final = (
+    "messages.seq IS ? AND (sessions.created_at IS ?"
+    " OR messages.id IS ? AND messages.role IS ? AND messages.created_at IS ?)"
+)
+"""Whether an archived message is a copy of another, as it is or as it was before an update.
 
+It has the same seq, in a session that was created at the same time, as a purge and a restore leave it; or else the
+same id, role and time.
+"""
+
+_RECORD: Final = encode_role(MessageRole.RECORD)
 
 _VALUES: Final = "session_values"
 _PARTS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
@@ -211,13 +219,18 @@ class Archive:
 
     @checking_all
     def redact(
-        self, key: str, seq_or_id: int | str, *, reason: str | None = None, stored: Message | None = None
+        self,
+        key: str,
+        seq_or_id: int | str,
+        *,
+        reason: str | None = None,
+        stored: tuple[datetime, Message] | None = None,
     ) -> Message | None:
         """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return what is left.
 
-        It is the message that the store has, if `stored`, else the one with this `seq` or id in the latest life of the
-        session that has one; None if there is none. A session that was restored and purged again is here several times:
-        messages with the same place, id, role and time are one.
+        It is the message that the store has, if `stored`, with the time its session was created; else the one with this
+        `seq` or id in the latest life of the session that has one; None if there is none. A session that was restored
+        and purged again is here several times, and the message with it, as it was then.
         """
         place = edits.checked_place(seq_or_id)
         taken = edits.redacted(reason)
@@ -225,9 +238,11 @@ class Archive:
         changes = ", ".join(f"{name} = ?" for name in left)
         with _our_errors(self._path):
             with self._db.atomic():
-                if stored is not None and stored.created_at is not None:
-                    time = encode_time_text(stored.created_at)
-                    found = self._messages([key, stored.seq, stored.id, encode_role(stored.role), time], _SAME)
+                if stored is not None:
+                    made, its = stored
+                    time = None if its.created_at is None else encode_time_text(its.created_at)
+                    identity = [its.seq, encode_time_text(made), its.id, encode_role(its.role), time]
+                    found = self._messages([key, *identity], _SAME)
                 else:
                     found = self._messages([key, place], f"messages.{'id' if isinstance(place, str) else 'seq'} = ?")
                     if found:
@@ -235,12 +250,12 @@ class Archive:
                 if not found:
                     return None
                 for row in found:
-                    its = [row["session_id"], row["seq"]]
-                    spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
-                    self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
+                    if row["role"] != _RECORD:  # whose tokens its session does not count
+                        spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
+                        self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
                     row |= left | {"tokens": None if row["tokens"] is None else 0}
                     redacted = f"UPDATE messages SET {changes}, tokens = ? WHERE session_id = ? AND seq = ?"
-                    self._connection.execute(redacted, [*left.values(), row["tokens"], *its])
+                    self._connection.execute(redacted, [*left.values(), row["tokens"], row["session_id"], row["seq"]])
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         row = found[0] | taken
@@ -248,7 +263,8 @@ class Archive:
 
     def _messages(self, values: Sequence[Any], condition: str) -> list[dict[str, Any]]:
         query = (
-            "SELECT messages.* FROM messages JOIN sessions ON sessions.id = messages.session_id "
+            "SELECT messages.*, sessions.created_at AS life "
+            "FROM messages JOIN sessions ON sessions.id = messages.session_id "
             f"WHERE sessions.key = ? AND {condition} ORDER BY sessions.id DESC"
         )
         return list(self._db.query(query, values))

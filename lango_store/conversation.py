@@ -189,7 +189,8 @@ class Conversation:
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
-        With `records`, the last of the log, whether it is a message or a record.
+        With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
+        goes, what it replaced is in the window again, unless `compact` discarded that.
         """
         with self._access.transaction() as connection:
             return edits.pop(connection, self._access.moment(connection), self.key, records=records)

@@ -323,7 +323,8 @@ class Store:
     def pop_message(self, key: str, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
-        With `records`, the last of the log, whether it is a message or a record.
+        With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
+        goes, what it replaced is in the window again, unless `compact` discarded that.
         """
         return self._at(key).pop_message(records=records)
 

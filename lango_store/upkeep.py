@@ -137,7 +137,11 @@ def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, a
             opened = stack.enter_context(Archive(archive))
         try:
             with access.transaction() as connection:
-                message = edits.redact(connection, access.moment(connection), key, seq_or_id, reason)
+                now = access.moment(connection)
+                message = edits.redact(connection, now, key, seq_or_id, reason)
+                if opened is not None:
+                    created_at = sa.select(SESSION.c.created_at).where(of_session(SESSION, key))
+                    made = connection.execute(created_at).scalar_one()
         except (SessionNotFound, MessageNotFound) as error:
             if opened is None or isinstance(error, SessionExpired):  # which has the message still
                 raise
@@ -145,7 +149,7 @@ def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, a
                 raise
             return archived
         if opened is not None:  # interrupted before this, it can be done again: the message is still in its place
-            opened.redact(key, message.seq, reason=reason, stored=message)
+            opened.redact(key, message.seq, reason=reason, stored=(made, message))
         return message
 
 

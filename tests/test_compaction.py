@@ -208,6 +208,15 @@ def test_taking_the_summary_away_brings_back_what_it_replaced(store: Store) -> N
     assert conversation.compactions() == []
 
 
+def test_popping_a_summary_brings_back_nothing_that_was_discarded(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.compact(lambda window: [*summary("one"), *summary("two")], discard=True)
+    conversation.pop_message()
+    assert contents(conversation.messages()) == ["one"]
+    conversation.pop_message()
+    assert (conversation.messages(), conversation.all_messages(), conversation.compactions()) == ([], [], [])
+
+
 def test_popping_takes_the_last_message_of_the_window(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
 

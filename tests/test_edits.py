@@ -19,6 +19,7 @@ from lango_store import (
     InvalidMessage,
     Message,
     MessageNotFound,
+    MessageRole,
     SessionExpired,
     SessionNotFound,
     Store,
@@ -387,6 +388,40 @@ def test_every_copy_of_a_message_in_the_archive_is_redacted(store: Store, clock:
     left = store.redact_message("k", 1, reason="a password", archive=path)
     assert left.extra == {"redacted": "a password"}
     assert not traces(path, b"hunter2")
+
+
+def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "cold.db"
+    store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
+    for n in range(2):
+        clock.move(hours=2)
+        store.expire(archive=path)
+        store.restore(path, "k", ttl=timedelta(hours=1))
+        new = message(f"hunter2, corrected {n}", id=f"b{n}", role=MessageRole.SYSTEM)
+        store.update_message("k", 1, new.model_copy(update={"created_at": clock.time}))
+    assert traces(path, b"hunter2")
+    left = store.redact_message("k", 1, archive=path)
+    assert (left.id, left.content) == ("b1", None)
+    assert not traces(path, b"hunter2")
+    assert traces(path, b"x")
+    store.delete("k")
+    assert store.restore(path, "k").token_count == 7
+
+
+def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_session(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "cold.db"
+    record = message("hunter2", id="r", role=MessageRole.RECORD, tokens=50)
+    store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
+    clock.move(hours=2)
+    store.expire(archive=path)
+    assert store.redact_message("k", "r", archive=path).tokens == 0
+    session = store.restore(path, "k")
+    assert (session.token_count, session.record_count) == (3, 1)
+    sound(store)
 
 
 def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clock: Clock, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class _Step:
 class _Edit:
     """An edit of messages that are chosen in some ways: one statement after a lock, or a few where none can hold all.
 
-    The last step counts, and it must meet the session.
+    The first step writes the message and the last one counts: they must meet the message and the session.
     """
 
     def __init__(self, places: Sequence[str], *steps: _Step) -> None:
@@ -82,8 +82,9 @@ class _Edit:
     def _write_whole(self, place: str) -> sa.Select[Any]:
         row = statements.choose(place).cte("chosen")
         chosen = statements.Chosen(*(sa.select(row.c[name]).scalar_subquery() for name in statements.CHOSEN))
-        *others, counted = [write(chosen).cte(f"step_{number}") for number, write in enumerate(self._written)]
-        return sa.select(*row.c, sa.exists(sa.select(counted.c[0]))).add_cte(*others)
+        steps = [write(chosen).cte(f"step_{number}") for number, write in enumerate(self._written)]
+        met = [sa.exists(sa.select(step.c[0])) for step in (steps[0], steps[-1])]
+        return sa.select(*row.c, *met).add_cte(*steps)
 
     @staticmethod
     def _write_choice(place: str) -> sa.Select[Any]:
@@ -105,28 +106,28 @@ class _Edit:
             # By a statement of its own, so that the next one sees what is there then.
             found = sessions.lock(connection, now, key)
             expected.check(key, found.last_seq, found.revision)
-        if one_statement:
-            rows = self._whole[place].run(connection, values)
-            written = bool(rows) and rows[0][-1]
-        else:
-            rows = self._choose[place].run(connection, values)
-            if not rows:
+        rows = (self._whole if one_statement else self._choose)[place].run(connection, values)
+        if not rows:
+            if not one_statement:
                 sessions.refuse(connection, now, key)
-            written = bool(rows) and self._run_steps(connection, values, rows[0])
-        if rows and not written:
+            return None
+        row = list(rows[0][: len(MESSAGE_FIELDS)])
+        message, session = rows[0][-2:] if one_statement else self._run_steps(connection, values, rows[0])
+        if not session:
             raise sessions.not_written(connection, key)
-        return list(rows[0][: len(MESSAGE_FIELDS)]) if rows else None
+        if not message:
+            seq = row[MESSAGE_FIELDS.index("seq")]
+            raise sessions.withheld(MESSAGE, f"message {seq} of session {key!r} is there, but its row was not written")
+        return row
 
-    def _run_steps(self, connection: AnyConnection, values: Mapping[str, Any], row: Sequence[Any]) -> bool:
+    def _run_steps(self, connection: AnyConnection, values: Mapping[str, Any], row: Sequence[Any]) -> Sequence[bool]:
+        """Run the steps that the message needs, and return whether the first and the last of them met a row."""
         chosen = dict(zip((*MESSAGE_FIELDS, "is_record", "emptied"), row, strict=True))
         if not isinstance(chosen["tokens"], int):
             chosen["tokens"] = None  # damaged, and counted as none
         values = {**values, **{f"chosen_{name}": chosen[name] for name in statements.CHOSEN}}
-        written: list[Any] = []
-        for statement, needed in self._steps:
-            if needed(chosen):
-                written = statement.run(connection, values)
-        return bool(written)
+        met = [bool(statement.run(connection, values)) for statement, needed in self._steps if needed(chosen)]
+        return met[0], met[-1]
 
 
 # The edits
@@ -143,7 +144,8 @@ _pop = _Edit(
 def pop(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Message | None:
     """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
 
-    Its turn ends before it, or goes if it began with it, unless records of the turn came later. Needs a transaction.
+    Its turn ends before it, or goes if it began with it, unless records of the turn came later. With a summary that
+    goes, what it replaced is in the window again, unless that was discarded. Needs a transaction.
     """
     row = _pop.run(connection, now, key, "last of the log" if records else "last", {})
     return None if row is None else decode_messages(key, [row])[0]

@@ -165,10 +165,17 @@ def refuse(
 
 def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
     expiry = f"expires at {value['expires_at']}" if "expires_at" in value else "never expires"
+    return withheld(
+        SESSION,
+        f"session {value['key']!r} is there ({expiry}, last_seq {value['last_seq']}), but its row was not written",
+    )
+
+
+def withheld(table: sa.Table, fact: str) -> DatabaseUnavailable:
+    """Return the error for a row that is there and was not written, as the fact says."""
     return DatabaseUnavailable(
-        f"session {value['key']!r} is there ({expiry}, last_seq {value['last_seq']}), but its row was not written: "
-        "a trigger or a row-level security policy on lango_session withholds it, see `\\d lango_session` in psql "
-        "or `.schema lango_session` in sqlite3"
+        f"{fact}: a trigger or a row-level security policy on {table.name} withholds it, "
+        f"see `\\d {table.name}` in psql or `.schema {table.name}` in sqlite3"
     )
 
 
