@@ -86,7 +86,10 @@ class NaiveOrm:
             found = session.get_one(SessionRow, key, with_for_update=True)
             for message in messages:
                 found.last_seq += 1
-                session.add(MessageRow(session_key=key, seq=found.last_seq, created_at=now, **message))
+                content = message["content"]
+                column = "text" if isinstance(content, str) else "content"
+                rest = {name: each for name, each in message.items() if name != "content"} | {column: content}
+                session.add(MessageRow(session_key=key, seq=found.last_seq, created_at=now, **rest))
             found.message_count += len(messages)
             found.updated_at = now
             last = found.last_seq

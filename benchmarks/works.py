@@ -19,6 +19,7 @@ from benchmarks import payload
 from benchmarks.contenders import CONTENDERS, Contender, Ours, value
 from lango_store import AsyncStore
 from lango_store.engine import create_engine
+from lango_store.tables import MessageRow
 
 Run = Callable[[], float]
 _numbers = count()
@@ -251,7 +252,8 @@ def contents_agree(url: str) -> int:
             writer.append(key, message)
         for reader in made.values():
             for found, given in zip(reader.load(key), expected, strict=True):
-                seen: dict[str, Any] = found if isinstance(found, dict) else found.model_dump()
+                value = found.to_message() if isinstance(found, MessageRow) else found
+                seen: dict[str, Any] = value if isinstance(value, dict) else value.model_dump()
                 calls = seen.get("tool_calls") or []
                 plain = [{n: c[n] for n in ("id", "name", "arguments")} for c in calls]
                 assert (seen["role"], seen["content"], plain) == (
