@@ -224,11 +224,12 @@ class Archive:
         seq_or_id: int | str,
         *,
         reason: str | None = None,
-        stored: tuple[datetime, Message] | None = None,
+        stored: Message | None = None,
+        session_created_at: datetime | None = None,
     ) -> Message | None:
         """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return what is left.
 
-        It is the message that the store has, if `stored`, with the time its session was created; else the one with this
+        It is the message that the store has, if `stored`, in the session that was created then; else the one with this
         `seq` or id in the latest life of the session that has one; None if there is none. A session that was restored
         and purged again is here several times, and the message with it, as it was then.
         """
@@ -239,9 +240,10 @@ class Archive:
         with _our_errors(self._path):
             with self._db.atomic():
                 if stored is not None:
-                    made, its = stored
-                    time = None if its.created_at is None else encode_time_text(its.created_at)
-                    identity = [its.seq, encode_time_text(made), its.id, encode_role(its.role), time]
+                    times = [
+                        None if t is None else encode_time_text(t) for t in (session_created_at, stored.created_at)
+                    ]
+                    identity = [stored.seq, times[0], stored.id, encode_role(stored.role), times[1]]
                     found = self._messages([key, *identity], _SAME)
                 else:
                     found = self._messages([key, place], f"messages.{'id' if isinstance(place, str) else 'seq'} = ?")

@@ -149,7 +149,7 @@ def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, a
                 raise
             return archived
         if opened is not None:  # interrupted before this, it can be done again: the message is still in its place
-            opened.redact(key, message.seq, reason=reason, stored=(made, message))
+            opened.redact(key, message.seq, reason=reason, stored=message, session_created_at=made)
         return message
 
 
