@@ -74,15 +74,16 @@ def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
 def decode_session(row: Sequence[Any]) -> dict[str, Any]:
     """Decode a row of `SESSION_COLUMNS` to the fields of `SessionInfo`."""
     value = {name: each for name, each in zip(SESSION_FIELDS, row, strict=True) if each is not None}
+    key = _key_of(value)
     for name in _COUNTERS:
         if type(value.get(name)) is not int:
-            whole_number(_key_of(value), name, value.get(name))
+            whole_number(key, name, value.get(name))
     for name in _TIMES:
         if name in value:
-            value[name] = stored_time(_key_of(value), name, value[name])
+            value[name] = stored_time(key, name, value[name])
     for name in _SESSION_JSON:
         if name in value:
-            value[name] = stored_json(_key_of(value), 0, name, value[name])
+            value[name] = stored_json(key, 0, name, value[name])
     return value
 
 
