@@ -1,12 +1,13 @@
 # Every target makes the virtual environment it needs; PYTHON and VENV choose another. `make check` checks everything,
 # `make long` looks longer for what no test has found yet, `make lowest` runs the tests on the oldest versions of what the
-# package depends on.
+# package depends on, `make frameworks` the tests of the adapters for agent frameworks, which need those installed.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+FRAMEWORKS ?= .venv-frameworks
 
-.PHONY: demo test long lint check lowest bench clean
+.PHONY: demo test long lint check lowest frameworks frameworks-lowest bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -34,11 +35,19 @@ check: lint test
 lowest:
 	$(MAKE) test VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
 
+# The frameworks need much, and are nothing that the store needs: they have a virtual environment of their own.
+frameworks: $(FRAMEWORKS)/.frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -n auto tests/frameworks
+	$(FRAMEWORKS)/bin/python -m mypy lango_store/integrations tests/frameworks
+
+frameworks-lowest:
+	$(MAKE) frameworks FRAMEWORKS=.venv-frameworks-lowest CONSTRAINTS='--constraint .ci/frameworks-lowest.txt'
+
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-lowest build dist
+	rm -rf $(VENV) .venv-lowest $(FRAMEWORKS) .venv-frameworks-lowest build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -58,3 +67,8 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.installed
+
+$(FRAMEWORKS)/.frameworks: pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --editable '.[frameworks]' $(CONSTRAINTS)
+	@touch $@

@@ -147,6 +147,13 @@ class AsyncStore:
         """The engine: yours if the store borrowed it."""
         return self.store.engine
 
+    async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Call a function with the synchronous `Store` in a thread of this store's: several verbs, one wait.
+
+        Cancelled, it ends as a single verb does.
+        """
+        return await self._in_thread(functools.partial(call, self.store, *arguments, **options))
+
     ping = awaited(Store.ping)
 
     create = awaited(Store.create)

@@ -1,0 +1,40 @@
+"""What the adapters for frameworks share: the store that they were given, or made for a URL and close again."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from lango_store.aio import AsyncStore
+from lango_store.store import Store
+
+
+class Adapter:
+    """Something of a framework's that stores in ours.
+
+    Takes a `Store`, an `AsyncStore`, or a URL, also one of asyncpg or aiosqlite, with `options` as `Store` takes them.
+    What it makes it closes, what it was given it leaves open. It remembers no event loop.
+    """
+
+    def __init__(self, store: Store | AsyncStore | str | sa.URL, **options: Any) -> None:
+        if options and isinstance(store, Store | AsyncStore):
+            raise TypeError(f"{', '.join(options)}: options are for a URL; this store has its own already")
+        self._closes = not isinstance(store, AsyncStore)
+        self._awaited = store if isinstance(store, AsyncStore) else AsyncStore(store, **options)
+
+    @property
+    def store(self) -> Store:
+        """The store that everything is in."""
+        return self._awaited.store
+
+    async def close(self) -> None:
+        """Close what this adapter made: its threads, and its store if it was given a URL."""
+        if self._closes:
+            await self._awaited.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
