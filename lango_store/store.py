@@ -247,7 +247,8 @@ class Store:
         `set_values` does: a dict of scopes, the session's own under its key, each a dict of values by their names. A
         message that is replayed sets none again.
         With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
-        expired one too; they say nothing of a session that is there.
+        expired one too; they say nothing of a session that is there. An `after` above 0, or `expect`, then is
+        `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
         return self._at(key).append_message(

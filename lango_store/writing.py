@@ -87,8 +87,25 @@ def once(
 ) -> R:
     """Write what is new in one statement, or where an id may be stored already in a transaction that tells.
 
-    With terms to make a session, it is made in the place of an expired one too.
+    With terms to make a session, it is made in the place of an expired one too; `Conflict` if they need what only a
+    session that is there can have.
     """
+    try:
+        return _once(access, new, has_ids, write, write_new, terms)
+    except SessionNotFound as error:
+        if terms.make is None or not terms.expected.needs_session:
+            raise
+        raise terms.expected.missed(terms.make.key) from error
+
+
+def _once(
+    access: Access,
+    new: Batch,
+    has_ids: bool,
+    write: Callable[[AnyConnection, Moment], R],
+    write_new: Callable[[sa.Connection, datetime], R],
+    terms: Terms,
+) -> R:
     callers, makes = access.in_callers_transaction, terms.shape.inserts
     # An error of one statement would end the caller's transaction.
     if not ((has_ids and (new.repeats or callers)) or (makes and callers)):

@@ -110,13 +110,42 @@ def test_a_batch_with_an_id_twice_makes_its_session_and_one_message(store: Store
 
 
 def test_after_is_the_place_in_a_session_that_is_there_or_0(store: Store) -> None:
-    with pytest.raises(SessionNotFound):
-        store.append_message("k", message(), after=1, create=True)
-    assert not store.exists("k")
     store.append_message("k", message(), after=0, create=True)
     with pytest.raises(Conflict):
         store.append_message("k", message(), after=0, create=True)
     assert store.append_message("k", message(), after=1, create=True).seq == 2
+
+
+NEEDING: dict[str, Callable[[Store], object]] = {
+    "after": lambda store: store.append_message("k", message(), after=3, create=True),
+    "after with an id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
+    "after without messages": lambda store: store.append_messages("k", [], after=3, create=True),
+    "fields without messages": lambda store: store.append_messages("k", [], after=3, create=True, set={"title": "T"}),
+    "after of a turn": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
+    "a turn with an id": lambda store: store.conversation("k").save_turn([], id="t", after=3, create=True),
+    "expect": lambda store: store.append_message("k", message(), expect=3, create=True),
+    "after 0 and expect": lambda store: store.append_message("k", message(id="i"), after=0, expect=3, create=True),
+}
+
+
+@pytest.mark.parametrize("using", [False, True])
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("write", NEEDING.values(), ids=list(NEEDING))
+def test_what_only_a_session_that_is_there_can_have_makes_none(
+    store: Store, clock: Clock, write: Callable[[Store], object], expired: bool, using: bool
+) -> None:
+    if expired:
+        store.create("k", ttl=timedelta(minutes=1), messages=messages(3))
+        clock.move(minutes=2)
+    with store.engine.connect() as connection:
+        with pytest.raises(Conflict, match=r"no session 'k' that (after|expect)=3") as conflict:
+            write(store.using(connection) if using else store)
+        connection.commit()
+    assert (conflict.value.expected, conflict.value.last_seq, conflict.value.revision) == (3, 0, None)
+    assert store.count(expired=None) == expired
+    assert store.count() == 0
+    with pytest.raises(SessionNotFound):
+        store.append_message("k", message(), after=3)
 
 
 def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store: Store, clock: Clock) -> None:

@@ -8,7 +8,7 @@ import pytest
 from conftest import Clock
 from factories import message, messages
 
-from lango_store import UNSET, SessionExists, SessionExpired, SessionNotFound, Store
+from lango_store import UNSET, LangoStoreError, SessionExists, SessionExpired, SessionNotFound, Store
 
 HOUR = timedelta(hours=1)
 
@@ -167,3 +167,20 @@ def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clo
         with pytest.raises(SessionNotFound) as raised:
             call("k", expired=True)
         assert raised.type is SessionNotFound
+
+
+@pytest.mark.parametrize("write", ["append", "append with create", "turn"])
+def test_an_expiry_that_cannot_be_read_does_not_fail_what_has_landed(store: Store, write: str) -> None:
+    store.create("k", ttl=HOUR)
+    damaged = {"sqlite": "never", "postgresql": "infinity"}[store.engine.dialect.name]
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_session SET expires_at = '{damaged}'")
+    if write == "turn":
+        stored = store.conversation("k").save_turn([message("landed")]).messages[0]
+    else:
+        stored = store.append_message("k", message("landed"), create=write == "append with create")
+    with pytest.raises(LangoStoreError):
+        store.info("k")
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET expires_at = NULL")
+    assert store.messages("k") == [stored]

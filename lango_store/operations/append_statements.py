@@ -122,7 +122,10 @@ def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
 
 
 def _told(shape: Shape) -> list[sa.Column[Any]]:
-    told = [SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.expires_at, SESSION.c.revision]
+    # No more than is needed: what cannot be read, such as a damaged expiry, must not fail a write that has landed.
+    told = [SESSION.c.last_seq, SESSION.c.updated_at]
+    if shape.makes == "always":
+        return [*told, SESSION.c.expires_at, SESSION.c.revision]
     return [*told, SESSION.c.last_turn_no] if shape.turn else told
 
 

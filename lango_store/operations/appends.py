@@ -58,12 +58,11 @@ class Terms:
     @functools.cached_property
     def shape(self) -> Shape:
         """What the statement of the append has to do."""
-        needs_session = self.expected.last_seq or self.expected.revision is not None  # one made now is at seq 0
         return Shape(
             compare=self.expected.last_seq is not None,
             expect=self.expected.revision is not None,
             fields=tuple(sorted(self.fields)),
-            makes="never" if self.make is None or needs_session else "missing",
+            makes="never" if self.make is None or self.expected.needs_session else "missing",
             named=bool(self.named.rows),
         )
 
@@ -78,13 +77,15 @@ NO_TERMS: Final = Terms()
 
 
 class Place(NamedTuple):
-    """Where messages were written: up to which seq, when, until when the session lives, and in which turn if in one."""
+    """Where messages were written: up to which seq, when, and in which turn if in one.
+
+    Of a session that was created, `made` is expiry and revision, as stored.
+    """
 
     last_seq: int
     updated_at: datetime
-    expires_at: datetime | None
-    revision: int
     turn_no: int | None = None
+    made: Sequence[Any] = ()
 
 
 def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS) -> list[Message]:
@@ -95,7 +96,7 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: 
     checked_key(key)
     if new.rows or terms.fields or terms.named.rows:
         return write(connection, now, key, new, terms)[0]
-    if terms.make is not None:
+    if terms.make is not None and terms.shape.inserts:
         sessions.insert(connection, now, terms.make)
     sessions.refuse(connection, now, key, terms.expected)
     return []
@@ -113,7 +114,9 @@ def create(
         _refuse_scopes(connection, make.key, make, named)
         return None
     stored, place = found
-    made = sessions.made(make, place.updated_at, place.expires_at, place.revision)
+    expires_at, revision = place.made
+    until = None if expires_at is None else stored_time(make.key, "expires_at", expires_at)
+    made = sessions.made(make, place.updated_at, until, revision)
     records = new.records
     counts = {"message_count": len(stored) - records, "record_count": records, "token_count": new.tokens}
     shown = [message for message in stored if message.role is not MessageRole.RECORD]
@@ -236,21 +239,17 @@ def _write(
     found = _run(connection, dialect, shape, values, rows, named)
     if found is None:
         return None
-    last_seq, updated_at, expires_at, revision, *turn = found
-    place = Place(
-        last_seq,
-        now or stored_time(key, "updated_at", updated_at),
-        None if expires_at is None else stored_time(key, "expires_at", expires_at),
-        whole_number(key, "revision", revision),
-        whole_number(key, "last_turn_no", turn[0]) if turn else None,
-    )
+    last_seq, updated_at, *told = found
+    written_at = now or stored_time(key, "updated_at", updated_at)
+    turn_no = whole_number(key, "last_turn_no", told[0]) if shape.turn else None
+    place = Place(last_seq, written_at, turn_no, () if shape.turn else told)
     first = last_seq - len(rows) + 1
     stored = [
         message.model_copy(
             update={
                 "seq": first + number,
-                "created_at": message.created_at or place.updated_at,
-                "turn_no": place.turn_no,
+                "created_at": message.created_at or written_at,
+                "turn_no": turn_no,
                 "replayed": False,
             }
         )

@@ -139,6 +139,21 @@ class Expected:
             if given is not None and not 0 <= given < 2**63:
                 raise ValueError(f"{name}={given} is not a {what}")
 
+    @property
+    def needs_session(self) -> bool:
+        """Whether a session that is made now is not there: it is at seq 0, with a revision that nobody knows."""
+        return bool(self.last_seq) or self.revision is not None
+
+    def missed(self, key: str) -> Conflict:
+        """Return the error for a write that would make its session, and needs one that was there before."""
+        name, value = ("after", self.last_seq) if self.last_seq else ("expect", self.revision)
+        return Conflict(
+            key,
+            expected=value or 0,
+            last_seq=0,
+            message=f"there is no session {key!r} that {name}={value} could be of: leave it out to make one",
+        )
+
     def check(self, key: str, last_seq: int, revision: int) -> None:
         """Raise `Conflict` for a session that is not there."""
         if self.last_seq is not None and last_seq != self.last_seq:
