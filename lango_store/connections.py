@@ -74,7 +74,7 @@ class Pooled:
     @contextmanager
     def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
         file = self.checked()
-        with translated_errors(self.engine), self.engine.connect() as connection:
+        with translated_errors(self.engine), self.engine.connect() as connection, _retired_when_spent(connection):
             if file is not None:
                 self.refuse_lost_wal(file, connection.connection)
             with (
@@ -149,6 +149,7 @@ class Callers:
                 )
             with (
                 _observed(connection, self._on_statement),
+                _retired_when_spent(connection),
                 within(connection),
                 dialect_of(connection).bytes_for_bad_text(connection),
             ):
@@ -211,10 +212,26 @@ class _Single:
             translate(error, self._pooled.engine)
 
     def _give_back(self, error: BaseException | None) -> None:
+        driver = self._driver
+        if error is not None and self._pooled.dialect.is_spent(driver, error):
+            pool.retire(self._pooled.engine, self._proxy)
         interrupted = error is not None and not isinstance(error, Exception)
-        if interrupted or getattr(self._driver, "closed", False):
+        if interrupted or getattr(driver, "closed", False):
             self._proxy.invalidate()
         self._proxy.close()
+
+
+@contextmanager
+def _retired_when_spent(connection: sa.Connection) -> Iterator[None]:
+    """Let the pool make new connections once this one turns out to serve nothing any more."""
+    proxy = connection.connection
+    driver = proxy.dbapi_connection
+    try:
+        yield
+    except Exception as error:
+        if dialect_of(connection).is_spent(driver, of_driver(error)):
+            pool.retire(connection.engine, proxy)
+        raise
 
 
 def _observer(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:
@@ -274,7 +291,7 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
             f"no connection became free in time: {error}; "
             "make the pool larger: create_engine(url, pool_size=…), or use fewer threads"
         ) from error
-    driver_error = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    driver_error = of_driver(error)
     if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
         raise dialect_of(engine).translate_error(driver_error) from error
     if isinstance(error, sa.exc.DBAPIError):
@@ -283,6 +300,11 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
     if isinstance(error, OverflowError):
         raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
+
+
+def of_driver(error: BaseException) -> BaseException:
+    """Return the driver's error that SQLAlchemy wrapped, or the error itself."""
+    return error.orig or error if isinstance(error, sa.exc.DBAPIError) else error
 
 
 def _refuse_translated(connection: sa.Connection | sa.Engine) -> None:

@@ -90,6 +90,12 @@ def given_back(driver: Any, entry: ConnectionPoolEntry, state: PoolResetState) -
     entry.info["idle_since"] = time.monotonic()
 
 
+def retire(engine: sa.Engine, proxy: PoolProxiedConnection) -> None:
+    """Lend neither this connection again nor any that was made before it: what it met, its siblings will meet."""
+    # As SQLAlchemy does with a connection that was lost. One made since an earlier call stays.
+    engine.pool._invalidate(proxy, _checkin=False)
+
+
 def _is_alive(driver: Any, entry: ConnectionPoolEntry) -> bool:
     # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
     # dropped the connection leaves nothing, so that a long idle one is asked.

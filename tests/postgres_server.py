@@ -12,9 +12,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from places import fast_folder
 
 CONFIGURATION = """
@@ -27,8 +29,8 @@ fsync = {fsync}
 synchronous_commit = {fsync}
 full_page_writes = {fsync}
 max_wal_size = {wal}
-wal_level = minimal
-max_wal_senders = 0
+wal_level = {wal_level}
+max_wal_senders = {senders}
 autovacuum = off
 timezone = 'UTC'
 log_min_messages = fatal
@@ -38,43 +40,49 @@ log_min_messages = fatal
 class PostgresServer:
     """A server on a socket of its own."""
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(
+        self, *, fsync: bool = False, replicated: bool = False, standby_of: PostgresServer | None = None
+    ) -> None:
+        """Start one, which others can be a `standby_of` if it is `replicated`."""
+        replicated = replicated or standby_of is not None
         self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
-        programs = _programs()
+        self._programs = _programs()
         account: dict[str, Any] = {}
         if os.geteuid() == 0:  # the server refuses root: run it as nobody, and change nobody's folders
             who = pwd.getpwnam("nobody")
             account = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
-            if not all(folder.stat().st_mode & 0o001 for folder in (programs, *programs.parents)):
-                programs = _copied(programs, self.folder)
+            if not all(folder.stat().st_mode & 0o001 for folder in (self._programs, *self._programs.parents)):
+                self._programs = _copied(self._programs, self.folder)
             os.chown(self.folder, who.pw_uid, who.pw_gid)
         self.folder.chmod(0o755)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         environment |= {"HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
-        data = self.folder / "data"
-        subprocess.run(
-            [programs / "initdb", "-D", data, "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            cwd=self.folder,
-            env=environment,
-            **account,
-        )
-        with (data / "postgresql.conf").open("a") as file:
-            file.write(
-                CONFIGURATION.format(
-                    socket=self.folder, fsync="on" if fsync else "off", wal="1GB" if fsync else "256MB"
-                )
-            )
-        self._command: list[str | Path] = [programs / "postgres", "-D", data]
+        self._data = self.folder / "data"
         self._options: dict[str, Any] = {"cwd": self.folder, "env": environment, **account}
+        settings = CONFIGURATION.format(
+            socket=self.folder,
+            fsync="on" if fsync else "off",
+            wal="1GB" if fsync else "256MB",
+            wal_level="replica" if replicated else "minimal",
+            senders=4 if replicated else 0,
+        )
+        if standby_of is None:
+            self._run("initdb", "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8")
+        else:
+            self._run("pg_basebackup", "-R", "-cfast", "--no-sync", "-Upostgres", "-h", standby_of.folder)
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(settings)
         self.resume()
+
+    def _run(self, program: str, *words: str | Path) -> None:
+        command = [self._programs / program, "-D", self._data, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **self._options)
 
     def resume(self) -> None:
         """Start, again if it was interrupted."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [self._programs / "postgres", "-D", self._data],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -82,19 +90,63 @@ class PostgresServer:
                 preexec_fn=_die_with_parent,
                 **self._options,
             )
-        self._wait(self.folder / "data" / "postmaster.pid")
+        self._wait(self._data / "postmaster.pid")
 
     def interrupt(self) -> None:
         """Stop at once, as a crash would; what was committed is there after `resume`."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(20)
 
+    def promote(self) -> None:
+        """Make a primary of a standby."""
+        self._run("pg_ctl", "promote", "-w")
+
+    def demote(self) -> None:
+        """Take no writes any more, and keep who is connected: what managed servers do before another one takes over."""
+        with self._connected() as connection:
+            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_reload_conf()")
+            self._until(lambda: connection.execute("SHOW transaction_read_only").fetchone() == ("on",))
+
+    def follow(self, primary: PostgresServer) -> None:
+        """Wait until all that a primary has written is here."""
+        with primary._connected() as theirs, self._connected() as ours:
+            (position,) = theirs.execute("SELECT pg_current_wal_flush_lsn()").fetchone() or ("",)
+            there = "SELECT pg_last_wal_replay_lsn() >= %s"
+            self._until(lambda: ours.execute(there, (position,)).fetchone() == (True,))
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(f"host={self.folder} user=postgres", autocommit=True)
+
+    @staticmethod
+    def _until(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not done():
+            if time.monotonic() > deadline:
+                raise RuntimeError("the server did not come to it in a minute")
+            time.sleep(0.01)  # servers tell nobody
+
+    def hang(self) -> None:
+        """Stop every process where it stands: its sockets stay open, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `hang`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The postmaster first, so that it starts none that would be missed.
+        os.kill(self._process.pid, number)
+        for each in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(each), number)
+
     def _wait(self, pid_file: Path) -> None:
         deadline = time.monotonic() + 60
         while True:  # the file's eighth line is the server's own word for it
             with contextlib.suppress(OSError):
                 lines = pid_file.read_text().splitlines()
-                if len(lines) >= 8 and lines[7].strip() == "ready":
+                if len(lines) >= 8 and lines[7].strip() in ("ready", "standby"):
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
@@ -105,6 +157,7 @@ class PostgresServer:
 
     def stop(self) -> None:
         if self._process.poll() is None:
+            self.go_on()
             self.interrupt()
         shutil.rmtree(self.folder, ignore_errors=True)
 

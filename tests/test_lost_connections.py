@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Literal
@@ -12,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message, messages
+from relay import Relay
 
 from lango_store import DatabaseUnavailable, Store, create_engine, pool
 
@@ -46,72 +45,6 @@ def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
         call(store)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("sqlalchemy.pool")] == []
     engine.dispose()
-
-
-class Relay:
-    """A network between clients and a server, which can forget what was connected: only who sends is told."""
-
-    def __init__(self, server: sa.URL) -> None:
-        self._server = server
-        self._forgotten: set[socket.socket] = set()
-        self._open: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def forget(self) -> None:
-        """Let what is connected stay silent, and be cut off as soon as it sends."""
-        self._forgotten.update(self._open)
-
-    def close(self) -> None:
-        """End all of it."""
-        self._listening.shutdown(socket.SHUT_RDWR)
-        for each in [self._listening, *self._open]:
-            _end(each)
-        for thread in self._threads:
-            thread.join(20)
-        for each in [self._listening, *self._open]:
-            each.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = self._connected()
-            self._open += [client, server]
-            for source, target in ((client, server), (server, client)):
-                self._threads.append(threading.Thread(target=self._pump, args=(source, target)))
-                self._threads[-1].start()
-
-    def _connected(self) -> socket.socket:
-        host = str(self._server.query.get("host", self._server.host or "127.0.0.1"))
-        port = self._server.port or 5432
-        if host.startswith("/"):
-            made = socket.socket(socket.AF_UNIX)
-            made.connect(f"{host}/.s.PGSQL.{port}")
-            return made
-        return socket.create_connection((host, port))
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        try:
-            while data := source.recv(65_536):
-                if source in self._forgotten:
-                    break
-                target.sendall(data)
-        except OSError:
-            pass  # the other pump or close() ended it
-        _end(source)
-        _end(target)
-
-
-def _end(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # ended already
 
 
 @pytest.fixture

@@ -199,6 +199,10 @@ class Dialect:
         """Return the store's error for a driver's."""
         raise NotImplementedError
 
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        """Whether a connection and those that were made with it serve nothing any more, after this error."""
+        raise NotImplementedError
+
     def is_duplicate(self, error: BaseException) -> bool:
         """Whether a driver's error says that a unique value is stored already."""
         raise NotImplementedError

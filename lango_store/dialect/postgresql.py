@@ -35,6 +35,7 @@ _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
 _SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout")
 _CLOCKS_MAY_DIFFER: Final = 5.0
+_READ_ONLY: Final = "25006"
 _READ_COMMITTED: Final = 2  # as psycopg numbers them
 _REPEATABLE_READ: Final = 3
 
@@ -186,8 +187,11 @@ class PostgreSQL(Dialect):
             return SessionHeld(None, reason)
         if state in ("40001", "40P01", "55P03", "57014"):
             return DatabaseBusy(f"{reason}; try again")
-        if state == "25006":
-            return DatabaseUnavailable(f"{reason}; this server takes no writes: connect to the primary")
+        if state == _READ_ONLY:
+            return DatabaseUnavailable(
+                f"{reason}; this server takes no writes: try again, the next call connects anew, and "
+                "where the URL has several hosts and target_session_attrs=read-write to the one that takes them"
+            )
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
         if state == "23514" and "ck_lango_value_scope" in reason.splitlines()[0]:
@@ -201,6 +205,10 @@ class PostgreSQL(Dialect):
         if state == "42501":
             return NotPermitted(f"{reason}; grant it to the role of this URL")
         return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
+        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
 
     def is_duplicate(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) == "23505"

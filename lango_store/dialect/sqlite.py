@@ -197,6 +197,9 @@ class SQLite(Dialect):
             case _:
                 return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
 
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        return False  # there is no server that could go away; files that do are looked after by `pool`
+
     def is_duplicate(self, error: BaseException) -> bool:
         codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
         return getattr(error, "sqlite_errorcode", None) in codes

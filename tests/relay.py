@@ -1,0 +1,78 @@
+"""A network between clients and servers, for tests of what is lost in it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import sqlalchemy as sa
+
+
+class Relay:
+    """A network between clients and a server, which can forget what was connected: only who sends is told."""
+
+    def __init__(self, server: sa.URL) -> None:
+        self._server = server
+        self._forgotten: set[socket.socket] = set()
+        self._open: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def lead_to(self, server: sa.URL) -> None:
+        """Lead who connects from now on to another server, as a name or an address does that was moved."""
+        self._server = server
+
+    def forget(self) -> None:
+        """Let what is connected stay silent, and be cut off as soon as it sends."""
+        self._forgotten.update(self._open)
+
+    def close(self) -> None:
+        """End all of it."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        for each in [self._listening, *self._open]:
+            _end(each)
+        for thread in self._threads:
+            thread.join(20)
+        for each in [self._listening, *self._open]:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = self._connected()
+            self._open += [client, server]
+            for source, target in ((client, server), (server, client)):
+                self._threads.append(threading.Thread(target=self._pump, args=(source, target)))
+                self._threads[-1].start()
+
+    def _connected(self) -> socket.socket:
+        host = str(self._server.query.get("host", self._server.host or "127.0.0.1"))
+        port = self._server.port or 5432
+        if host.startswith("/"):
+            made = socket.socket(socket.AF_UNIX)
+            made.connect(f"{host}/.s.PGSQL.{port}")
+            return made
+        return socket.create_connection((host, port))
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                if source in self._forgotten:
+                    break
+                target.sendall(data)
+        except OSError:
+            pass  # the other pump or close() ended it
+        _end(source)
+        _end(target)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # ended already
