@@ -25,12 +25,12 @@ _KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 @checking_all
 def answers(message: Message) -> list[str]:
-    """Return which calls a message answers, by their ids.
+    """Return which calls a message answers, by their ids; a record answers none.
 
     A tool answers with `content` and `tool_call_id`, or with `tool_calls` that carry an `output`. An assistant message
     whose calls carry their outputs answers them itself.
     """
-    return _answers(message)
+    return [] if message.role is MessageRole.RECORD else _answers(message)
 
 
 def _answers(message: Message) -> list[str]:

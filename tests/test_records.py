@@ -407,6 +407,10 @@ def test_a_plan_of_what_to_evict_names_places_of_the_list_and_no_records() -> No
     assert window.evict(TALK, plan) == window.fit(PLAIN, 11)
 
 
+def test_a_record_answers_no_call() -> None:
+    assert window.answers(record(tool_calls=[ToolCall(id="c1", name="dice", output=6)])) == []
+
+
 def test_a_record_is_in_no_form_of_openai() -> None:
     with pytest.raises(ValueError, match="record is in no prompt"):
         record().to_openai()
