@@ -1,4 +1,4 @@
-"""What the README shows, runs."""
+"""What the README and the documentation show, runs, and what is public stands in them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,39 @@ from conftest import MakeDatabase
 from processes import run_program
 
 from lango_store import Message, Store
-from lango_store.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "frameworks" not in path.parts  # their programs run where the frameworks are
+}
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(kind: str) -> dict[str, str]:
+    """Give the code blocks of a kind by page and place."""
+    found = {}
+    for page, text in PAGES.items():
+        for number, block in enumerate(re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)):
+            found[f"{page}-{number}"] = block
+    return found
 
 
 PROGRAMS = blocks("python")
 SCRIPTS = blocks("sh")
 
 
-@pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_programs_run(number: int, tmp_path: Path, make_postgres: MakeDatabase) -> None:
-    program = PROGRAMS[number].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
+@pytest.mark.parametrize("place", PROGRAMS)
+def test_programs_run(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
+    program = PROGRAMS[place].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
     done = run_program(program, folder=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.timeout(300)
 def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
-    for number, program in enumerate(PROGRAMS):
+    for number, program in enumerate(PROGRAMS.values()):
         (tmp_path / f"program_{number}.py").write_text(program)
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
     strictly = [
@@ -62,9 +71,9 @@ def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("number", range(len(SCRIPTS)))
-def test_shell_blocks_are_shell(number: int) -> None:
-    done = subprocess.run(["sh", "-n"], input=SCRIPTS[number], capture_output=True, text=True, timeout=10)
+@pytest.mark.parametrize("place", SCRIPTS)
+def test_shell_blocks_are_shell(place: str) -> None:
+    done = subprocess.run(["sh", "-n"], input=SCRIPTS[place], capture_output=True, text=True, timeout=10)
     assert (done.stderr, done.returncode) == ("", 0)
 
 
@@ -74,7 +83,7 @@ def commands(block: str) -> list[list[str]]:
 
 
 def test_commands_of_migrations_run(tmp_path: Path) -> None:
-    (block,) = (script for script in SCRIPTS if "lango-store db current" in script)
+    (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
     for words in commands(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
@@ -82,7 +91,7 @@ def test_commands_of_migrations_run(tmp_path: Path) -> None:
 
 def test_commands_of_operators_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
-    (block,) = (script for script in SCRIPTS if "lango-store doctor" in script)
+    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor" in script)
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         for user in ("ann", "bob"):
             store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
@@ -98,7 +107,7 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
 
 
 def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
-    (block,) = (script for script in SCRIPTS if "import workspace/sessions" in script)
+    (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
     sessions = Path(__file__).parent / "data" / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
     for words in commands(block):
@@ -113,14 +122,14 @@ def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
     shutil.copy(data / "shepherd" / ".shepherd_session.openai.json", tmp_path)
     shutil.copy(data / "lango" / "lango.db", tmp_path)
     for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
-        (block,) = (script for script in SCRIPTS if name in script)
+        (block,) = (script for script in SCRIPTS.values() if name in script)
         for words in [["db", "upgrade"], *commands(block.replace("~", str(tmp_path)))]:
             done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
             assert done.returncode == 0, (words, done.stderr)
 
 
 def test_commands_of_backups_run(tmp_path: Path) -> None:
-    (block,) = (script for script in SCRIPTS if "lango-store copy" in script)
+    (block,) = (script for script in SCRIPTS.values() if "lango-store copy" in script)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
@@ -131,13 +140,13 @@ def test_commands_of_backups_run(tmp_path: Path) -> None:
 
 
 def test_schedules_are_what_their_readers_read() -> None:
-    (crontab,) = blocks("crontab")
+    (crontab,) = blocks("crontab").values()
     variable, job = crontab.strip().splitlines()
     assert re.fullmatch(r"\w+=\S+", variable)
     assert re.match(r"[\d*]+ [\d*]+ [\d*]+ [\d*]+ [\d*]+ /\S+/lango-store expire ", job)
     assert_known(job.split(" >> ")[0])
 
-    (units,) = blocks("ini")
+    (units,) = blocks("ini").values()
     service, timer = (text for text in re.split(r"^# /etc/systemd/\S+$", units, flags=re.MULTILINE) if text.strip())
     unit = configparser.ConfigParser(interpolation=None)
     unit.read_string(service)
@@ -148,7 +157,7 @@ def test_schedules_are_what_their_readers_read() -> None:
     assert schedule["Timer"]["OnCalendar"] == "*-*-* 03:15:00"
     assert schedule["Install"]["WantedBy"] == "timers.target"
 
-    (manifest,) = blocks("yaml")
+    (manifest,) = blocks("yaml").values()
     job_ = yaml.safe_load(manifest)
     assert (job_["apiVersion"], job_["kind"]) == ("batch/v1", "CronJob")
     (container,) = job_["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
@@ -164,25 +173,9 @@ def assert_known(command: str) -> None:
     assert all(option in known for option in options), options
 
 
-def test_every_command_stands_in_the_readme() -> None:
-    missing = []
-    for group in [app, *(each.typer_instance for each in app.registered_groups)]:
-        assert group is not None
-        for command in group.registered_commands:
-            assert command.callback is not None
-            name = command.name or command.callback.__name__
-            prefix = "" if group is app else f"{_name(group)} "
-            if f"lango-store {prefix}{name}" not in README:
-                missing.append(f"{prefix}{name}")
-    assert missing == []
-
-
-def _name(group: object) -> str | None:
-    return next(each.name for each in app.registered_groups if each.typer_instance is group)
-
-
 def test_make_says_what_it_runs() -> None:
-    for target in ("demo", "test", "long", "check"):
-        assert f"make {target}" in README
+    pages = README + (ROOT / "CONTRIBUTING.md").read_text()
+    for target in ("demo", "test", "long", "check", "lowest", "docs", "frameworks", "bench"):
+        assert f"make {target}" in pages
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=10)
         assert done.returncode == 0, done.stderr
