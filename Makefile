@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
 
-.PHONY: demo test long lint check lowest frameworks frameworks-lowest bench clean
+.PHONY: demo test long lint docs check lowest frameworks frameworks-lowest bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -30,7 +30,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+check: lint docs test
+
+# The documentation as a site, in build/site; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lowest:
 	$(MAKE) test VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
@@ -67,6 +71,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.installed
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)

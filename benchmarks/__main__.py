@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import compare
+from benchmarks.figures import note
 from benchmarks.picture import Curve, draw
 from benchmarks.turns import Worker, databases, in_turns, ratio
 from benchmarks.works import CURVE_SIZES, SCALES, WORKS, contents_agree
@@ -32,10 +33,11 @@ def main() -> None:
         default=[],
         help="leave out what an fsync costs there",
     )
+    parser.add_argument("--write", action="store_true", help="put the ratios into docs/figures.json and the pages")
     parser.add_argument("--picture", type=Path, help="draw the growth curves into this SVG file")
     options = parser.parse_args()
-    if options.peers and (options.full or options.only or options.orm or options.picture):
-        parser.error("--peers has lines of its own: leave out --full, --only, --orm and --picture")
+    if options.peers and (options.full or options.only or options.orm or options.picture or options.write):
+        parser.error("--peers has lines of its own: leave out --full, --only, --orm, --picture and --write")
     console = Console()
     names = ["floor", "lango_store", *(["orm"] if options.orm else [])]
     with databases(options.database, options.no_fsync) as urls:
@@ -70,6 +72,8 @@ def measured(title: str, workers: list[Worker], options: argparse.Namespace) -> 
         found = in_turns(workers, rounds)
         floor = found["floor"]
         ratios = [f"{ratio(found[worker.name], floor):.2f}" for worker in workers[1:]]
+        if options.write:
+            note(title.partition(",")[0], work.title, ratio(found["lango_store"], floor))
         shown = f"{statistics.median(floor) * SCALES[work.unit]:.4g} {work.unit}"
         bar = work.bars[0 if title.startswith("SQLite") else 1]
         table.add_row(work.title, shown, *ratios, f"{bar:.2f}", str(rounds))

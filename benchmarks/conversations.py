@@ -14,6 +14,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks import payload
+from benchmarks.figures import note
 from benchmarks.turns import databases
 from lango_store import Conversation, Message, Store
 from lango_store.tables import Base
@@ -30,8 +31,8 @@ def timed(work: Work) -> float:
     return time.perf_counter() - start
 
 
-def ratio(rounds: int, ours: Work, other: Work, after: Work) -> str:
-    """Run both in turns, and give the median of their ratios and of our times; tidying up goes uncounted."""
+def ratio(rounds: int, ours: Work, other: Work, after: Work) -> tuple[float, float]:
+    """Run both in turns, and give the median of their ratios and of our seconds; tidying up goes uncounted."""
     found: list[tuple[float, float]] = []
     for number in range(rounds + 2):
         first, second = (ours, other) if number % 2 else (other, ours)
@@ -41,7 +42,7 @@ def ratio(rounds: int, ours: Work, other: Work, after: Work) -> str:
         after()
         found.append((times[ours], times[other]))
     median = statistics.median(mine / theirs for mine, theirs in found[2:])
-    return f"{median:.2f} ({statistics.median(mine for mine, _ in found[2:]) * 1e3:.2f} ms)"
+    return median, statistics.median(mine for mine, _ in found[2:])
 
 
 def filled(store: Store, key: str, number: int) -> Conversation:
@@ -79,6 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conversations", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
+    parser.add_argument("--write", action="store_true", help="put the ratios into docs/figures.json and the pages")
     options = parser.parse_args()
     with databases(options.database) as urls:
         for name, url in urls.items():
@@ -108,7 +110,10 @@ def main() -> None:
                     ),
                 }
                 for what, (ours, other, tidy, times) in works.items():
-                    print(f"{name}: {what}: {ratio(options.rounds * times, ours, other, tidy)}")
+                    found, seconds = ratio(options.rounds * times, ours, other, tidy)
+                    print(f"{name}: {what}: {found:.2f} ({seconds * 1e3:.2f} ms)")
+                    if options.write:
+                        note(name, what, found)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from benchmarks.figures import note
 from benchmarks.turns import databases
 from lango_store import Message, Store, create_engine
 
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=100_000, help="of ten messages each")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
+    parser.add_argument("--write", action="store_true", help="put the ratios into docs/figures.json and the pages")
     options = parser.parse_args()
     with databases(options.database) as urls:
         for name, url in urls.items():
@@ -137,6 +139,9 @@ def main() -> None:
                 f"{max(r['grown_mb'] for r in reports):.1f} MB; the longest append meanwhile took "
                 f"{max(waits) * 1e3:.0f} ms, the longest batch {max(batches) * 1e3:.0f} ms"
             )
+            if options.write:
+                what = f"purge of {options.sessions * 10:,} messages against a bare batched DELETE"
+                note(name, what, statistics.median(ratios))
             engine.dispose()
 
 

@@ -101,7 +101,9 @@ def test_a_hosts_revision_that_migrates_us_goes_on(tmp_path: Path, empty_url: st
 
 
 def test_the_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str) -> None:
-    blocks = re.findall(r"^```text\n(.*?)^```$", (ROOT / "docs" / "production" / "migrations.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```text\n(.*?)^```$", (ROOT / "docs" / "production" / "migrations.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     (env,) = (block for block in blocks if "from alembic import context" in block)
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):

@@ -1,0 +1,43 @@
+"""The figures that the pages show: a benchmark with `--write` notes them in a file, and puts them into the pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+FILE: Final = ROOT / "docs" / "figures.json"
+PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "why" / "speed.md")
+DATABASES: Final = ("SQLite", "PostgreSQL")
+
+Figures = dict[str, dict[str, float]]
+"""Ratios by what was done, then by database."""
+
+
+def noted() -> Figures:
+    """Read what the benchmarks noted."""
+    figures: Figures = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return figures
+
+
+def note(database: str, what: str, ratio: float) -> None:
+    """Note a ratio, in the place of the one before, and put it into the pages."""
+    figures = noted()
+    figures.setdefault(what, {})[database] = round(ratio, 2)
+    FILE.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    for page in PAGES:
+        page.write_text(with_figures(page.read_text(), figures))
+
+
+def with_figures(text: str, figures: Figures) -> str:
+    """Return a page whose rows of tables have these figures, where their first cell says what was done."""
+
+    def row(found: re.Match[str]) -> str:
+        measured = figures.get(found[1])
+        if measured is None:
+            return found[0]
+        return " | ".join([f"| {found[1]}", *(f"{measured[name]:.2f}" for name in DATABASES)]) + " |"
+
+    return re.sub(r"^\| ([^|]+) \| [\d.]+ \| [\d.]+ \|$", row, text, flags=re.MULTILINE)
