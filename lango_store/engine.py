@@ -135,7 +135,7 @@ def database_file(url: sa.URL) -> Path | None:
 
 
 def _connect(name: str, **options: Any) -> sqlite3.Connection:
-    """Open a file; one that is new is its owner's alone to read, and so is what SQLite writes beside it.
+    """Open a file; a new one is readable by its owner only, and so is what SQLite writes beside it.
 
     Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
     """
@@ -147,7 +147,7 @@ def _connect(name: str, **options: Any) -> sqlite3.Connection:
         driver.execute("PRAGMA schema_version")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
-            return driver  # who uses it meets the error again
+            return driver  # the first statement meets the error again
         driver.close()
         uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
         driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
@@ -195,7 +195,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
 
         @event.listens_for(engine, "do_connect")
         def connect(_: sa.Dialect, __: ConnectionPoolEntry, words: Any, settings: Any) -> Any:
-            from lango_store.patience import BoundedConnection  # psycopg, which only who uses PostgreSQL waits for
+            from lango_store.patience import BoundedConnection  # psycopg: only PostgreSQL's users wait for its import
 
             driver = BoundedConnection.connect(*words, **settings)
             driver.patience = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can

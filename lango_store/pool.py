@@ -47,7 +47,7 @@ def take(engine: sa.Engine) -> PoolProxiedConnection:
 
 
 def is_listened_to(engine: sa.Engine) -> bool:
-    """Whether somebody but us wants to know when a connection is taken or a transaction begins.
+    """Whether anybody else listens for connections that are taken, or for transactions that begin.
 
     A host sets there what its policies for rows look at: every statement then runs in a transaction that SQLAlchemy
     begins. Listeners are compared, not counted.
@@ -163,7 +163,7 @@ class DatabaseFile:
 
     def wal_fault(self, info: MutableMapping[Any, Any]) -> str | None:
         """Return what became of the log that a connection (`info` is its entry's) writes to; None if it is there."""
-        # It is there as long as somebody has the file open who read or wrote it.
+        # It exists as long as a connection that read or wrote the file is open.
         found = _identity(f"{self.path}-wal")
         expected = info.get(_WAL)
         if found == expected:

@@ -89,7 +89,7 @@ def _made(given: str | sa.URL) -> sa.URL:
         raise ValueError(_UNQUOTED)
     if re.search(r"(//|@)\[(?![0-9a-fA-F:.]+(%\w+)?\])", text):
         raise ValueError(
-            "the URL has something else than an IPv6 address between [ and ]: write postgresql://user@[::1]:5432/database"
+            "the URL has something other than an IPv6 address between [ and ]: write postgresql://user@[::1]:5432/database"
         )
     fault = _NO_URL
     try:
@@ -209,7 +209,7 @@ def _from_asyncpg(url: sa.URL) -> sa.URL:
 
 def _known_to_libpq() -> frozenset[str]:
     # The driver would refuse others itself, but the engine has shown them by then.
-    from psycopg import pq  # which only who uses PostgreSQL waits for
+    from psycopg import pq  # only PostgreSQL's users wait for its import
 
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 

@@ -44,7 +44,7 @@ class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
     drivers = ("psycopg",)
-    batch_rest = 0.0  # only rows are locked, and who waits is next
+    batch_rest = 0.0  # only rows are locked, and whoever waits is next
     concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
@@ -277,7 +277,7 @@ class PostgreSQL(Dialect):
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         with self.transaction(connection), _unbounded(connection):
-            # A migration that waits for a table makes every append wait behind it.
+            # A migration that waits for a table makes every append queue behind it.
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
             self._set_config(connection, "statement_timeout", 0)  # which is chosen for a store's own calls
             yield
