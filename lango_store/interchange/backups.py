@@ -34,7 +34,7 @@ class Backups(WritableFormat):
         try:
             with files.reading(path) as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING
-        except InvalidFile:  # reading it reports the fault
+        except InvalidFile:  # who reads it will say so
             return False
 
     def import_file(

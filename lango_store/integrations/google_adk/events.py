@@ -1,0 +1,376 @@
+"""ADK's events as messages and back: what our fields say is in them, the rest in `extra`; each event comes back equal.
+
+Text and other parts are a message's content as Gemini writes them, one text alone as that text. Calls and responses of
+functions are its tool calls. What it cost is the usage of a turn. An event that says nothing is a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from google.adk.events import Event, EventActions
+from google.adk.sessions import State
+from pydantic import TypeAdapter, ValidationError
+
+from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store.integrations.google_adk.state import as_text, exactly
+from lango_store.interchange.fidelity import mapping, same, storable_id, storable_text
+from lango_store.model import Message, MessageRole, ToolCall
+
+NAME: Final = "google_adk"
+"""Under which key `extra` holds what our fields do not say."""
+
+_EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    name: value
+    for name, value in Event().model_dump(mode="json", exclude_none=True).items()
+    if name in ("actions", "node_info")
+}
+"""What every event's JSON says of nothing; left out."""
+
+_ROLES: Final = {
+    MessageRole.USER: "user",
+    MessageRole.TOOL: "user",
+    MessageRole.FUNCTION: "user",
+    MessageRole.MODEL: "model",
+    MessageRole.ASSISTANT: "model",
+}
+_KINDS: Final = {"function_call": "arguments", "function_response": "output"}
+_WORDS: Final = {"function_call": "args", "function_response": "response"}
+_BLOCK, _CALL = "b", "c"
+
+_events: Final = TypeAdapter(list[Event])
+
+
+class Line(NamedTuple):
+    """A message as its row has it, decoded, and the usage of its turn if that is its alone."""
+
+    seq: int
+    id: str | None
+    role: str
+    author: str | None
+    name: str | None
+    tool_call_id: str | None
+    content: Any
+    calls: Sequence[Mapping[str, Any]]
+    extra: Mapping[str, Any]
+    created_at: datetime
+    usage: Mapping[str, Any]
+
+
+class Stored(NamedTuple):
+    """An event about to be stored: its JSON, the message that it becomes, and what it cost."""
+
+    json: dict[str, Any]
+    message: Message
+    usage: dict[str, Any] | None
+
+    @property
+    def delta(self) -> dict[str, Any]:
+        """What it changes of the state."""
+        return _delta(self.json)
+
+    def renamed(self) -> Stored:
+        """Return it under an id made of all that it says, for an event whose own id another one has."""
+        text = json.dumps(self.json, sort_keys=True)
+        digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        extra = {**self.message.extra, NAME: {**self.message.extra[NAME], "id": self.json["id"]}}
+        return self._replace(message=self.message.model_copy(update={"id": digest, "extra": extra}))
+
+    def is_in(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
+        """Whether a stored message is this event."""
+        return same(event_json(_line(message, usage)), self.json)
+
+    def is_the_same(self, event: Event) -> bool:
+        """Whether an event would be stored as this one."""
+        return same(stored(event).json, self.json)
+
+
+# An event becomes a message
+
+
+def stored(event: Event) -> Stored:
+    """Return what is stored of an event; `InvalidMessage` for what cannot be written as JSON."""
+    data = _dumped(event)
+    try:
+        found = _typed(data)
+        if found.is_in(found.message, found.usage):
+            return found if found.message.id else found.renamed()
+    except ValidationError:
+        pass  # of our own value: a call whose name is no text, say
+    usage, rest = _usage(data)
+    found = Stored(data, _message(MessageRole.RECORD, data, content=rest, kept={}), usage)
+    return found if found.message.id else found.renamed()
+
+
+def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as JSON, without what is temporary; a value that is none becomes its text, with a warning."""
+    return _delta(_dumped(Event(actions=EventActions(state_delta=dict(state)))))
+
+
+def _delta(data: Mapping[str, Any]) -> dict[str, Any]:
+    return mapping(mapping(data.get("actions")).get("state_delta"))
+
+
+def _dumped(event: Event) -> dict[str, Any]:
+    try:
+        dumped = event.model_dump(mode="json", exclude_none=True, fallback=as_text)
+        data: dict[str, Any] = exactly(event.model_dump(exclude_none=True), dumped)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage("event", f"cannot be written as JSON: {error}") from error
+    actions = mapping(data.get("actions"))
+    if delta := mapping(actions.get("state_delta")):
+        actions["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
+    if not data["invocation_id"]:
+        del data["invocation_id"]
+    for name, default in _DEFAULTS.items():
+        rest = {k: v for k, v in mapping(data.pop(name, None)).items() if k not in default or v != default[k]}
+        if rest:
+            data[name] = rest
+    return data
+
+
+def _typed(data: dict[str, Any]) -> Stored:
+    """Put each field where ours say it."""
+    usage, kept = _usage({name: value for name, value in data.items() if name not in ("id", "author", "timestamp")})
+    said = mapping(kept.get("content"))
+    parts = said.get("parts")
+    if not parts:
+        return Stored(data, _message(MessageRole.RECORD, data, content=kept, kept={}), usage)
+    blocks = [part for part in parts if _kind(part) is None]
+    calls = [_call(part) for part in parts if _kind(part) is not None]
+    role = _role(data, parts)
+    told = _told(said, role, parts, [rest for _, rest in calls])
+    del kept["content"]
+    message = _message(
+        role,
+        data,
+        content=_content(blocks),
+        kept=kept | ({"content": told} if told else {}),
+        tool_calls=[call for call, _ in calls],
+        tokens=_tokens(usage) if role is MessageRole.MODEL else None,
+    )
+    return Stored(data, message, usage)
+
+
+def _usage(data: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Part what an event cost from the rest of it."""
+    usage = mapping(data.get("usage_metadata"))
+    return (usage, {name: value for name, value in data.items() if name != "usage_metadata"}) if usage else (None, data)
+
+
+def _message(role: MessageRole, data: Mapping[str, Any], *, kept: dict[str, Any], **fields: Any) -> Message:
+    """Make the message of an event: its id, author and time where they fit the columns, otherwise as they are."""
+    created_at = moment(data["timestamp"])
+    columns = {"id": storable_id(data["id"]), "author": storable_text(data["author"])}
+    others = {name: data[name] for name, value in columns.items() if value != data[name]}
+    if not same(created_at.timestamp(), data["timestamp"]):
+        others["timestamp"] = data["timestamp"]
+    return Message(role=role, created_at=created_at, extra={NAME: kept | others}, **columns, **fields)
+
+
+def _role(data: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> MessageRole:
+    kinds = {_kind(part) for part in parts}
+    if "function_response" in kinds and "function_call" not in kinds:
+        return MessageRole.TOOL
+    said = data["content"].get("role")
+    return MessageRole.USER if said == "user" or (said is None and data["author"] == "user") else MessageRole.MODEL
+
+
+def _kind(part: Mapping[str, Any]) -> str | None:
+    return next((kind for kind in _KINDS if kind in part), None)
+
+
+def _content(blocks: list[dict[str, Any]]) -> Any:
+    if not blocks:
+        return None
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"text"} else blocks
+
+
+def _call(part: Mapping[str, Any]) -> tuple[ToolCall, dict[str, Any]]:
+    """Return a part as a call, and what of it no call says."""
+    kind = str(_kind(part))
+    inside, word = dict(part[kind]), _WORDS[kind]
+    given = {_KINDS[kind]: inside.pop(word)} if word in inside else {}
+    call = ToolCall(id=inside.pop("id", ""), name=inside.pop("name", ""), **given)
+    rest = {name: value for name, value in part.items() if name != kind}
+    return call, rest | ({kind: inside} if inside else {})
+
+
+def _told(
+    said: Mapping[str, Any], role: MessageRole, parts: Sequence[Mapping[str, Any]], rests: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a content says that neither the role of its message does nor its content and calls."""
+    told: dict[str, Any] = {}
+    if said.get("role") != _ROLES[role]:
+        told["role"] = said.get("role")
+    order = "".join(_BLOCK if _kind(part) is None else _CALL for part in parts)
+    if f"{_CALL}{_BLOCK}" in order:
+        told["order"] = order
+    if calls := {str(number): rest for number, rest in enumerate(rests) if rest}:
+        told["calls"] = calls
+    return told
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> int | None:
+    count = (usage or {}).get("candidates_token_count")
+    return count if isinstance(count, int) and 0 <= count < 2**53 else None
+
+
+def moment(timestamp: float | str) -> datetime:
+    """Return a time of ADK's to the microsecond, as near as a column holds it."""
+    try:
+        return max(_EARLIEST, min(_LATEST, datetime.fromtimestamp(float(timestamp), UTC)))
+    except (OverflowError, ValueError, OSError):
+        return _EARLIEST if float(timestamp) < 0 else _LATEST
+
+
+# A message becomes an event
+
+
+def events(key: str, lines: Sequence[Line]) -> list[Event]:
+    """Return the events that messages are; `DamagedMessage` names one that is none."""
+    data = [_event_json(key, line) for line in lines]
+    try:
+        return _events.validate_python(data)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        number, *field = fault["loc"]
+        raise DamagedMessage(key, lines[int(number)].seq, ".".join(map(str, field)), fault["msg"]) from None
+
+
+def _event_json(key: str, line: Line) -> dict[str, Any]:
+    try:
+        return event_json(line)
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise DamagedMessage(key, line.seq, "extra", f"makes no event with the rest: {error!r}") from error
+
+
+def timestamp_of(extra: Mapping[str, Any], created_at: datetime) -> float:
+    """Return the time of an event, to the float."""
+    return float(mapping(extra.get(NAME)).get("timestamp", created_at.timestamp()))
+
+
+def is_event(line: Line) -> bool:
+    """Whether a line of the log is an event: all but records that something else wrote."""
+    return line.role != MessageRole.RECORD or NAME in line.extra
+
+
+def id_of(line: Line) -> str:
+    """Return the id of the event that a line is."""
+    return str(mapping(line.extra.get(NAME)).get("id") or line.id or f"seq:{line.seq}")
+
+
+def event_json(line: Line) -> dict[str, Any]:
+    """Return the JSON of the event that a message is."""
+    kept = mapping(line.extra.get(NAME))
+    data: dict[str, Any] = {
+        "id": id_of(line),
+        "author": line.author or "",
+        "timestamp": line.created_at.timestamp(),
+    }
+    if line.usage:
+        data["usage_metadata"] = line.usage
+    if NAME not in line.extra:
+        return data | _foreign(line)
+    if line.role == MessageRole.RECORD:
+        return {**data, **line.content, **kept}
+    told = mapping(kept.get("content"))
+    said: dict[str, Any] = {"parts": _parts(line, told)}
+    role = told.get("role", _ROLES.get(MessageRole(line.role), "user"))
+    return data | kept | {"content": said if role is None else said | {"role": role}}
+
+
+def _parts(line: Line, told: Mapping[str, Any]) -> list[Any]:
+    content = line.content
+    blocks = [] if content is None else [{"text": content}] if isinstance(content, str) else list(content)
+    rests = mapping(told.get("calls"))
+    calls = [_part(call, mapping(rests.get(str(number)))) for number, call in enumerate(line.calls)]
+    if "order" not in told:
+        return blocks + calls
+    of_kind = {_BLOCK: iter(blocks), _CALL: iter(calls)}
+    return [next(of_kind[kind]) for kind in told["order"]]
+
+
+def _part(call: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+    kind = "function_response" if "output" in call else "function_call"
+    inside = {name: call[name] for name in ("id", "name") if call[name]}
+    if _KINDS[kind] in call:
+        inside[_WORDS[kind]] = call[_KINDS[kind]]
+    return {**rest, kind: inside | mapping(rest.get(kind))}
+
+
+# A message that something else wrote
+
+
+def _foreign(line: Line) -> dict[str, Any]:
+    """Return what an event says of a message that this adapter did not write."""
+    role = MessageRole(line.role)
+    is_model = role.canonical is MessageRole.ASSISTANT
+    said = {"role": "model" if is_model else "user", "parts": list(_foreign_parts(line, role))}
+    author = line.author or ("model" if is_model else "user")
+    return {"author": author, "content": said if said["parts"] else None}
+
+
+def _foreign_parts(line: Line, role: MessageRole) -> list[dict[str, Any]]:
+    calls = [call for call in line.calls if "output" not in call]
+    parts: list[dict[str, Any]] = [
+        {"function_call": _with_id(call["id"], call["name"]) | {"args": _arguments(call.get("arguments"))}}
+        for call in calls
+    ]
+    answers = [(call["id"], call["name"], call["output"]) for call in line.calls if "output" in call]
+    if role.canonical is MessageRole.TOOL and not answers:
+        answers = [(line.tool_call_id or "", line.name or "", line.content)]
+    elif role.canonical is not MessageRole.TOOL:
+        parts = _foreign_blocks(line.content) + parts
+    return parts + [
+        {"function_response": _with_id(id, name) | {"response": out if isinstance(out, dict) else {"result": out}}}
+        for id, name, out in answers
+    ]
+
+
+def _with_id(id: str, name: str) -> dict[str, Any]:
+    return ({"id": id} if id else {}) | {"name": name}
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """Return arguments as a dict; OpenAI's are the text of one."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {"arguments": given}
+    return given if isinstance(given, dict) else {} if given is None else {"arguments": given}
+
+
+def _foreign_blocks(content: Any) -> list[dict[str, Any]]:
+    blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
+    return [{"text": _text(block)} for block in blocks]
+
+
+def _text(block: Any) -> str:
+    text = block.get("text") if isinstance(block, dict) else block
+    return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)
+
+
+def _line(message: Message, usage: Mapping[str, Any] | None) -> Line:
+    calls = [call.model_dump() for call in message.tool_calls]
+    return Line(
+        message.seq,
+        message.id,
+        message.role.value,
+        message.author,
+        message.name,
+        message.tool_call_id,
+        message.content,
+        calls,
+        message.extra,
+        message.created_at or _EARLIEST,
+        usage or {},
+    )

@@ -1,0 +1,203 @@
+"""The session service that ADK's runner, its command line and its web server call."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events import Event
+from google.adk.sessions import BaseSessionService, Session
+from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+
+from lango_store.aio import AsyncStore
+from lango_store.errors import Conflict, SessionExists, SessionExpired, SessionNotFound
+from lango_store.integrations.adapter import Adapter
+from lango_store.integrations.google_adk.events import Stored, state_json, stored
+from lango_store.integrations.google_adk.reading import Chosen, Found, find, find_all
+from lango_store.integrations.google_adk.state import Place, key_of, place_of, scoped, user_scope
+from lango_store.model import Message, new_key
+from lango_store.operations import sessions
+from lango_store.store import Store
+
+try:
+    from google.adk.errors._stale_session_error import StaleSessionError
+except ImportError:  # its place is private
+
+    class StaleSessionError(ValueError):  # type: ignore[no-redef]
+        """Raised when a session was written to since it was read."""
+
+
+__all__ = ["LangoSessionService", "StaleSessionError"]
+
+_SCHEME: Final = "lango+"
+_MARKER: Final = "_storage_update_marker"
+"""Where ADK's own services note the revision of a session that they read, if this release of it has that."""
+
+
+class LangoSessionService(Adapter, BaseSessionService):
+    """A session service for ADK: `Runner(…, session_service=LangoSessionService(store))`.
+
+    Takes a `Store`, an `AsyncStore` or a URL, with `options` as `Store` takes them; or as `uri` what ADK's command line
+    is given, `lango+postgresql://…` or `lango+sqlite:///…`. Any number of services may append to one session, and none
+    is refused; with `check_stale` an append to a session that was written to since it was read is `StaleSessionError`,
+    and writes nothing. `close()` closes what was made for a URL: a `Runner` does not call it.
+    """
+
+    def __init__(
+        self,
+        store: Store | AsyncStore | str | sa.URL | None = None,
+        *,
+        check_stale: bool = False,
+        uri: str | None = None,
+        agents_dir: str | None = None,  # what ADK gives to every service that it makes
+        **options: Any,
+    ) -> None:
+        given = uri.removeprefix(_SCHEME) if store is None and uri is not None else store
+        if given is None or (store is not None and uri is not None):
+            raise TypeError("give a store or a uri, and only one of them: LangoSessionService(store)")
+        super().__init__(given, **options)
+        self._check_stale = check_stale
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Create a session with its first state; no id, or a blank one, means a new UUIDv7.
+
+        `AlreadyExistsError` if a live session has the id.
+        """
+        id = (session_id or "").strip() or new_key(self.store.access.clock_time())
+        place = place_of(app_name, user_id, id)
+        found = await self._awaited.run_sync(_create, place, state_json(state or {}))
+        return self._session(place, found)
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """Return a session with its state and the events that `config` asks for; None if no live session has the id."""
+        place = place_of(app_name, user_id, session_id.strip())
+        chosen = Chosen() if config is None else Chosen(config.after_timestamp, config.num_recent_events)
+        found = await self._awaited.run_sync(_find, place, chosen)
+        return None if found is None else self._session(place, found)
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """List the live sessions of an app, or of a user in it, without events, the one updated last at the end."""
+        found = await self._awaited.run_sync(_find_all, app_name, user_id)
+        return ListSessionsResponse(sessions=[self._session(place, each) for place, each in found])
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session, if there is one; what it shares with others stays."""
+        await self._awaited.delete(place_of(app_name, user_id, session_id.strip()).key)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Return the state that all sessions of a user in an app share, its keys without `user:`."""
+        values = await self._awaited.values(user_scope(app_name, user_id))
+        return {key_of(name): value for name, value in values.items()}
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append an event to a live session and to the one in hand, with what it changes of the state; return it.
+
+        A partial event is not stored, and the same event again only once. A session that has expired begins anew.
+        `SessionNotFoundError` if there is none, and with `check_stale` `StaleSessionError` if another write came first.
+        """
+        if event.partial:
+            return event
+        place = place_of(session.app_name, session.user_id, session.id)
+        new = stored(event)
+        expected = await self._expected(session, place) if self._check_stale else None
+        try:
+            replayed = await self._append(place, new, expected)
+        except Conflict as conflict:
+            raise StaleSessionError(f"{conflict.fact}: read the session again, and append to that") from conflict
+        except SessionNotFound as error:
+            raise SessionNotFoundError(f"session {session.id!r} of user {session.user_id!r} is not there") from error
+        if replayed and any(each.id == event.id and new.is_the_same(each) for each in session.events):
+            return event
+        await super().append_event(session=session, event=event)
+        session.last_update_time = event.timestamp
+        self._mark(session, None if expected is None or replayed else expected + 1)
+        return event
+
+    async def _append(self, place: Place, new: Stored, expected: int | None) -> bool:
+        """Append an event; return whether it was there already."""
+        try:
+            there = await self._write(place, new, expect=expected)
+        except SessionExpired:
+            there = await self._write(place, new, create=True, **place.fields)
+        if there is None or new.is_in(*there):
+            return there is not None
+        renamed = new.renamed()  # another event has its id
+        return await self._write(place, renamed, expect=expected) is not None
+
+    async def _write(self, place: Place, new: Stored, **terms: Any) -> tuple[Message, dict[str, Any] | None] | None:
+        """Append an event; if its id was there already, return the message that has it, and what that cost."""
+        conversation = self._awaited.conversation(place.key)
+        terms["values"] = scoped(new.delta, place) or None
+        if new.usage is None:
+            message = await conversation.append_message(new.message, **terms)
+            return (message, None) if message.replayed else None
+        turn = await conversation.save_turn([new.message], new.usage, **terms)
+        message = next(each for each in turn.messages if each.id == new.message.id)
+        return (message, turn.usage) if turn.replayed or message.replayed else None
+
+    async def _expected(self, session: Session, place: Place) -> int:
+        """Return the revision that a session in hand was read at."""
+        marker = getattr(session, _MARKER, None)
+        if isinstance(marker, str) and marker.isdecimal():
+            return int(marker)
+        found = await self._awaited.run_sync(_find, place, Chosen(last=0))
+        if found is None:
+            raise SessionNotFoundError(f"session {session.id!r} of user {session.user_id!r} is not there")
+        if found.last_event != (session.events[-1].id if session.events else None):
+            raise StaleSessionError(f"session {session.id!r} was written to since: read it again, and append to that")
+        return found.revision
+
+    def _session(self, place: Place, found: Found) -> Session:
+        session = Session(
+            id=place.session_id,
+            app_name=place.app_name,
+            user_id=place.user_id,
+            state=found.state,
+            events=found.events,
+            last_update_time=found.last_update_time,
+        )
+        self._mark(session, found.revision)
+        return session
+
+    def _mark(self, session: Session, revision: int | None) -> None:
+        if self._check_stale and hasattr(session, _MARKER):
+            setattr(session, _MARKER, None if revision is None else str(revision))
+
+
+# In a thread of the store's
+
+
+def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
+    values = scoped(state, place) or None
+    try:
+        try:
+            made = store.create(place.key, values=values, **place.fields)
+        except SessionExists as error:
+            if not error.expired:
+                raise
+            with store.access.transaction() as connection:
+                sessions.delete_expired(connection, store.access.now(connection), place.key)
+                made = store.using(connection).create(place.key, values=values, **place.fields)
+    except SessionExists as error:
+        raise AlreadyExistsError(f"session {place.session_id!r} of user {place.user_id!r} exists already") from error
+    found = find(store.access, place, Chosen(last=0))
+    return found or Found(state, [], made.created_at.timestamp(), made.revision, None)  # deleted again by now
+
+
+def _find(store: Store, place: Place, chosen: Chosen) -> Found | None:
+    return find(store.access, place, chosen)
+
+
+def _find_all(store: Store, app_name: str, user_id: str | None) -> list[tuple[Place, Found]]:
+    return find_all(store.access, app_name, user_id)

@@ -1,0 +1,54 @@
+"""Events of ADK's, and what a test needs to call its services."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+from google.adk.events import Event, EventActions
+from google.adk.sessions import Session
+from google.genai import types
+
+P = ParamSpec("P")
+
+WHERE: dict[str, Any] = {"app_name": "weather", "user_id": "ann"}
+
+
+def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        asyncio.run(test(*arguments, **options))
+
+    return run
+
+
+def content(*parts: types.Part, role: str = "model") -> types.Content:
+    return types.Content(role=role, parts=list(parts))
+
+
+def said(text: str = "Hello", author: str = "user", **fields: Any) -> Event:
+    role = "user" if author == "user" else "model"
+    return Event(author=author, invocation_id="i-1", content=content(types.Part(text=text), role=role), **fields)
+
+
+def called(name: str = "forecast", id: str = "call-1", **arguments: Any) -> Event:
+    call = types.FunctionCall(id=id, name=name, args=arguments)
+    return Event(author="agent", invocation_id="i-1", content=content(types.Part(function_call=call)))
+
+
+def answered(name: str = "forecast", id: str = "call-1", **response: Any) -> Event:
+    part = types.Part(function_response=types.FunctionResponse(id=id, name=name, response=response))
+    return Event(author="agent", invocation_id="i-1", content=content(part, role="user"))
+
+
+def changed(**delta: Any) -> Event:
+    return Event(author="agent", invocation_id="i-1", actions=EventActions(state_delta=delta))
+
+
+def texts(session: Session | None) -> list[str]:
+    assert session is not None
+    return ["".join(part.text or "" for part in event.content.parts or []) for event in session.events if event.content]

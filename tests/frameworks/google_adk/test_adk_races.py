@@ -1,0 +1,235 @@
+"""Several services on one session, in processes and threads that know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, texts
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.sessions import DatabaseSessionService, Session
+
+from lango_store import Message, Store
+from lango_store.integrations.google_adk import LangoSessionService, StaleSessionError
+
+SERVICES, APPENDS = 8, 25
+
+
+def at_once(run: Callable[[int], None]) -> None:
+    """Call it eight times at once, each in a thread with an event loop of its own."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            run(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(SERVICES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    if errors:
+        raise errors[0]
+
+
+def test_eight_services_append_to_one_session_and_none_is_refused(url: str) -> None:
+    async def append(number: int) -> None:
+        async with LangoSessionService(url) as service:
+            session = await service.get_session(**WHERE, session_id="trip")
+            assert session is not None
+            for each in range(APPENDS):
+                delta = {f"s{number}": each, f"user:u{number}": each, f"app:a{number}": each, "last": number}
+                await service.append_event(session, said(f"{number}-{each}", actions={"state_delta": delta}))
+
+    async def main() -> None:
+        async with LangoSessionService(url) as service:
+            await service.create_session(**WHERE, session_id="trip")
+            await asyncio.to_thread(at_once, lambda number: asyncio.run(append(number)))
+            found = await service.get_session(**WHERE, session_id="trip")
+            told = texts(found)
+            assert len(told) == SERVICES * APPENDS
+            for number in range(SERVICES):
+                own = [text for text in told if text.startswith(f"{number}-")]
+                assert own == [f"{number}-{each}" for each in range(APPENDS)]
+            assert found is not None
+            last = found.state.pop("last")
+            assert last == int(told[-1].split("-")[0])
+            kinds = ("s{}", "user:u{}", "app:a{}")
+            assert found.state == {kind.format(n): APPENDS - 1 for n in range(SERVICES) for kind in kinds}
+
+    asyncio.run(main())
+
+
+def test_of_eight_that_make_one_session_one_does(url: str) -> None:
+    made: list[Session] = []
+
+    async def create(number: int) -> None:
+        async with LangoSessionService(url) as service:
+            try:
+                made.append(await service.create_session(**WHERE, session_id="trip", state={"by": number}))
+            except AlreadyExistsError:
+                return
+
+    at_once(lambda number: asyncio.run(create(number)))
+    (one,) = made
+    with Store(url) as store:
+        assert store.values("weather:ann:trip") == one.state
+
+
+@in_a_loop
+async def test_with_check_stale_the_loser_is_told_and_writes_nothing(opened: Store) -> None:
+    service, other = LangoSessionService(opened, check_stale=True), LangoSessionService(opened)
+    mine = await service.create_session(**WHERE, session_id="trip", state={"n": 0})
+    for text in ("one", "two"):
+        await service.append_event(mine, said(text))
+    theirs = await other.get_session(**WHERE, session_id="trip")
+    assert theirs is not None
+    await other.append_event(theirs, changed(n=1))
+    late = said("late", actions={"state_delta": {"n": 2, "temp:t": 1}})
+    with pytest.raises(StaleSessionError, match="read the session again"):
+        await service.append_event(mine, late)
+    assert texts(mine) == ["one", "two"]
+    assert mine.state == {"n": 0}
+    again = await service.get_session(**WHERE, session_id="trip")
+    assert again is not None
+    assert (texts(again), again.state) == (["one", "two"], {"n": 1})
+    await service.append_event(again, late)
+    found = await service.get_session(**WHERE, session_id="trip")
+    assert (texts(found), again.state) == (["one", "two", "late"], {"n": 2, "temp:t": 1})
+
+
+@in_a_loop
+async def test_with_check_stale_a_session_that_another_service_read_is_compared_by_its_last_event(
+    opened: Store,
+) -> None:
+    service, other = LangoSessionService(opened, check_stale=True), LangoSessionService(opened)
+    mine = await other.create_session(**WHERE, session_id="trip")
+    await service.append_event(mine, said("one"))
+    await service.append_event(mine, said("two"))
+    theirs = await other.get_session(**WHERE, session_id="trip")
+    assert theirs is not None
+    await other.append_event(theirs, said("three"))
+    with pytest.raises(StaleSessionError):
+        await service.append_event(mine, said("late"))
+    await service.append_event(theirs, said("four"))
+    assert texts(theirs) == ["one", "two", "three", "four"]
+    assert texts(await other.get_session(**WHERE, session_id="trip")) == texts(theirs)
+    await other.delete_session(**WHERE, session_id="trip")
+    for session in (mine, theirs):
+        with pytest.raises((SessionNotFoundError, StaleSessionError)):
+            await service.append_event(session, said("later"))
+
+
+@in_a_loop
+async def test_with_check_stale_a_retry_is_no_loser(opened: Store) -> None:
+    service = LangoSessionService(opened, check_stale=True)
+    session = await service.create_session(**WHERE, session_id="trip")
+    before = session.model_copy(deep=True)
+    event = said("one")
+    await service.append_event(session, event)
+    await service.append_event(before, event)  # who did not hear that it was stored
+    assert texts(before) == ["one"]
+    for each in (session, before):
+        current = said(f"from {id(each)}")
+        if each is session:
+            await service.append_event(each, current)
+        else:
+            with pytest.raises(StaleSessionError):
+                await service.append_event(each, current)
+
+
+def test_with_check_stale_one_of_eight_wins(url: str) -> None:
+    outcome: list[str] = []
+    barrier = threading.Barrier(SERVICES)
+
+    async def append(number: int) -> None:
+        async with LangoSessionService(url, check_stale=True) as service:
+            session = await service.get_session(**WHERE, session_id="trip")
+            assert session is not None
+            barrier.wait(60)
+            try:
+                await service.append_event(session, said(str(number)))
+                outcome.append("won")
+            except StaleSessionError:
+                outcome.append("lost")
+
+    async def main() -> None:
+        async with LangoSessionService(url) as service:
+            await service.create_session(**WHERE, session_id="trip")
+            await asyncio.to_thread(at_once, lambda number: asyncio.run(append(number)))
+            assert sorted(outcome) == ["lost"] * (SERVICES - 1) + ["won"]
+            assert len(texts(await service.get_session(**WHERE, session_id="trip"))) == 1
+
+    asyncio.run(main())
+
+
+@in_a_loop
+async def test_a_session_that_is_read_while_it_is_made_anew_is_the_one_or_the_other(opened: Store) -> None:
+    service = LangoSessionService(opened)
+    stop = threading.Event()
+
+    def remake() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            key = "weather:ann:trip"
+            opened.delete(key)
+            batch = [Message.user(str(number))] * 5
+            opened.append_messages(key, batch, create=True, values={key: {"life": str(number)}})
+
+    thread = threading.Thread(target=remake)
+    thread.start()
+    try:
+        seen = 0
+        for _ in range(300):
+            found = await service.get_session(**WHERE, session_id="trip")
+            if found is not None:
+                seen += 1
+                assert texts(found) == [found.state["life"]] * 5
+        assert seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("cancelled_after", [0, 1, 3])
+@in_a_loop
+async def test_an_append_that_is_cancelled_may_be_sent_again(
+    service: LangoSessionService, cancelled_after: int
+) -> None:
+    session = await service.create_session(**WHERE)
+    event = changed(n=1)
+    task = asyncio.ensure_future(service.append_event(session, event))
+    for _ in range(cancelled_after):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await service.append_event(session, event)
+    found: Any = await service.get_session(**WHERE, session_id=session.id)
+    assert found == session
+    assert len(found.events) == 1
+
+
+@in_a_loop
+async def test_one_service_serves_several_event_loops(service: LangoSessionService) -> None:
+    def append(number: int) -> None:
+        async def run() -> None:
+            session = await service.get_session(**WHERE, session_id="trip")
+            assert session is not None
+            await service.append_event(session, said(str(number)))
+
+        asyncio.run(run())
+
+    await service.create_session(**WHERE, session_id="trip")
+    await asyncio.to_thread(at_once, append)
+    assert sorted(texts(await service.get_session(**WHERE, session_id="trip"))) == [str(n) for n in range(SERVICES)]
+
+
+def test_adks_own_service_imports_beside_us() -> None:
+    assert DatabaseSessionService("sqlite+aiosqlite://") is not None
