@@ -326,8 +326,7 @@ class Conversation:
     def set_values(self, values: dict[str, Any]) -> None:
         """Set values of the session by their names, all or none; see `Store.set_values`."""
         named = named_values.encoded_in(self.key, values)
-        with self._access.single_write() as connection:
-            named_values.set_(connection, self._access.moment(connection), self.key, named, own=True)
+        writing.set_values(self._access, self.key, named, own=True)
 
     def drop_values(self, names: Sequence[str] | None = None) -> int:
         """Delete values of the session by their names, or all of them; return how many there were."""

@@ -83,14 +83,16 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
-        """Execute once for each of these values."""
+    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> int:
+        """Execute once for each of these values, and return how many rows were written."""
         compiled = self._for(connection)
         cursor = connection.connection.cursor()
         observe: Observer | None = connection.get_execution_options().get(OBSERVER)
         started = 0.0 if observe is None else perf_counter()
         try:
             cursor.executemany(compiled.text, list(map(compiled.parameters, values)))
+            written: int = cursor.rowcount
+            return written
         finally:
             cursor.close()
             if observe is not None:

@@ -381,8 +381,7 @@ class Store:
         like a key, `InvalidMessage` for a value that is not JSON.
         """
         named = named_values.encoded_in(scope, values)
-        with self._access.single_write() as connection:
-            named_values.set_(connection, self._access.moment(connection), scope, named, own=False)
+        writing.set_values(self._access, scope, named, own=False)
 
     def drop_values(self, scope: str, names: Sequence[str] | None = None) -> int:
         """Delete values of a scope by their names, all of them if no names are given; return how many there were."""

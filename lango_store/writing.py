@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -11,7 +12,15 @@ import sqlalchemy as sa
 
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import Conflict, InvalidMessage, NotPermitted, SessionExpired, SessionNotFound, UniqueViolation
+from lango_store.errors import (
+    Conflict,
+    InvalidMessage,
+    NotPermitted,
+    SessionExpired,
+    SessionNotFound,
+    UniqueViolation,
+    Withheld,
+)
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, sessions, values
 from lango_store.operations.appends import NO_TERMS, Terms
@@ -106,7 +115,7 @@ def _once(
     write_new: Callable[[sa.Connection, datetime], R],
     terms: Terms,
 ) -> R:
-    callers, makes = access.in_callers_transaction, terms.shape.inserts
+    callers, makes = access.in_callers_transaction, terms.make if terms.shape.inserts else None
     # An error of one statement would end the caller's transaction.
     if not ((has_ids and (new.repeats or callers)) or (makes and callers)):
         try:
@@ -124,18 +133,29 @@ def _once(
         try:
             with access.transaction() as connection:
                 now = access.now(connection)
-                if makes:
-                    _make(connection, now, terms)
+                if makes is not None:
+                    _make(connection, now, makes)
                 return write_new(connection, now)
         except SessionNotFound:  # somebody has deleted it between two statements
-            if not makes or not tries:
+            if not makes:
                 raise
+            if not tries:
+                raise sessions.not_made(makes.key) from None
 
 
-def _make(connection: sa.Connection, now: datetime, terms: Terms) -> None:
-    assert terms.make is not None
-    sessions.delete_expired(connection, now, terms.make.key)
-    sessions.insert(connection, now, terms.make)
+def _make(connection: sa.Connection, now: datetime, make: New) -> None:
+    sessions.delete_expired(connection, now, make.key)
+    sessions.insert(connection, now, make)
+
+
+def set_values(access: Access, scope: str, named: NamedValues, *, own: bool) -> None:
+    """Set values in one statement, or if a session was made meanwhile whose own they are, once more."""
+    if not access.in_callers_transaction:  # an error of one statement would end that
+        with suppress(Withheld), access.single_write() as connection:
+            values.set_(connection, access.moment(connection), scope, named, own=own)
+            return
+    with access.transaction() as connection:
+        values.set_(connection, access.moment(connection), scope, named, own=own)
 
 
 def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:

@@ -141,6 +141,16 @@ class Dialect:
         """Return an INSERT that knows ON CONFLICT, which SQLAlchemy's common language lacks."""
         raise NotImplementedError
 
+    def unless_withheld(
+        self, value: sa.ColumnElement[int], *written: tuple[sa.Table, sa.ColumnElement[int], sa.ColumnElement[int]]
+    ) -> sa.ColumnElement[int]:
+        """Return the value, or fail the statement as a whole, in `Withheld`, if a table has fewer rows than it should.
+
+        For a statement that writes several rows and may be a transaction of its own: each table with how many rows were
+        written there, and how many had to be.
+        """
+        raise NotImplementedError
+
     def join(self, connection: sa.Connection) -> None:
         """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,11 +30,13 @@ from lango_store.errors import (
     NotPermitted,
     SessionHeld,
     UniqueViolation,
+    Withheld,
 )
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
 _SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout")
+_WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _READ_COMMITTED: Final = 2  # as psycopg numbers them
@@ -74,6 +77,18 @@ class PostgreSQL(Dialect):
 
     def insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table)
+
+    def unless_withheld(
+        self, value: sa.ColumnElement[int], *written: tuple[sa.Table, sa.ColumnElement[int], sa.ColumnElement[int]]
+    ) -> sa.ColumnElement[int]:
+        # A text that is not a number fails where it is made one; with the value in it, not before the rows are written.
+        failing = {
+            table.name: sa.cast(
+                sa.literal_column(f"'{_WITHHELD}{table.name} at '").concat(sa.cast(value, sa.Text)), sa.BigInteger
+            )
+            for table, _, _ in written
+        }
+        return sa.case(*((found != wanted, failing[table.name]) for table, found, wanted in written), else_=value)
 
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
@@ -199,6 +214,8 @@ class PostgreSQL(Dialect):
                 "scope: one of these values is another session's, which was made just now, and nothing was written: "
                 "set its values with set_values(key, …)"
             )
+        if state == "22P02" and (table := re.search(rf'"{_WITHHELD}(\w+) at ', reason)):
+            return Withheld(table[1], f"a new row of {table[1]} was not written, and so nothing was")
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -12,9 +12,11 @@ from sqlalchemy.dialects import postgresql
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Dialect
 from lango_store.operations import sessions, values
-from lango_store.operations.binds import KEY, LIVE, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, column, number
+from lango_store.operations.binds import KEY, LIVE, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, VALUE, column, number
 from lango_store.operations.rows import MESSAGE_GIVEN
 from lango_store.statement import Statement
+
+_ONE: Final = sa.literal_column("1", sa.BigInteger())  # returned of a row that may be written and not be read
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,22 @@ def _with_one(dialect: Dialect, shape: Shape) -> sa.Executable:
     bumped = _bump(dialect, shape).cte("bumped")
     row = _message(bumped.c.last_seq)
     row["created_at"] = sa.func.coalesce(row["created_at"], bumped.c.updated_at)
-    added = sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()))
-    return _with_values(dialect, shape, bumped, sa.select(*bumped.c).add_cte(added.cte("added")))
+    added = sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values())).returning(_ONE)
+    return _told_with(dialect, shape, bumped, (MESSAGE, added.cte("added"), _ONE))
 
 
-def _with_values(dialect: Dialect, shape: Shape, bumped: sa.CTE, statement: sa.Select[Any]) -> sa.Executable:
-    return statement.add_cte(values.written_with(dialect, bumped).cte("stored")) if shape.named else statement
+_Written = tuple[sa.Table, sa.CTE, sa.ColumnElement[int]]
+"""Where rows are written, what writes them, and how many they have to be."""
+
+
+def _told_with(dialect: Dialect, shape: Shape, bumped: sa.CTE, *written: _Written) -> sa.Executable:
+    """Tell of the session's row, if as many rows were written in other tables as had to be, and with the values."""
+    if shape.named:
+        stored = values.written_with(dialect, bumped).returning(_ONE).cte("stored")
+        written = (*written, (VALUE, stored, values.HOW_MANY))
+    checked = ((table, sa.select(sa.func.count()).select_from(rows).scalar_subquery(), n) for table, rows, n in written)
+    last_seq, *others = bumped.c
+    return sa.select(dialect.unless_withheld(last_seq, *checked), *others).add_cte(*(rows for _, rows, _ in written))
 
 
 def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
@@ -165,12 +177,12 @@ def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
         columns["turn_no"] = bumped.c.last_turn_no
     chosen = sa.select(*columns.values()).select_from(bumped, given)
     insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
-    statement = sa.select(*bumped.c).add_cte(insert.cte("added"))
+    written: list[_Written] = [(MESSAGE, insert.returning(_ONE).cte("added"), number("added"))]
     if shape.turn:
         row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
         saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
-        statement = statement.add_cte(saved.cte("saved"))
-    return _with_values(dialect, shape, bumped, statement)
+        written.append((TURN, saved.returning(_ONE).cte("saved"), _ONE))
+    return _told_with(dialect, shape, bumped, *written)
 
 
 def _turn(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:

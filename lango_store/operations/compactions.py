@@ -13,7 +13,7 @@ from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Session, Turn
 from lango_store.operations import messages, removals, sessions, turns
 from lango_store.operations.batches import Batch, batch
-from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
+from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old:
     gone = removals.delete(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
     removals.leave_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:
-        connection.execute(sa.delete(TURN).where(of_session(TURN, key), TURN.c.turn_no <= old[-1].turn_no))
+        removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
     left = SESSION.c.last_consolidated - gone.messages
     removals.count(
         connection,

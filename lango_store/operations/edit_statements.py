@@ -22,13 +22,16 @@ from lango_store.operations.binds import (
     of_session,
     text,
 )
-from lango_store.operations.rows import MESSAGE_COLUMNS, MESSAGE_GIVEN
+from lango_store.operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, MESSAGE_GIVEN
 
 GIVEN: Final = {name: column(MESSAGE.c[name], f"new_{name}") for name in MESSAGE_GIVEN}
 """What a caller gives for the columns of a message."""
 
-CHOSEN: Final = ("seq", "turn_no", "tokens", "is_record", "emptied")
+CHOSEN: Final = ("seq", "turn_no", "tokens", "is_record", "emptied", "ends")
 """What `Chosen` holds."""
+
+TOLD: Final = (*MESSAGE_FIELDS, "is_record", "emptied", "ends")
+"""What `choose` reads."""
 
 
 # Which message
@@ -67,7 +70,8 @@ _PLACES: Final[dict[str, Callable[[], sa.ColumnElement[bool]]]] = {
 class Chosen:
     """What the statements of an edit must know of its message.
 
-    `is_record` is 1 for a record, else 0. `emptied` is its turn if that began with it and nothing of it came later.
+    `is_record` is 1 for a record, else 0. `emptied` is its turn if that began with it and nothing of it came later,
+    `ends` its turn if that began before it and nothing of it came later.
     """
 
     seq: Any
@@ -75,6 +79,7 @@ class Chosen:
     tokens: Any
     is_record: Any
     emptied: Any
+    ends: Any
 
 
 def _more_of_turn(seq: Any) -> sa.ColumnElement[bool]:
@@ -90,9 +95,13 @@ def _one_if_record(role: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
 
 def choose(place: str) -> sa.Select[Any]:
     """Read the message that stands at a place, and what the other statements must know of it."""
-    began = (of_session(TURN), TURN.c.turn_no == MESSAGE.c.turn_no, TURN.c.first_seq >= MESSAGE.c.seq)
-    emptied = sa.select(TURN.c.turn_no).where(*began, ~_more_of_turn(MESSAGE.c.seq)).correlate(MESSAGE)
-    told = (_one_if_record(MESSAGE.c.role).label("is_record"), emptied.scalar_subquery().label("emptied"))
+    ended = (of_session(TURN), TURN.c.turn_no == MESSAGE.c.turn_no, ~_more_of_turn(MESSAGE.c.seq))
+    its = sa.select(TURN.c.turn_no).where(*ended).correlate(MESSAGE)
+    told = (
+        _one_if_record(MESSAGE.c.role).label("is_record"),
+        its.where(TURN.c.first_seq >= MESSAGE.c.seq).scalar_subquery().label("emptied"),
+        its.where(TURN.c.first_seq < MESSAGE.c.seq, TURN.c.last_seq >= MESSAGE.c.seq).scalar_subquery().label("ends"),
+    )
     return sa.select(*MESSAGE_COLUMNS, *told).where(of_session(MESSAGE), _PLACES[place]())
 
 
@@ -113,10 +122,8 @@ def delete_turn(chosen: Chosen) -> Any:
 
 def shorten_turn(chosen: Chosen) -> Any:
     """Let its turn end before it, unless something of the turn comes later."""
-    through = (TURN.c.turn_no == chosen.turn_no, TURN.c.first_seq < chosen.seq, TURN.c.last_seq >= chosen.seq)
-    ends = (*through, ~_more_of_turn(chosen.seq))
-    shortened = sa.update(TURN).where(of_session(TURN), *ends).values(last_seq=chosen.seq - 1)
-    return shortened.returning(TURN.c.turn_no)
+    shortened = sa.update(TURN).where(of_session(TURN), TURN.c.turn_no == chosen.ends)
+    return shortened.values(last_seq=chosen.seq - 1).returning(TURN.c.turn_no)
 
 
 def change_message(values: Mapping[str, Any]) -> Write:

@@ -5,7 +5,7 @@ So a load, and a summary that is being written, notice that the session is not w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,13 +13,15 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.encoding import checked_key, encode_id, encode_text
-from lango_store.errors import MessageNotFound
+from lango_store.errors import MessageNotFound, Withheld
 from lango_store.model import Message
 from lango_store.operations import edit_statements as statements
 from lango_store.operations import sessions
 from lango_store.operations.binds import (
     LIVE_SESSION,
     MESSAGE,
+    SESSION,
+    TURN,
     number,
 )
 from lango_store.operations.messages import MAX_SEQ
@@ -60,30 +62,31 @@ def checked_place(seq_or_id: Place) -> Place:
 
 @dataclass(frozen=True)
 class _Step:
-    """A statement of an edit, and whether a message needs it."""
+    """A statement of an edit, which has to meet a row of a table; `if_` is what a message must have to need it."""
 
     write: statements.Write
-    needed: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    table: sa.Table
+    if_: str = "seq"
 
 
 class _Edit:
     """An edit of messages that are chosen in some ways: one statement after a lock, or a few where none can hold all.
 
-    The first step writes the message and the last one counts: they must meet the message and the session.
+    The last step counts, in the session's row.
     """
 
     def __init__(self, places: Sequence[str], *steps: _Step) -> None:
         self._whole = {place: Statement(lambda _, place=place: self._write_whole(place)) for place in places}  # type: ignore[misc]
         self._choose = {place: Statement(lambda _, place=place: self._write_choice(place)) for place in places}  # type: ignore[misc]
         read = statements.Chosen(*(number(f"chosen_{name}") for name in statements.CHOSEN))
-        self._steps = [(Statement(lambda _, step=step: step.write(read)), step.needed) for step in steps]  # type: ignore[misc]
-        self._written = [step.write for step in steps]
+        self._single = [Statement(lambda _, step=step: step.write(read)) for step in steps]  # type: ignore[misc]
+        self._steps = steps
 
     def _write_whole(self, place: str) -> sa.Select[Any]:
         row = statements.choose(place).cte("chosen")
         chosen = statements.Chosen(*(sa.select(row.c[name]).scalar_subquery() for name in statements.CHOSEN))
-        steps = [write(chosen).cte(f"step_{number}") for number, write in enumerate(self._written)]
-        met = [sa.exists(sa.select(step.c[0])) for step in (steps[0], steps[-1])]
+        steps = [step.write(chosen).cte(f"step_{number}") for number, step in enumerate(self._steps)]
+        met = [sa.exists(sa.select(step.c[0])) for step in steps]
         return sa.select(*row.c, *met).add_cte(*steps)
 
     @staticmethod
@@ -111,33 +114,36 @@ class _Edit:
             if not one_statement:
                 sessions.refuse(connection, now, key)
             return None
-        row = list(rows[0][: len(MESSAGE_FIELDS)])
-        message, session = rows[0][-2:] if one_statement else self._run_steps(connection, values, rows[0])
-        if not session:
+        row = rows[0]
+        chosen = dict(zip(statements.TOLD, row, strict=False))
+        met = row[len(chosen) :] if one_statement else self._run_steps(connection, values, chosen)
+        if not met[-1]:
             raise sessions.not_written(connection, key)
-        if not message:
-            seq = row[MESSAGE_FIELDS.index("seq")]
-            raise sessions.withheld(MESSAGE, f"message {seq} of session {key!r} is there, but its row was not written")
-        return row
+        for step, found in zip(self._steps, met, strict=True):
+            if not found and chosen[step.if_] is not None:
+                fact = f"message {chosen['seq']} of session {key!r} is there, but its row was not written"
+                raise Withheld(step.table.name, fact)
+        return list(row[: len(MESSAGE_FIELDS)])
 
-    def _run_steps(self, connection: AnyConnection, values: Mapping[str, Any], row: Sequence[Any]) -> Sequence[bool]:
-        """Run the steps that the message needs, and return whether the first and the last of them met a row."""
-        chosen = dict(zip((*MESSAGE_FIELDS, "is_record", "emptied"), row, strict=True))
-        if not isinstance(chosen["tokens"], int):
-            chosen["tokens"] = None  # damaged, and counted as none
+    def _run_steps(
+        self, connection: AnyConnection, values: Mapping[str, Any], chosen: Mapping[str, Any]
+    ) -> Sequence[bool]:
+        """Run the steps that the message needs, and return which of all of them met a row."""
         values = {**values, **{f"chosen_{name}": chosen[name] for name in statements.CHOSEN}}
-        met = [bool(statement.run(connection, values)) for statement, needed in self._steps if needed(chosen)]
-        return met[0], met[-1]
+        if not isinstance(chosen["tokens"], int):
+            values["chosen_tokens"] = None  # damaged, and counted as none
+        steps = zip(self._steps, self._single, strict=True)
+        return [chosen[step.if_] is not None and bool(single.run(connection, values)) for step, single in steps]
 
 
 # The edits
 
 _pop = _Edit(
     ["last", "last of the log"],
-    _Step(statements.delete_message),
-    _Step(statements.delete_turn, lambda chosen: chosen["emptied"] is not None),
-    _Step(statements.shorten_turn, lambda chosen: chosen["turn_no"] is not None and chosen["emptied"] is None),
-    _Step(statements.count_without_turn),
+    _Step(statements.delete_message, MESSAGE),
+    _Step(statements.delete_turn, TURN, if_="emptied"),
+    _Step(statements.shorten_turn, TURN, if_="ends"),
+    _Step(statements.count_without_turn, SESSION),
 )
 
 
@@ -151,7 +157,7 @@ def pop(connection: AnyConnection, now: Moment, key: str, *, records: bool = Fal
     return None if row is None else decode_messages(key, [row])[0]
 
 
-_delete = _Edit(["seq", "id"], _Step(statements.delete_message), _Step(statements.count_without))
+_delete = _Edit(["seq", "id"], _Step(statements.delete_message, MESSAGE), _Step(statements.count_without, SESSION))
 
 
 def delete(connection: AnyConnection, now: Moment, key: str, seq_or_id: Place, expected: Expected = ANYTHING) -> None:
@@ -165,9 +171,10 @@ _update = _Edit(
         statements.change_message(
             statements.GIVEN
             | {name: sa.func.coalesce(statements.GIVEN[name], MESSAGE.c[name]) for name in ("id", "created_at")}
-        )
+        ),
+        MESSAGE,
     ),
-    _Step(statements.count_instead),
+    _Step(statements.count_instead, SESSION),
 )
 
 
@@ -198,9 +205,10 @@ _redact = _Edit(
     _Step(
         statements.change_message(
             {name: statements.GIVEN[name] for name in TAKEN} | {"tokens": sa.case((MESSAGE.c.tokens.is_not(None), 0))}
-        )
+        ),
+        MESSAGE,
     ),
-    _Step(lambda chosen: statements.count(chosen, sa.literal_column("0"))),
+    _Step(lambda chosen: statements.count(chosen, sa.literal_column("0")), SESSION),
 )
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import as_stored
 from lango_store.encoding import decode_json
-from lango_store.errors import Conflict, DamagedMessage
+from lango_store.errors import Conflict, DamagedMessage, Withheld
 from lango_store.model import MessageRole
 from lango_store.operations import sessions
 from lango_store.operations.binds import (
@@ -89,8 +89,7 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
     if after >= last_seq:
         return 0
     gone = delete(connection, key, later(after))
-    mine = of_session(TURN, key)
-    turns = connection.execute(sa.delete(TURN).where(mine, TURN.c.first_seq > after, ~summary_before(after))).rowcount
+    turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~summary_before(after)))
     if not any(gone) and not turns:
         return 0
     also: dict[str, Any] = {}
@@ -112,7 +111,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     sessions.lock(connection, now, key)
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     gone = delete(connection, key, ~stays if keep_system else sa.true())
-    connection.execute(sa.delete(TURN).where(of_session(TURN, key)))
+    delete_turns(connection, key, sa.true())
     leave_turns(connection, key, sa.true())
     count(connection, now, key, gone, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
     return gone.messages
@@ -130,8 +129,22 @@ def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool
     """Delete messages and records of a locked session, and count them."""
     chosen = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
     deleted = connection.execute(chosen.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
+    _refuse_left(connection, MESSAGE, key, condition)
     said = [tokens for is_record, tokens in deleted if not is_record]
     return Gone(len(said), sum(tokens for tokens in said if isinstance(tokens, int)), len(deleted) - len(said))
+
+
+def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
+    """Delete turns of a locked session, not their messages, and return how many there were."""
+    deleted = connection.execute(sa.delete(TURN).where(of_session(TURN, key), condition)).rowcount
+    _refuse_left(connection, TURN, key, condition)
+    return deleted
+
+
+def _refuse_left(connection: sa.Connection, table: sa.Table, key: str, condition: sa.ColumnElement[bool]) -> None:
+    """Raise `Withheld` if a row is there that was just deleted."""
+    if connection.execute(sa.select(sa.exists().where(of_session(table, key), condition))).scalar():
+        raise Withheld(table.name, f"rows of session {key!r} that should go are there still")
 
 
 def leave_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:

@@ -15,11 +15,11 @@ from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
-    DatabaseUnavailable,
     LangoStoreError,
     SessionExists,
     SessionExpired,
     SessionNotFound,
+    Withheld,
 )
 from lango_store.model import UNSET, SessionInfo, Unset
 from lango_store.operations import scopes
@@ -170,7 +170,7 @@ def refuse(
 ) -> None:
     """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
 
-    `DatabaseUnavailable` after the last try: the database does not let the row be written.
+    `Withheld` after the last try: the database does not let the row be written.
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])
@@ -178,20 +178,10 @@ def refuse(
         raise _withheld(value)
 
 
-def _withheld(value: Mapping[str, Any]) -> DatabaseUnavailable:
+def _withheld(value: Mapping[str, Any]) -> Withheld:
     expiry = f"expires at {value['expires_at']}" if "expires_at" in value else "never expires"
-    return withheld(
-        SESSION,
-        f"session {value['key']!r} is there ({expiry}, last_seq {value['last_seq']}), but its row was not written",
-    )
-
-
-def withheld(table: sa.Table, fact: str) -> DatabaseUnavailable:
-    """Return the error for a row that is there and was not written, as the fact says."""
-    return DatabaseUnavailable(
-        f"{fact}: a trigger or a row-level security policy on {table.name} withholds it, "
-        f"see `\\d {table.name}` in psql or `.schema {table.name}` in sqlite3"
-    )
+    place = f"({expiry}, last_seq {value['last_seq']})"
+    return Withheld(SESSION.name, f"session {value['key']!r} is there {place}, but its row was not written")
 
 
 _alive = Statement(lambda _: sa.select(LIVE).where(of_session(SESSION)))
@@ -234,7 +224,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
-    """Change the row of a locked session; `DatabaseUnavailable` if the database keeps it as it is."""
+    """Change the row of a locked session; `Withheld` if the database keeps it as it is."""
     statement = (
         sa.update(SESSION)
         .where(of_session(SESSION, key))
@@ -248,6 +238,11 @@ def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
     """Return why a write to a session, expired or not, met no row: it is not there, or the database withholds it."""
     rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
     return _withheld(decoded_life(key, rows)[1]) if rows else SessionNotFound(key)
+
+
+def not_made(key: str) -> Withheld:
+    """Return the error for a session that is not there after a write that makes it."""
+    return Withheld(SESSION.name, f"session {key!r} is not there, and was not made")
 
 
 def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.ColumnElement[bool]) -> Any:

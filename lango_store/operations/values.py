@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from lango_store.columns import KEY_TEXT, as_stored
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, checked_name, encode_json, encode_text
-from lango_store.errors import SessionExpired, SessionNotFound
+from lango_store.errors import SessionExpired, SessionNotFound, Withheld
 from lango_store.operations import scopes, sessions
 from lango_store.operations.binds import (
     KEY,
@@ -100,9 +100,17 @@ def _is_not_anothers(insertion: Any) -> sa.ColumnElement[bool]:
     return sa.or_(stored.is_(None), stored == insertion.excluded.session_key)
 
 
+def _array(name: str) -> sa.BindParameter[Any]:
+    return sa.bindparam(name, type_=postgresql.ARRAY(sa.Text()), required=True)
+
+
+HOW_MANY: Final[sa.ColumnElement[int]] = sa.func.cardinality(_array("value_names"))
+"""How many values are bound."""
+
+
 def _given() -> Any:
     """The values that are bound, as a table."""
-    arrays = [sa.bindparam(name, type_=postgresql.ARRAY(sa.Text()), required=True) for name in _ARRAYS]
+    arrays = map(_array, _ARRAYS)
     columns = (sa.column("scope", KEY_TEXT), sa.column("name", KEY_TEXT), sa.column("value", sa.Text()))
     return sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="named")
 
@@ -120,7 +128,7 @@ def written_with(dialect: Dialect, session: sa.CTE) -> Any:
 
 def may_be_set() -> sa.ColumnElement[bool]:
     """Whether none of the bound values is another session's."""
-    return scopes.is_of_no_session(sa.bindparam(_OTHERS, type_=postgresql.ARRAY(sa.Text()), required=True))
+    return scopes.is_of_no_session(_array(_OTHERS))
 
 
 _one = Statement(
@@ -133,7 +141,7 @@ _one = Statement(
 
 
 def write(connection: AnyConnection, now: Any, key: str | None, named: NamedValues) -> None:
-    """Set values one by one, those in the scope of the session with this key as its own."""
+    """Set values one by one, those in the scope of the session with this key as its own; `Withheld` if one is not."""
     rows = [
         {
             "value_scope": scope,
@@ -144,7 +152,8 @@ def write(connection: AnyConnection, now: Any, key: str | None, named: NamedValu
         }
         for scope, name, json in named.rows
     ]
-    _one.run_many(connection, rows)
+    if (written := _one.run_many(connection, rows)) != len(rows):
+        raise Withheld(VALUE.name, f"{written} of {len(rows)} values were written")
 
 
 _touch = Statement(
@@ -161,14 +170,20 @@ def _write_all(dialect: Dialect, *, own: bool) -> sa.Executable:
         chosen = chosen.where(touched.c.key.is_not(None) | ~scopes.IS_OF_A_SESSION)
     insertion = _insertion(dialect, chosen)
     stored = _or_replace(insertion, where=_is_not_anothers(insertion)).returning(VALUE.c.name).cte("stored")
-    return sa.select(sa.func.count()).select_from(stored)
+    count = sa.select(sa.func.count()).select_from(stored).scalar_subquery()
+    found = sa.exists(sa.select(touched.c.key))
+    wanted = sa.case((found if own else found | ~scopes.IS_OF_A_SESSION, HOW_MANY), else_=sa.literal_column("0"))
+    return sa.select(dialect.unless_withheld(count, (VALUE, count, wanted)))
 
 
 _all = {own: Statement(lambda dialect, own=own: _write_all(dialect, own=own)) for own in (False, True)}  # type: ignore[misc]
 
 
 def set_(connection: AnyConnection, now: Moment, scope: str, named: NamedValues, *, own: bool) -> None:
-    """Set values of a live session, or, unless they have to be a session's own, shared ones."""
+    """Set values of a live session, or, unless they have to be a session's own, shared ones.
+
+    `Withheld`, with nothing written, if one is not written, or if a session was made meanwhile whose own it is.
+    """
     if not named.rows:
         read(connection, now, scope, None, own=own)
         return
@@ -183,7 +198,7 @@ def set_(connection: AnyConnection, now: Moment, scope: str, named: NamedValues,
 
 
 def _set(connection: AnyConnection, now: Moment, scope: str, named: NamedValues, *, own: bool) -> bool:
-    """Write all values; False if no live session allows it, or if one was made that has some of them as its own."""
+    """Write all values; False, with nothing written, if no live session allows it."""
     dialect = dialect_of(connection)
     values = {"key": scope, "now": dialect.time(now)}
     if dialect.modifying_cte:
