@@ -142,12 +142,12 @@ class Dialect:
         raise NotImplementedError
 
     def unless_withheld(
-        self, value: sa.ColumnElement[int], *written: tuple[sa.Table, sa.ColumnElement[int], sa.ColumnElement[int]]
+        self, value: sa.ColumnElement[int], *withheld: tuple[sa.Table, sa.ColumnElement[bool]]
     ) -> sa.ColumnElement[int]:
-        """Return the value, or fail the statement as a whole, in `Withheld`, if a table has fewer rows than it should.
+        """Return the value, or fail the statement as a whole, in `Withheld`, if one of the conditions holds.
 
-        For a statement that writes several rows and may be a transaction of its own: each table with how many rows were
-        written there, and how many had to be.
+        For a statement that writes several rows and may be a transaction of its own: each table with the condition that
+        not all of its rows were written.
         """
         raise NotImplementedError
 

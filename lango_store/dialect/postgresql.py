@@ -79,16 +79,14 @@ class PostgreSQL(Dialect):
         return postgresql.insert(table)
 
     def unless_withheld(
-        self, value: sa.ColumnElement[int], *written: tuple[sa.Table, sa.ColumnElement[int], sa.ColumnElement[int]]
+        self, value: sa.ColumnElement[int], *withheld: tuple[sa.Table, sa.ColumnElement[bool]]
     ) -> sa.ColumnElement[int]:
         # A text that is not a number fails where it is made one; with the value in it, not before the rows are written.
-        failing = {
-            table.name: sa.cast(
-                sa.literal_column(f"'{_WITHHELD}{table.name} at '").concat(sa.cast(value, sa.Text)), sa.BigInteger
-            )
-            for table, _, _ in written
-        }
-        return sa.case(*((found != wanted, failing[table.name]) for table, found, wanted in written), else_=value)
+        def failing(table: sa.Table) -> sa.ColumnElement[int]:
+            text = sa.literal_column(f"'{_WITHHELD}{table.name} at '")
+            return sa.cast(text.concat(sa.cast(value, sa.Text)), sa.BigInteger)
+
+        return sa.case(*((condition, failing(table)) for table, condition in withheld), else_=value)
 
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection

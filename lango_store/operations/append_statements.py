@@ -154,9 +154,16 @@ def _told_with(dialect: Dialect, shape: Shape, bumped: sa.CTE, *written: _Writte
     if shape.named:
         stored = values.written_with(dialect, bumped).returning(_ONE).cte("stored")
         written = (*written, (VALUE, stored, values.HOW_MANY))
-    checked = ((table, sa.select(sa.func.count()).select_from(rows).scalar_subquery(), n) for table, rows, n in written)
+    withheld = ((table, _lacks(rows, n)) for table, rows, n in written)
     last_seq, *others = bumped.c
-    return sa.select(dialect.unless_withheld(last_seq, *checked), *others).add_cte(*(rows for _, rows, _ in written))
+    return sa.select(dialect.unless_withheld(last_seq, *withheld), *others).add_cte(*(rows for _, rows, _ in written))
+
+
+def _lacks(rows: sa.CTE, wanted: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Whether fewer rows were written than had to be."""
+    if wanted is _ONE:  # a row is found faster than rows are counted
+        return ~sa.exists(sa.select(_ONE).select_from(rows))
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery() != wanted
 
 
 def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:

@@ -173,7 +173,7 @@ def _write_all(dialect: Dialect, *, own: bool) -> sa.Executable:
     count = sa.select(sa.func.count()).select_from(stored).scalar_subquery()
     found = sa.exists(sa.select(touched.c.key))
     wanted = sa.case((found if own else found | ~scopes.IS_OF_A_SESSION, HOW_MANY), else_=sa.literal_column("0"))
-    return sa.select(dialect.unless_withheld(count, (VALUE, count, wanted)))
+    return sa.select(dialect.unless_withheld(count, (VALUE, count != wanted)))
 
 
 _all = {own: Statement(lambda dialect, own=own: _write_all(dialect, own=own)) for own in (False, True)}  # type: ignore[misc]
