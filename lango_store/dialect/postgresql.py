@@ -83,7 +83,7 @@ class PostgreSQL(Dialect):
     ) -> sa.ColumnElement[int]:
         # A text that is not a number fails where it is made one; with the value in it, not before the rows are written.
         def failing(table: sa.Table) -> sa.ColumnElement[int]:
-            text = sa.literal_column(f"'{_WITHHELD}{table.name} at '")
+            text = sa.literal_column(f"'{_WITHHELD}{table.name} at '", sa.Text())
             return sa.cast(text.concat(sa.cast(value, sa.Text)), sa.BigInteger)
 
         return sa.case(*((condition, failing(table)) for table, condition in withheld), else_=value)
