@@ -1,0 +1,167 @@
+"""A batch of entries, stored: each once, with what it cost and what it says of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store import writing
+from lango_store.access import Access
+from lango_store.dialect import AnyConnection, Moment
+from lango_store.errors import InvalidMessage, SessionNotFound
+from lango_store.integrations.claude_agent_sdk.entries import NAME, message_of, record_of
+from lango_store.interchange.fidelity import storable_text
+from lango_store.model import UNSET, Message, SessionFields
+from lango_store.operations import appends, sessions, turns
+from lango_store.operations.appends import Known
+from lango_store.operations.batches import Batch
+from lango_store.operations.rows import encode_message
+from lango_store.store import Store
+
+_TITLES: Final = ("summary", "aiTitle", "customTitle")
+"""The fields of entries that name a session; a later one of these outweighs an earlier one."""
+
+_TITLED: Final = f"{NAME}.title"
+"""The value of a session that says which of these fields its title came from."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the responses in a batch cost: all entries of a response, one for each of its blocks, say the same."""
+
+    usage: dict[str, Any]
+    tokens: dict[int, int]
+    """The tokens of each response, by the place of the entry at which it is counted."""
+    last: str | None
+    """The last response, in this batch or before it."""
+
+    @classmethod
+    def of(cls, entries: Sequence[Any], last: str | None, counted: Collection[str] = ()) -> Cost:
+        """Sum up what was not `counted` before; `last` is the response that the batch before this one ended in."""
+        usages: dict[str | int, dict[str, Any]] = {}
+        tokens: dict[int, int] = {}
+        for place, entry in enumerate(entries):
+            found = _response(entry)
+            if found is None:
+                continue
+            id, usage = found
+            name = place if id is None else id
+            if name not in usages:
+                block = entry.get("apiBlockIndex")  # not all versions tell it
+                again = id in counted or (block != 0 if type(block) is int else id is not None and id == last)
+                last = id
+                if again:
+                    continue
+                output = usage.get("output_tokens")
+                if type(output) is int and 0 <= output < 2**53:
+                    tokens[place] = output
+            usages[name] = usage
+        return cls(turns.total(usages.values()), tokens, last)
+
+
+def _response(entry: Any) -> tuple[str | None, dict[str, Any]] | None:
+    """Return the id of the response that an entry is of, and what that cost; None for any other entry."""
+    message = entry.get("message") if isinstance(entry, dict) and entry.get("type") == "assistant" else None
+    if not isinstance(message, dict) or not isinstance(usage := message.get("usage"), dict):
+        return None
+    id = message.get("id")
+    return (id if isinstance(id, str) else None), usage
+
+
+def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: SessionFields) -> str | None:
+    """Append entries to a session, which is made of `fields` if there is none; return the last response now.
+
+    An entry whose `uuid` is stored is not stored again.
+    """
+    writer = _Writer(key, entries, last, fields)
+    if writer.title is None or writer.title[0] == _TITLES[-1]:
+        writer.write(store.access)
+        return writer.cost.last
+    with store.access.transaction() as connection:  # a title that may be outweighed by the one that is there
+        here = store.using(connection)
+        if _outweighs(here, connection, key, writer.title[0]):
+            writer.title = None
+        writer.write(here.access)
+    return writer.cost.last
+
+
+def _outweighs(here: Store, connection: sa.Connection, key: str, field: str) -> bool:
+    """Whether a session, which is locked, has a title from a field of more weight."""
+    try:
+        sessions.lock(connection, here.access.moment(connection), key)
+        stored = here.values(key, prefix=_TITLED).get(_TITLED)
+    except SessionNotFound:
+        return False
+    return stored in _TITLES and _TITLES.index(stored) > _TITLES.index(field)
+
+
+class _Writer:
+    def __init__(self, key: str, entries: Sequence[Any], last: str | None, fields: SessionFields) -> None:
+        self._key, self._entries, self._last, self._fields = key, entries, last, fields
+        self.cost = Cost.of(entries, last)
+        self.title = _title(entries)
+
+    def write(self, access: Access) -> None:
+        new = self._encoded(access)
+        changes, values = None, None
+        if self.title is not None:
+            field, text = self.title
+            changes, values = {"title": text}, {self._key: {_TITLED: field}}
+        make = writing.missing(access, self._key, True, UNSET, self._fields)
+        terms = writing.terms(None, None, changes, make, values)
+
+        def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> None:
+            if cost.usage:
+                turns.write_turn(connection, now, self._key, new, turns.new_turn(None, cost.usage, None), terms)
+            else:
+                appends.write(connection, now, self._key, new, terms)
+
+        def put_new(connection: sa.Connection, now: datetime) -> None:
+            sessions.lock(connection, now, self._key)
+            known = Known.look(connection, self._key, new)
+            if known.positions:
+                put(connection, now, known.fresh(new), self._cost_of(known.positions))
+
+        writing.once(
+            access, new, bool(new.ids), lambda connection, now: put(connection, now, new, self.cost), put_new, terms
+        )
+
+    def _cost_of(self, places: Sequence[int]) -> Cost:
+        """Return what the entries at these places cost, the others being stored."""
+        fresh = set(places)
+        stored = (_response(entry) for place, entry in enumerate(self._entries) if place not in fresh)
+        counted = {found[0] for found in stored if found is not None and found[0] is not None}
+        return Cost.of([self._entries[place] for place in places], self._last, counted)
+
+    def _encoded(self, access: Access) -> Batch:
+        messages = [self._message(place, message_of(entry)) for place, entry in enumerate(self._entries)]
+        try:
+            return writing.encoded(access, messages)
+        except InvalidMessage:  # an entry may have all the levels that a content may have, and none to spare
+            return writing.encoded(access, list(map(self._storable, messages, self._entries)))
+
+    def _message(self, place: int, message: Message) -> Message:
+        if place in self.cost.tokens:
+            message.tokens = self.cost.tokens[place]
+        return message
+
+    @staticmethod
+    def _storable(message: Message, entry: Any) -> Message:
+        try:
+            encode_message(message)
+        except InvalidMessage:
+            return record_of(entry)
+        return message
+
+
+def _title(entries: Sequence[Any]) -> tuple[str, str | None] | None:
+    """Return the field of most weight that names the session in these entries, and the last name in it."""
+    for field in reversed(_TITLES):
+        named = [entry[field] for entry in entries if isinstance(entry, dict) and isinstance(entry.get(field), str)]
+        if named and (not named[-1] or storable_text(named[-1])):
+            return field, named[-1] or None
+    return None

@@ -1,0 +1,236 @@
+"""One entry of a transcript, and the message that it is stored as.
+
+What was said, called and answered stands in the message's own fields. The rest stands in its `extra`, by the SDK's
+name, as an object with any of these names: `entry` and `message` hold the other fields of the entry and of the message
+in it, `block` and `result` those of the block that the content was in, `calls` those of each call, `places` is where
+among the blocks the calls stood, and `untimed` says that the entry had no timestamp. An entry that no user, model or
+tool said is a record: its content is the entry without `uuid` and `timestamp`. So is one that would not come back
+equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from lango_store.errors import InvalidMessage
+from lango_store.integrations.equality import same_json
+from lango_store.interchange.fidelity import storable_id, storable_text
+from lango_store.model import Message, MessageRole
+
+NAME: Final = "claude_agent_sdk"
+"""The name in `extra` under which stands what our fields do not say of an entry."""
+
+_DIGEST: Final = "sha256:"
+_WORDS: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.ASSISTANT: "assistant"}
+
+
+class Parts(NamedTuple):
+    """An entry in our fields, its calls as plain dicts, and what these do not say."""
+
+    role: MessageRole
+    content: Any
+    rest: dict[str, Any]
+    id: str | None = None
+    created_at: datetime | None = None
+    author: str | None = None
+    tool_call_id: str | None = None
+    calls: Sequence[Mapping[str, Any]] = ()
+
+
+# In
+
+
+def message_of(entry: Any) -> Message:
+    """Return the message that an entry is stored as; `InvalidMessage` for what is no entry."""
+    if not isinstance(entry, dict):
+        raise InvalidMessage("entry", f"is {type(entry).__name__}, not a dict: an entry is an object of JSON")
+    parts = _said(entry)
+    if parts is not None:
+        try:
+            if same_json(entry_of(parts), entry):
+                return _message(parts)
+        except ValidationError:  # half a surrogate pair in the name of a tool, say
+            pass
+    return record_of(entry)
+
+
+def record_of(entry: Mapping[str, Any]) -> Message:
+    """Return the record that holds an entry whole."""
+    content = dict(entry)
+    return _message(Parts(MessageRole.RECORD, content, {}, *_typed(content)))
+
+
+def _message(parts: Parts) -> Message:
+    rest = parts.rest if parts.created_at is not None else parts.rest | {"untimed": True}
+    return Message(
+        role=parts.role,
+        content=parts.content,
+        id=parts.id,
+        author=parts.author,
+        tool_call_id=parts.tool_call_id,
+        tool_calls=list(parts.calls),  # type: ignore[arg-type] # pydantic makes them ToolCalls
+        created_at=parts.created_at,
+        extra={NAME: rest},
+    )
+
+
+def _said(entry: dict[str, Any]) -> Parts | None:
+    """Return the parts of what a user, a model or a tool said; None for any other entry."""
+    word, message = entry.get("type"), entry.get("message")
+    if word not in ("user", "assistant") or type(message) is not dict or message.get("role") != word:
+        return None
+    fields = {name: value for name, value in entry.items() if name != "message"}
+    del fields["type"]
+    id, created_at = _typed(fields)
+    author = None
+    if entry.get("isSidechain") is True:
+        author = storable_text(entry.get("agentId"))
+        if author is not None:
+            del fields["agentId"]
+    others = {name: value for name, value in message.items() if name not in ("role", "content")}
+    rest: dict[str, Any] = {name: value for name, value in (("entry", fields), ("message", others)) if value}
+    content = message.get("content")
+    if type(content) is not list:
+        return Parts(MessageRole(word), content, rest, id, created_at, author)
+    blocks, calls, places = _without_calls(content, word)
+    if calls:
+        if any(more := [_others(content[place], "id", "name", "input") for place in places]):
+            rest["calls"] = more
+        if places[0] != len(blocks):
+            rest["places"] = places
+        content = _text(blocks, rest) if blocks else None
+        return Parts(MessageRole.ASSISTANT, content, rest, id, created_at, author, None, calls)
+    if word == "user" and content and all(_is_result(block) for block in content):
+        return _results(content, Parts(MessageRole.TOOL, None, rest, id, created_at, author))
+    return Parts(MessageRole(word), _text(content, rest), rest, id, created_at, author)
+
+
+def _typed(fields: dict[str, Any]) -> tuple[str | None, datetime | None]:
+    """Take the id and the time out of an entry's fields, or leave in what would not come back equal."""
+    uuid, timestamp = fields.get("uuid"), fields.get("timestamp")
+    id = storable_id(uuid)
+    if id is not None and not id.startswith(_DIGEST):
+        del fields["uuid"]
+    elif isinstance(uuid, str) and uuid:  # a retry has to be known by it all the same
+        id = _DIGEST + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
+    created_at = _moment(timestamp)
+    if created_at is not None and timestamp_of(created_at) == timestamp:
+        del fields["timestamp"]
+    return id, created_at
+
+
+def _moment(timestamp: Any) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(timestamp)
+        return None if moment.tzinfo is None else moment.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def timestamp_of(moment: datetime) -> str:
+    """Return a time as the SDK writes it."""
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _without_calls(content: list[Any], word: str) -> tuple[list[Any], list[dict[str, Any]], list[int]]:
+    """Part the blocks of a model from the calls among them; return both, and where the calls stood."""
+    if word != "assistant":
+        return content, [], []
+    blocks, calls, places = [], [], []
+    for place, block in enumerate(content):
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            call = {"id": block.get("id"), "name": block.get("name")}
+            calls.append(call | {"arguments": block["input"]} if "input" in block else call)
+            places.append(place)
+        else:
+            blocks.append(block)
+    return blocks, calls, places
+
+
+def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
+    rest = parts.rest
+    others = [_others(block, "tool_use_id", "content") for block in content]
+    if len(content) > 1:
+        if any(others):
+            rest["calls"] = others
+        calls = [
+            {"id": block["tool_use_id"], "name": ""} | ({"output": block["content"]} if "content" in block else {})
+            for block in content
+        ]
+        return parts._replace(calls=calls)
+    if others[0]:
+        rest["result"] = others[0]
+    answer = content[0].get("content")
+    return parts._replace(
+        content=_text(answer, rest) if type(answer) is list else answer, tool_call_id=content[0]["tool_use_id"]
+    )
+
+
+def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
+    """Return the text of what is one block of text, and keep what else the block has; other blocks as they are."""
+    block = blocks[0] if len(blocks) == 1 else None
+    if isinstance(block, dict) and block.get("type") == "text" and type(block.get("text")) is str:
+        rest["block"] = _others(block, "text")
+        return block["text"]
+    return blocks
+
+
+def _others(block: Mapping[str, Any], *taken: str) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name != "type" and name not in taken}
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str)
+
+
+# Out
+
+
+def entry_of(parts: Parts) -> dict[str, Any]:
+    """Return the entry that a message was made of."""
+    rest = parts.rest
+    if parts.role is MessageRole.RECORD:
+        entry: dict[str, Any] = dict(parts.content)
+    else:
+        word = _WORDS[parts.role]
+        message = {"role": word, "content": _content(parts), **rest.get("message", {})}
+        entry = {"type": word, "message": message, **rest.get("entry", {})}
+        if parts.author is not None:
+            entry["agentId"] = parts.author
+    if parts.id is not None and not parts.id.startswith(_DIGEST):
+        entry["uuid"] = parts.id
+    if parts.created_at is not None and "untimed" not in rest and "timestamp" not in entry:
+        entry["timestamp"] = timestamp_of(parts.created_at)
+    return entry
+
+
+def _content(parts: Parts) -> Any:
+    rest, content = parts.rest, parts.content
+    if "block" in rest:
+        content = [{"type": "text", "text": content, **rest["block"]}]
+    if parts.tool_call_id is not None:
+        answer = {} if content is None else {"content": content}
+        return [{"type": "tool_result", "tool_use_id": parts.tool_call_id, **answer, **rest.get("result", {})}]
+    if not parts.calls:
+        return content
+    others = rest.get("calls") or [{}] * len(parts.calls)
+    if parts.role is MessageRole.TOOL:
+        return [
+            {"type": "tool_result", "tool_use_id": call["id"], **_given(call, "output", "content"), **more}
+            for call, more in zip(parts.calls, others, strict=True)
+        ]
+    blocks = list(content or ())
+    places = rest.get("places") or range(len(blocks), len(blocks) + len(parts.calls))
+    for place, call, more in zip(places, parts.calls, others, strict=True):
+        named = {"id": call["id"], "name": call["name"], **_given(call, "arguments", "input")}
+        blocks.insert(place, {"type": "tool_use", **named, **more})
+    return blocks
+
+
+def _given(call: Mapping[str, Any], name: str, word: str) -> dict[str, Any]:
+    return {word: call[name]} if name in call else {}

@@ -1,0 +1,135 @@
+"""The store itself: the six methods that the SDK asks for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import sqlalchemy as sa
+
+from lango_store.aio import AsyncStore
+from lango_store.integrations.adapter import Adapter
+from lango_store.integrations.claude_agent_sdk import appending, listing, threads
+from lango_store.integrations.claude_agent_sdk.transcripts import Transcript
+from lango_store.integrations.keys import joined_key, split_key
+from lango_store.model import SessionFields
+from lango_store.operations import lists
+from lango_store.operations.lists import Filter
+from lango_store.store import Store
+
+if TYPE_CHECKING:
+    from claude_agent_sdk import (
+        SessionKey,
+        SessionListSubkeysKey,
+        SessionStoreEntry,
+        SessionStoreListEntry,
+        SessionSummaryEntry,
+    )
+
+R = TypeVar("R")
+
+_REMEMBERED: Final = 1_000
+
+
+class LangoSessionStore(Adapter):
+    """Sessions of the Claude Agent SDK: `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
+
+    Takes a `Store`, an `AsyncStore` or a URL, as `Adapter` does. A transcript is the session with the key
+    `project_key:session_id`, that of a subagent `project_key:session_id:subpath`, after the `prefix` if there is one.
+    Sessions that it makes are those of `user_id`. It works under asyncio and under trio.
+    """
+
+    def __init__(
+        self,
+        store: Store | AsyncStore | str | sa.URL,
+        *,
+        prefix: str = "",
+        user_id: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(store, **options)
+        self._prefix = prefix
+        self._fields: SessionFields = {} if user_id is None else {"user_id": user_id}
+        self._responses: dict[str, str] = {}
+
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+        """Append entries, all or none; one whose `uuid` is stored already is not stored again."""
+        if not entries:
+            return
+        name = self._key(key)
+        last = self._responses.get(name)
+        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields))
+        if last is not None:
+            self._responses.pop(name, None)
+            self._responses[name] = last
+            if len(self._responses) > _REMEMBERED:
+                del self._responses[next(iter(self._responses))]
+
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        """Return the entries of a transcript, each equal to what was appended; None if there are none."""
+        transcript = Transcript(self._key(key), key["session_id"])
+
+        def read(store: Store) -> list[dict[str, Any]]:
+            with store.access.single_read() as connection:
+                return transcript.read(connection, store.access.moment(connection))
+
+        return cast("list[SessionStoreEntry]", await self._run(read)) or None
+
+    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
+        """List the live sessions of a project, without their subpaths."""
+        project = self._project(project_key)
+        found = await self._run(lambda store: list(listing.below(store, project)))
+        return [{"session_id": self._last_part(key), "mtime": mtime} for key, mtime in found]
+
+    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
+        """Return the summaries of the live sessions of a project; what came since they were asked for is folded now."""
+        project = self._project(project_key)
+
+        def named(key: str) -> SessionKey:
+            return {"project_key": project_key, "session_id": self._last_part(key)}
+
+        return await self._run(lambda store: list(listing.summaries(store, project, named)))
+
+    async def delete(self, key: SessionKey) -> None:
+        """Delete a transcript; that of a session with all its subpaths, in one transaction."""
+        name, whole = self._key(key), key.get("subpath") is None
+        await self._run(functools.partial(_delete, key=name, whole=whole))
+
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
+        """List the live subpaths of a session, its subagents' transcripts."""
+        session = self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
+        found = await self._run(lambda store: [name for name, _ in listing.below(store, session)])
+        return [self._last_part(name) for name in found]
+
+    async def close(self) -> None:
+        """Close what this adapter made: its threads, and its store if it was given a URL."""
+        if threads.is_asyncio():
+            await super().close()
+        elif self._closes:
+            await threads.shut_down(self._awaited)
+
+    def _key(self, key: SessionKey) -> str:
+        names = {"project_key": key["project_key"], "session_id": key["session_id"]}
+        if (subpath := key.get("subpath")) is not None:
+            names["subpath"] = subpath
+        return joined_key(self._prefix, **names)
+
+    def _project(self, project_key: str) -> str:
+        return joined_key(self._prefix, project_key=project_key)
+
+    def _last_part(self, key: str) -> str:
+        return split_key(key, self._prefix)[-1]
+
+    async def _run(self, call: Callable[[Store], R]) -> R:
+        return await threads.in_thread(self._awaited, call)
+
+
+def _delete(store: Store, *, key: str, whole: bool) -> None:
+    with store.access.transaction() as connection:
+        here = store.using(connection)
+        here.delete(key)
+        now, below, last = store.access.moment(connection), Filter(key_prefix=f"{key}:", expired=None), ""
+        while whole and (keys := lists.keys(connection, now, below, last, lists.MAX_PAGE)):
+            for last in keys:
+                here.delete(last)

@@ -1,0 +1,49 @@
+"""The store of the Claude Agent SDK on ours, under asyncio and under trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from importlib import metadata
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+from conftest import Clock
+
+from lango_store import Store
+from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+
+R = TypeVar("R")
+
+Run = Callable[[Callable[[], Coroutine[Any, Any, R]]], R]
+
+
+def pytest_report_header() -> str:
+    return f"claude-agent-sdk {metadata.version('claude-agent-sdk')}"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def loop(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Run a coroutine function under an event loop: `loop(main)`."""
+
+    def run(main: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        return anyio.run(main, backend=request.param)
+
+    return run
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of coroutine tests, unless they say which."""
+    return "asyncio"
+
+
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[Store]:
+    with Store(url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sessions(store: Store) -> LangoSessionStore:
+    return LangoSessionStore(store)

@@ -1,0 +1,28 @@
+"""The SDK's own kit for session stores: fourteen contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from claude_agent_sdk import SessionStore
+from claude_agent_sdk.testing import run_session_store_conformance
+from conftest import MakeDatabase
+
+from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+
+
+def test_the_kit_of_the_sdk_passes(loop: Callable[..., Any], make_database: MakeDatabase) -> None:
+    made: list[LangoSessionStore] = []
+
+    def make_store() -> SessionStore:
+        made.append(LangoSessionStore(make_database()))
+        return made[-1]
+
+    async def main() -> None:
+        await run_session_store_conformance(make_store)
+        for each in made:
+            await each.close()
+
+    loop(main)
+    assert len(made) == 15  # one for each of the fourteen contracts, and one to ask which methods there are

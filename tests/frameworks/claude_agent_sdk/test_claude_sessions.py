@@ -1,0 +1,255 @@
+"""Transcripts as sessions: each entry once, what it cost, titles, expiry, deletion, lists and summaries."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import claude_agent_sdk as sdk
+import pytest
+import sqlalchemy as sa
+from conftest import Clock
+from frameworks.claude_agent_sdk.transcripts import KEY, written
+
+from lango_store import AsyncStore, DamagedMessage, InvalidKey, InvalidMessage, Store
+from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+from lango_store.operations.binds import MESSAGE
+
+pytestmark = pytest.mark.anyio
+PROJECT = KEY["project_key"]
+NAME = f"{PROJECT}:{KEY['session_id']}"
+SUB: Any = {**KEY, "subpath": "subagents/agent-1"}
+
+
+def entry(**fields: Any) -> Any:
+    return {"type": "mode", **fields}
+
+
+def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any) -> Any:
+    """One block of a model's response; what the whole response cost stands in each."""
+    usage = {"input_tokens": 10, "output_tokens": output_tokens, "cache": {"read": 1}, "speed": "standard"}
+    message = {"id": response, "role": "assistant", "content": [{"type": "text", "text": uuid}], "usage": usage}
+    return {"type": "assistant", "uuid": uuid, "message": message, **fields}
+
+
+async def test_of_entries_that_are_sent_again_none_is_stored_twice(sessions: LangoSessionStore) -> None:
+    a, b, c, d = (entry(uuid=uuid) for uuid in "abcd")
+    unnamed = entry(mode="normal")
+    await sessions.append(KEY, [a, b, unnamed])
+    await sessions.append(KEY, [a, b, unnamed])  # a retry: what has no uuid is stored always
+    await sessions.append(KEY, [b, c])  # an overlap
+    await sessions.append(KEY, [d, d])
+    assert await sessions.load(KEY) == [a, b, unnamed, unnamed, c, d]
+
+
+async def test_a_uuid_that_no_index_holds_is_known_again_too(sessions: LangoSessionStore) -> None:
+    batch = [entry(uuid="\0"), entry(uuid="a" * 600), entry(uuid="a" * 601), entry(uuid="sha256:a"), entry(uuid="")]
+    await sessions.append(KEY, batch)
+    await sessions.append(KEY, batch)
+    assert await sessions.load(KEY) == [*batch, entry(uuid="")]
+
+
+async def test_a_batch_with_what_is_not_json_is_not_stored(sessions: LangoSessionStore) -> None:
+    for wrong in (float("nan"), {1: 2}, b"x", (1,)):
+        with pytest.raises(InvalidMessage, match=r"content\.mode"):
+            await sessions.append(KEY, [entry(uuid="a"), entry(mode=wrong)])
+    with pytest.raises(InvalidMessage, match="entry"):
+        await sessions.append(KEY, [entry(uuid="a"), [1]])  # type: ignore[list-item]
+    assert await sessions.load(KEY) is None
+
+
+async def test_a_response_is_counted_once_though_each_of_its_entries_says_what_it_cost(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    await sessions.append(KEY, [entry(), block("a", "1"), block("b", "1"), block("c", "2", 7)])
+    await sessions.append(KEY, [block("d", "2", 7), entry(uuid="e"), block("f", "3")])
+    await sessions.append(KEY, [block("c", "2", 7), block("d", "2", 7), block("f", "3"), block("g", "4")])
+    await sessions.append(KEY, [entry()])
+    usage = {"input_tokens": 40, "output_tokens": 22, "cache": {"read": 4}, "speed": "standard"}
+    assert store.conversation(NAME).total_usage() == usage
+    assert store.conversation(NAME).event_count() == 3
+    assert store.info(NAME).token_count == 22
+
+
+async def test_a_response_that_another_process_began_is_counted_at_its_first_block(store: Store) -> None:
+    await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
+    await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])
+    assert store.conversation(NAME).total_usage()["output_tokens"] == 10
+
+
+async def test_what_has_no_response_id_is_a_response_each(store: Store, sessions: LangoSessionStore) -> None:
+    await sessions.append(KEY, [block("a", None), block("b", None)])
+    assert store.conversation(NAME).total_usage()["output_tokens"] == 10
+
+
+async def test_a_title_is_the_users_else_the_models_else_a_summary(store: Store, sessions: LangoSessionStore) -> None:
+    steps: list[tuple[dict[str, Any], str | None]] = [
+        ({"mode": "normal"}, None),
+        ({"summary": "sum"}, "sum"),
+        ({"aiTitle": "ai"}, "ai"),
+        ({"summary": "later"}, "ai"),
+        ({"aiTitle": "ai 2"}, "ai 2"),
+        ({"customTitle": "mine", "aiTitle": "not mine"}, "mine"),
+        ({"aiTitle": "ai 3"}, "mine"),
+        ({"customTitle": "mine 2"}, "mine 2"),
+        ({"customTitle": "half \ud800"}, "mine 2"),  # no title of a database; the entry is stored
+        ({"customTitle": ""}, None),
+    ]
+    for fields, title in steps:
+        await sessions.append(KEY, [entry(**fields)])
+        assert store.info(NAME).title == title
+    assert store.info(NAME).metadata == {}
+    assert await sessions.load(KEY) == [entry(**fields) for fields, _ in steps]
+
+
+async def test_a_title_comes_with_the_first_entries(store: Store, sessions: LangoSessionStore) -> None:
+    for field in ("customTitle", "aiTitle", "summary"):
+        await sessions.append({"project_key": "p", "session_id": field}, [entry(uuid="a", **{field: "x"})])
+        assert store.info(f"p:{field}").title == "x"
+
+
+async def test_what_a_subagent_says_has_its_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
+    said = block("a", "1", isSidechain=True, agentId="a7f")
+    await sessions.append(SUB, [said, block("b", "2", isSidechain=False, agentId="a7f")])
+    first, second = store.messages(f"{NAME}:subagents%2Fagent-1")
+    assert (first.author, second.author) == ("a7f", None)
+    assert (await sessions.load(SUB) or [])[0] == said
+
+
+async def test_sessions_are_of_the_user_and_under_the_prefix_that_were_given(store: Store) -> None:
+    sessions = LangoSessionStore(store, prefix="claude/", user_id="ann")
+    await sessions.append(KEY, [entry()])
+    await sessions.append(SUB, [entry()])
+    assert {(info.key, info.user_id) for info in store.iter_sessions()} == {
+        (f"claude/{NAME}", "ann"),
+        (f"claude/{NAME}:subagents%2Fagent-1", "ann"),
+    }
+    assert [found["session_id"] for found in await sessions.list_sessions(PROJECT)] == [KEY["session_id"]]
+    assert await sessions.list_subkeys(KEY) == [SUB["subpath"]]
+    assert [found["session_id"] for found in await sessions.list_session_summaries(PROJECT)] == [KEY["session_id"]]
+    assert await LangoSessionStore(store).load(KEY) is None
+    store.delete_where(user_id="ann")
+    assert await sessions.load(KEY) is await sessions.load(SUB) is None
+
+
+async def test_ids_may_be_any_text_and_no_two_meet(sessions: LangoSessionStore) -> None:
+    keys: list[Any] = [
+        {"project_key": project, "session_id": session, **sub}
+        for project in ("a", "a:b", "a%3Ab", "", "\0")
+        for session in ("b", "b:c", "\ud800", "")
+        for sub in ({}, {"subpath": "c"}, {"subpath": "c:d/e"})
+    ]
+    for number, key in enumerate(keys):
+        await sessions.append(key, [entry(n=number)])
+    assert [await sessions.load(key) for key in keys] == [[entry(n=number)] for number in range(len(keys))]
+    for project in ("a", "a:b", "\0"):
+        found = await sessions.list_sessions(project)
+        assert sorted(each["session_id"] for each in found) == ["", "b", "b:c", "\ud800"]
+    assert await sessions.list_subkeys({"project_key": "a:b", "session_id": "b:c"}) == ["c", "c:d/e"]
+
+
+async def test_a_key_that_is_too_long_names_its_longest_part(sessions: LangoSessionStore) -> None:
+    with pytest.raises(InvalidKey, match="session_id alone 600"):
+        await sessions.append({"project_key": "p", "session_id": "s" * 600}, [entry()])
+
+
+async def test_expired_is_absent_and_the_next_append_begins_anew(url: str, clock: Clock) -> None:
+    store = Store(url, clock=clock, default_ttl=timedelta(hours=1))
+    sessions = LangoSessionStore(store)
+    await sessions.append(KEY, [entry(uuid="a", customTitle="old")])
+    await sessions.append(SUB, [entry(uuid="a")])
+    await sessions.list_session_summaries(PROJECT)
+    clock.move(hours=1)
+    assert await sessions.load(KEY) is await sessions.load(SUB) is None
+    assert await sessions.list_sessions(PROJECT) == await sessions.list_session_summaries(PROJECT) == []
+    assert await sessions.list_subkeys(KEY) == []
+
+    await sessions.append(KEY, [entry(uuid="a", aiTitle="new")])
+    assert await sessions.load(KEY) == [entry(uuid="a", aiTitle="new")]
+    assert store.info(NAME).title == "new"
+    assert [found["data"]["ai_title"] for found in await sessions.list_session_summaries(PROJECT)] == ["new"]
+    clock.move(minutes=59)
+    await sessions.append(KEY, [entry()])
+    clock.move(minutes=59)
+    assert await sessions.load(KEY) is not None
+    store.close()
+
+
+async def test_a_session_goes_with_its_subpaths_or_stays_with_them(store: Store, sessions: LangoSessionStore) -> None:
+    other: Any = {**KEY, "session_id": KEY["session_id"] + "0", "subpath": "subagents/agent-1"}
+    for key in (KEY, SUB, SUB | {"subpath": "subagents/agent-2"}, other):
+        await sessions.append(key, [entry(uuid="a")])
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE note (session TEXT REFERENCES lango_session (key))"))
+        connection.execute(sa.text("INSERT INTO note VALUES (:key)"), {"key": f"{NAME}:subagents%2Fagent-2"})
+    with pytest.raises(Exception, match="note"):
+        await sessions.delete(KEY)
+    assert await sessions.load(KEY) == [entry(uuid="a")]
+    assert len(await sessions.list_subkeys(KEY)) == 2
+
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE note"))
+    await sessions.delete(KEY)
+    assert await sessions.load(KEY) is await sessions.load(SUB) is None
+    assert await sessions.load(other) == [entry(uuid="a")]
+
+
+async def test_a_summary_is_what_the_sdk_folds_of_all_entries_and_moves_no_time(
+    store: Store, sessions: LangoSessionStore, clock: Clock
+) -> None:
+    batches = [written(), [entry(customTitle="Weather")], [{"type": "tag", "tag": "oslo"}, *written("another")]]
+    expected: Any = None
+    for batch in batches:
+        clock.move(seconds=1)
+        await sessions.append(KEY, batch)
+        expected = sdk.fold_session_summary(expected, KEY, batch)
+        for _ in range(2):
+            clock.move(seconds=1)
+            (found,) = await sessions.list_session_summaries(PROJECT)
+            assert found["data"] == expected["data"]
+            (listed,) = await sessions.list_sessions(PROJECT)
+            assert found["mtime"] == listed["mtime"]
+    assert (listed["mtime"], listed["session_id"]) == (1795262407123, KEY["session_id"])
+    assert store.info(NAME).metadata == {}
+
+
+async def test_a_summary_begins_again_where_entries_were_taken_away(store: Store, sessions: LangoSessionStore) -> None:
+    await sessions.append(KEY, [entry(customTitle="secret"), *written()])
+    await sessions.list_session_summaries(PROJECT)
+    store.delete_message(NAME, 1)
+    (found,) = await sessions.list_session_summaries(PROJECT)
+    assert found["data"] == sdk.fold_session_summary(None, KEY, written())["data"]
+
+
+async def test_a_damaged_entry_is_named(store: Store, sessions: LangoSessionStore) -> None:
+    damages: list[tuple[str, dict[Any, Any]]] = [
+        ("extra", {MESSAGE.c.extra: sa.text("""'{"claude_agent_sdk": {"calls": [1, 2]}}'""")}),
+        ("extra", {MESSAGE.c.extra: sa.text("""'{"claude_agent_sdk": 5}'""")}),
+        ("role", {MESSAGE.c.role: sa.text("'system'")}),
+        ("tool_calls", {MESSAGE.c.tool_calls: sa.text("""'[{"name": "x"}]'""")}),
+    ]
+    for number, (_, damage) in enumerate(damages):
+        key: Any = {"project_key": "p", "session_id": str(number)}
+        await sessions.append(key, written())
+        with store.engine.begin() as connection:
+            its = sa.and_(MESSAGE.c.session_key == f"p:{number}", MESSAGE.c.seq == 6)
+            connection.execute(sa.update(MESSAGE).where(its).values(damage))
+        with pytest.raises(DamagedMessage) as raised:
+            await sessions.load(key)
+        assert (raised.value.key, raised.value.seq) == (f"p:{number}", 6)
+
+
+def test_a_store_serves_several_event_loops_and_closes_what_it_made(url: str) -> None:
+    sessions = LangoSessionStore(url.replace("sqlite:", "sqlite+aiosqlite:").replace("+psycopg:", "+asyncpg:"))
+    asyncio.run(sessions.append(KEY, [entry(uuid="a")]))
+    assert asyncio.run(sessions.load(KEY)) == [entry(uuid="a")]
+    asyncio.run(sessions.close())
+    with pytest.raises(Exception, match="closed"):
+        asyncio.run(sessions.load(KEY))
+
+    async def given() -> None:
+        async with AsyncStore(url) as store, LangoSessionStore(store) as sessions:
+            assert await sessions.load(KEY) == [entry(uuid="a")]
+
+    asyncio.run(given())
