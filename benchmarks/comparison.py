@@ -1,4 +1,4 @@
-"""`python -m benchmarks --peers`: our store and those of others against the strict floor, and who is ahead."""
+"""`python -m benchmarks --peers`: our store and those of others against the strict floor, and which is ahead."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WIDTH = 110  # of the table, on a terminal that is narrower too
 
 @dataclass(frozen=True)
 class Measured:
-    """A line: the strict floor's median in seconds, the ratios to it, and who read something else than was written."""
+    """A line: the strict floor's median in seconds, the ratios to it, and contenders that read something else."""
 
     floor: float
     ratios: dict[str, float]
     wrong: dict[str, str]
 
     def ahead(self) -> str:
-        """Say who is fastest but for the floors, and by how much."""
+        """Say which is fastest apart from the floors, and by how much."""
         first, *others = sorted(
             (each for each in self.ratios.items() if each[0] not in FLOORS), key=lambda each: each[1]
         )
@@ -66,7 +66,7 @@ def compare(console: Console, database: str, url: str, *, fsync: str, rounds: in
 
 
 def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
-    """Run a line in turns, and count only who reads back what was written."""
+    """Run a line in turns, and count only contenders that read back what was written."""
     for worker in workers:
         worker.say(line=key)
     found = in_turns(workers, rounds)

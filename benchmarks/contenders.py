@@ -1,4 +1,4 @@
-"""Who is measured: each has the same verbs, and runs in a process of its own."""
+"""The contenders: each has the same verbs, and runs in a process of its own."""
 
 from __future__ import annotations
 

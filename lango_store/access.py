@@ -77,7 +77,7 @@ class SchemaGate:
         with engine.connect() as connection, dialect.snapshot(connection):
             self._refuse_incompatible(connection)
         if self._migrate:
-            from lango_store import schema  # Alembic, which only who migrates should wait for
+            from lango_store import schema  # Alembic: only a store that migrates should wait for its import
 
             schema.upgrade(engine)
         with engine.connect() as connection, dialect.snapshot(connection):

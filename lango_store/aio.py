@@ -3,7 +3,7 @@
 A thread over the synchronous drivers serves more than the drivers' own asynchronous ones, and lets the event loop wait
 less. Nothing here belongs to an event loop: one `AsyncStore` serves several.
 
-Which calls write is nobody's list: `Access` tells `Cancellation` when it lends a connection to write.
+There is no list of the calls that write: `Access` tells `Cancellation` when it lends a connection to write.
 """
 
 from __future__ import annotations

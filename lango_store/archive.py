@@ -82,12 +82,12 @@ class Archive:
         with _our_errors(path):
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's own error says more
-                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # its owner's alone to read
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # readable by its owner only
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._path = path
         try:
             with _our_errors(path):
-                self._connection.execute("PRAGMA synchronous = FULL")  # who purges relies on it
+                self._connection.execute("PRAGMA synchronous = FULL")  # a purge relies on it
                 self._db = Database(self._connection, execute_plugins=False)
                 if create:
                     self._create_tables()

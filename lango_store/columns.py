@@ -170,7 +170,7 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
 
 
 def as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Select a column as the database keeps it: who decodes it can then say which value is damaged, or copy it."""
+    """Select a column as the database stores it, so that it can be copied, or decoded with an error that names it."""
     if isinstance(column.type, JsonColumn):
         return sa.cast(column, sa.Text).label(column.name)
     if isinstance(column.type, TimeColumn):

@@ -85,7 +85,7 @@ class Pooled:
                 yield connection
 
     def observer(self) -> Observer | None:
-        """Return who wants to know of statements: the store's observer, the engine's log, or both."""
+        """Return what is told of each statement: the store's observer, the engine's log, or both."""
         return _observer(self.engine, self._on_statement)
 
     def checked(self) -> DatabaseFile | None:

@@ -111,7 +111,7 @@ def _string_of_json(json_text: str) -> str | None:
         return json_text[1:-1] if len(json_text) > 1 and json_text.endswith('"') else None
     try:
         text = decode_json(json_text)
-    except ValueError:  # damaged, and who reads it says so
+    except ValueError:  # damaged: the reader says so
         return None
     return text if _is_plain(text, json_text) else None
 
@@ -295,7 +295,7 @@ def _shortened(text: str) -> str:
 
 
 def levels_within(value: Any, limit: int) -> bool:
-    """Return whether lists and dicts lie in one another at most so many levels deep."""
+    """Return whether lists and dicts are nested at most so many levels deep."""
     level = [value]
     for _ in range(limit):
         inside = {  # each once, since a value may hold itself more than once

@@ -16,11 +16,21 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from lango_store import pool
 from lango_store.arguments import checking_all
-from lango_store.url import parse
+from lango_store.url import milliseconds, parse
 
 Durability = Literal["full", "normal"]
 
 _TIMEOUT: Final = 30.0
+# A peer that is gone is noticed after 25 s: it acknowledges nothing that it is sent, and answers no probe.
+_PEER: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+    "fallback_application_name": "lango_store",
+}
+_ENVIRONMENT: Final = {"connect_timeout": "PGCONNECT_TIMEOUT"}
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
 _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
@@ -31,9 +41,10 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
 
     URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`; those of
     async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL
-    `?prepare_threshold=none` (or a number) in the URL is psycopg's setting. Passwords are in no text of the engine.
-    `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides. `options` go to
-    SQLAlchemy's create_engine. Connects to nothing. ValueError for other databases.
+    `?prepare_threshold=none` (or a number) in the URL is psycopg's setting, and `?statement_timeout=5s` the longest
+    that a statement may take. Passwords are in no text of the engine. `durability="normal"` gives up SQLite's fsync per
+    commit; on PostgreSQL the server decides. `options` go to SQLAlchemy's create_engine. Connects to nothing.
+    ValueError for other databases.
     """
     parsed, connect_args = parse(url)
     _check(options)
@@ -124,7 +135,7 @@ def database_file(url: sa.URL) -> Path | None:
 
 
 def _connect(name: str, **options: Any) -> sqlite3.Connection:
-    """Open a file; one that is new is its owner's alone to read, and so is what SQLite writes beside it.
+    """Open a file; a new one is readable by its owner only, and so is what SQLite writes beside it.
 
     Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
     """
@@ -136,7 +147,7 @@ def _connect(name: str, **options: Any) -> sqlite3.Connection:
         driver.execute("PRAGMA schema_version")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
-            return driver  # who uses it meets the error again
+            return driver  # the first statement meets the error again
         driver.close()
         uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
         driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
@@ -172,7 +183,23 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     options = {"pool_reset_on_return": None} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    engine = _made(url, options)
+    connect_args = {name: value for name, value in _PEER.items() if name not in url.query and not _in_environment(name)}
+    connect_args |= options["connect_args"]
+    timeout = milliseconds(connect_args.pop("statement_timeout", 0))
+    if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
+        given = connect_args.get("options") or url.query.get("options") or ""
+        connect_args["options"] = f"{given} -cstatement_timeout={timeout}".strip()
+    engine = _made(url, options | {"connect_args": connect_args})
+
+    if timeout:
+
+        @event.listens_for(engine, "do_connect")
+        def connect(_: sa.Dialect, __: ConnectionPoolEntry, words: Any, settings: Any) -> Any:
+            from lango_store.patience import BoundedConnection  # psycopg: only PostgreSQL's users wait for its import
+
+            driver = BoundedConnection.connect(*words, **settings)
+            driver.patience = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can
+            return driver
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
@@ -187,3 +214,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     event.listen(engine, "checkout", pool.checked_out)
     event.listen(engine, "reset", pool.given_back)
     return engine
+
+
+def _in_environment(name: str) -> bool:
+    return name in _ENVIRONMENT and bool(os.environ.get(_ENVIRONMENT[name]))

@@ -222,7 +222,7 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
 
 
 class OwnFields(TypedDict, total=False):
-    """What a caller may say of a session when it is made, where `metadata` is that of a turn."""
+    """What a caller may say of a new session, where `metadata` is that of a turn."""
 
     agent_id: str | None
     user_id: str | None
@@ -233,7 +233,7 @@ class OwnFields(TypedDict, total=False):
 
 
 class SessionFields(OwnFields, total=False):
-    """What a caller may say of a session when it is made; left out and None are the same."""
+    """What a caller may say of a new session; left out and None are the same."""
 
     metadata: dict[str, Any] | None
 

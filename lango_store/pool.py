@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool, PoolProxiedConnection, PoolResetState
 
 BEGIN_OPTION: Final = "lango_store_begin"
 """The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
 
 _IDLE_BEFORE_PING: Final = 30.0
+_PING_TIMEOUT: Final = 10.0
 _AUTOCOMMIT: Final = "lango_store_autocommit"
 _WAL: Final = "lango_store_wal"
 
@@ -46,7 +47,7 @@ def take(engine: sa.Engine) -> PoolProxiedConnection:
 
 
 def is_listened_to(engine: sa.Engine) -> bool:
-    """Whether somebody but us wants to know when a connection is taken or a transaction begins.
+    """Whether anybody else listens for connections that are taken, or for transactions that begin.
 
     A host sets there what its policies for rows look at: every statement then runs in a transaction that SQLAlchemy
     begins. Listeners are compared, not counted.
@@ -71,8 +72,7 @@ def begin_sqlite(connection: sa.Connection) -> None:
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
     """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
     for_one_statement, _taking.for_one_statement = _taking.for_one_statement, False
-    if not _is_alive(driver, entry):
-        raise DisconnectionError("the server closed the connection")
+    _refuse_lost(driver, entry)
     # To switch takes the driver longer than anything else here: autocommit stays on from one single statement to the
     # next, until somebody else takes the connection, whose transaction could not be rolled back.
     if not for_one_statement:
@@ -96,32 +96,41 @@ def retire(engine: sa.Engine, proxy: PoolProxiedConnection) -> None:
     engine.pool._invalidate(proxy, _checkin=False)
 
 
-def _is_alive(driver: Any, entry: ConnectionPoolEntry) -> bool:
+def _refuse_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
+    """Raise what makes the pool connect anew if a connection is lost."""
     # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
     # dropped the connection leaves nothing, so that a long idle one is asked.
     idle_since = entry.info.get("idle_since")
     if idle_since is None:
-        return True
+        return
     if driver.closed or _readable(driver.pgconn.socket):
-        return False
-    if time.monotonic() - idle_since > _IDLE_BEFORE_PING:
-        import psycopg  # there already, since this is one of its connections
+        raise DisconnectionError("the server closed the connection")
+    if time.monotonic() - idle_since > _IDLE_BEFORE_PING and not _answers(driver.pgconn):
+        raise InvalidatePoolError("the server answers no more")  # its siblings would be waited for as long
 
-        try:
-            was, driver.autocommit = driver.autocommit, True
-            driver.execute("")
-            driver.autocommit = was
-        except psycopg.Error:
+
+def _answers(server: Any) -> bool:
+    """Ask a server for nothing, which begins no transaction, and wait no longer than for a new connection."""
+    import psycopg  # there already, since this is one of its connections
+
+    try:
+        server.send_query(b"")
+        server.flush()
+        if not _readable(server.socket, _PING_TIMEOUT):
             return False
-    return True
+        while server.get_result() is not None:
+            pass
+    except psycopg.Error:
+        return False
+    return bool(server.status == psycopg.pq.ConnStatus.OK)
 
 
-def _readable(descriptor: int) -> bool:
+def _readable(descriptor: int, seconds: float = 0) -> bool:
     if not hasattr(select, "poll"):  # Windows
-        return bool(select.select([descriptor], [], [], 0)[0])
+        return bool(select.select([descriptor], [], [], seconds)[0])
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(seconds * 1000))
 
 
 # Files that go away
@@ -154,7 +163,7 @@ class DatabaseFile:
 
     def wal_fault(self, info: MutableMapping[Any, Any]) -> str | None:
         """Return what became of the log that a connection (`info` is its entry's) writes to; None if it is there."""
-        # It is there as long as somebody has the file open who read or wrote it.
+        # It exists as long as a connection that read or wrote the file is open.
         found = _identity(f"{self.path}-wal")
         expected = info.get(_WAL)
         if found == expected:

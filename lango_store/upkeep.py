@@ -165,7 +165,7 @@ def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None
 
 def examine(access: Access, *, repair: bool) -> list[Finding]:
     """Check the store, and repair what can be repaired without guessing if asked to."""
-    from lango_store import schema  # Alembic, which only who examines or migrates should wait for
+    from lango_store import schema  # Alembic: only an examination or a migration should wait for its import
 
     try:
         with access.snapshot() as connection:

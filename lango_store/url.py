@@ -26,7 +26,12 @@ _SQLITE: Final = frozenset(
     {"cache", "cached_statements", "check_same_thread", "detect_types", "immutable", "isolation_level", "mode"}
     | {"modeof", "nolock", "psow", "timeout", "uri", "vfs"}
 )
-_NUMBERS: Final = frozenset({"cached_statements", "connect_timeout", "detect_types", "timeout"})
+_NUMBERS: Final = frozenset(
+    {"cached_statements", "connect_timeout", "detect_types", "keepalives", "keepalives_count", "keepalives_idle"}
+    | {"keepalives_interval", "tcp_user_timeout", "timeout"}
+)
+_LONGEST_TIMEOUT: Final = 2**31 - 1
+_UNITS: Final = {"": 1, "ms": 1, "s": 1000, "min": 60_000}
 
 _ASYNCPG_ONLY: Final = ("command_timeout", "max_cached_statement_lifetime", "max_cacheable_statement_size")
 _ASYNCPG_CACHES: Final = ("prepared_statement_cache_size", "statement_cache_size")
@@ -84,7 +89,7 @@ def _made(given: str | sa.URL) -> sa.URL:
         raise ValueError(_UNQUOTED)
     if re.search(r"(//|@)\[(?![0-9a-fA-F:.]+(%\w+)?\])", text):
         raise ValueError(
-            "the URL has something else than an IPv6 address between [ and ]: write postgresql://user@[::1]:5432/database"
+            "the URL has something other than an IPv6 address between [ and ]: write postgresql://user@[::1]:5432/database"
         )
     fault = _NO_URL
     try:
@@ -145,6 +150,8 @@ def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     connect_args: dict[str, Any] = {}
     if "prepare_threshold" in url.query:  # as text it would break every statement
         connect_args["prepare_threshold"] = _prepare_threshold(url.query["prepare_threshold"])
+    if "statement_timeout" in url.query:  # no parameter of libpq
+        connect_args["statement_timeout"] = milliseconds(url.query["statement_timeout"])
     for name in set(_SECRETS).intersection(url.query):
         secret = url.query[name]
         if not isinstance(secret, str):
@@ -154,7 +161,7 @@ def _postgresql(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
         _encodable(str(each)) for each in (url.password or "", *connect_args.values())
     ):
         raise ValueError("the password in the URL holds a character that cannot be sent: percent-encode it as UTF-8")
-    url = url.difference_update_query([*_SECRETS, "prepare_threshold"])
+    url = url.difference_update_query([*_SECRETS, "prepare_threshold", "statement_timeout"])
     _check_parameters(url, _known_to_libpq())
     hosts = [host for host in (url.host or "").split(",") if host]
     given = url.query.get("host", ())
@@ -202,7 +209,7 @@ def _from_asyncpg(url: sa.URL) -> sa.URL:
 
 def _known_to_libpq() -> frozenset[str]:
     # The driver would refuse others itself, but the engine has shown them by then.
-    from psycopg import pq  # which only who uses PostgreSQL waits for
+    from psycopg import pq  # only PostgreSQL's users wait for its import
 
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 
@@ -213,6 +220,14 @@ def _prepare_threshold(text: str | tuple[str, ...]) -> int | None:
     if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text):
         return int(text)
     raise ValueError("prepare_threshold in the URL: give a number or none")
+
+
+def milliseconds(statement_timeout: object) -> int:
+    """Return a time in PostgreSQL's words as milliseconds: a number of them, or one with ms, s or min."""
+    found = re.fullmatch(r"(\d{1,9}) ?(ms|s|min)?", str(statement_timeout))
+    if found is None or (length := int(found[1]) * _UNITS[found[2] or ""]) > _LONGEST_TIMEOUT:
+        raise ValueError("statement_timeout is not a time: give milliseconds, or a number with s or min, such as 5s")
+    return length
 
 
 def url_from_environment() -> str | None:

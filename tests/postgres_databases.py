@@ -31,10 +31,18 @@ _FINGERPRINT: Final = " UNION ALL ".join(
         "LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE d.datname = current_database()",
     ]
 )
-_END_OTHERS: Final = (
-    "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-)
+# As pg_terminate_backend(pid, 20000) does, which looks ten times a second whether they have ended.
+_END_OTHERS: Final = """
+DO $$ BEGIN
+    FOR n IN 1..20000 LOOP
+        PERFORM pg_stat_clear_snapshot();
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = '{name}' AND pid <> pg_backend_pid() AND backend_type = 'client backend';
+        EXIT WHEN NOT FOUND;
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+END $$
+"""
 _numbers = itertools.count()
 
 
@@ -68,16 +76,14 @@ class PostgresDatabases:
             if migrated and self._emptied(name):
                 self._free.append(name)
             else:  # FORCE: a connection that leaked in one test must not fail the next
-                self._disconnect(name)
-                self._say(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                self._drop(name)
 
     def drop_all(self) -> None:
         """Drop what is left."""
         self.take_back()
         for name in [*self._free, *self._lasting, self._template]:
             if name is not None:
-                self._disconnect(name)
-                self._say(f"DROP DATABASE {name} WITH (FORCE)")
+                self._drop(name)
 
     def _created(self, migrated: bool) -> str:
         name = f"t_{self._run}_{next(_numbers)}"
@@ -100,13 +106,18 @@ class PostgresDatabases:
             if name not in self._connections:
                 self._connections[name] = self._connected(name)
             connection = self._connections[name]
-            connection.execute(_END_OTHERS)
+            connection.execute(_END_OTHERS.format(name=name).encode())
             if _fingerprint(connection) != self._fingerprint:
                 return False
             connection.execute(_EMPTY)
             return True
         except psycopg.Error:
             return False
+
+    def _drop(self, name: str) -> None:
+        self._disconnect(name)
+        self._say(_END_OTHERS.format(name=name))
+        self._say(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _disconnect(self, name: str) -> None:
         if name in self._connections:

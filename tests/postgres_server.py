@@ -111,7 +111,7 @@ class PostgresServer:
     def follow(self, primary: PostgresServer) -> None:
         """Wait until all that a primary has written is here."""
         with primary._connected() as theirs, self._connected() as ours:
-            (position,) = theirs.execute("SELECT pg_current_wal_flush_lsn()").fetchone() or ("",)
+            (position,) = theirs.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
             there = "SELECT pg_last_wal_replay_lsn() >= %s"
             self._until(lambda: ours.execute(there, (position,)).fetchone() == (True,))
 

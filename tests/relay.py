@@ -14,6 +14,8 @@ class Relay:
     def __init__(self, server: sa.URL) -> None:
         self._server = server
         self._forgotten: set[socket.socket] = set()
+        self._going_on = threading.Event()
+        self._going_on.set()
         self._open: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
@@ -28,8 +30,17 @@ class Relay:
         """Let what is connected stay silent, and be cut off as soon as it sends."""
         self._forgotten.update(self._open)
 
+    def stall(self) -> None:
+        """Take what is sent no further, and after a while nothing any more, but stay connected."""
+        self._going_on.clear()
+
+    def go_on(self) -> None:
+        """Undo `stall`."""
+        self._going_on.set()
+
     def close(self) -> None:
         """End all of it."""
+        self.go_on()
         self._listening.shutdown(socket.SHUT_RDWR)
         for each in [self._listening, *self._open]:
             _end(each)
@@ -62,6 +73,7 @@ class Relay:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while data := source.recv(65_536):
+                self._going_on.wait()
                 if source in self._forgotten:
                     break
                 target.sendall(data)

@@ -49,6 +49,14 @@ def test_programs_run(place: str, tmp_path: Path, make_postgres: MakeDatabase) -
     assert done.returncode == 0, done.stderr
 
 
+def test_the_first_programs_run_one_after_the_other_and_again(tmp_path: Path) -> None:
+    first = [PROGRAMS[place] for place in PROGRAMS if place.startswith(("README.md", "docs/index.md"))]
+    start = [PROGRAMS[place] for place in PROGRAMS if place.startswith("docs/start/first-conversation.md")]
+    for program in [*first, *start, *first, start[-1]]:
+        done = run_program(program, folder=tmp_path, strict=True)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
     for number, program in enumerate(PROGRAMS.values()):

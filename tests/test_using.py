@@ -232,31 +232,29 @@ REFUSE_TOOLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "append",
-    [
-        lambda c: c.append_message(message(role="tool")),
-        lambda c: c.append_messages([message(), message(role="tool")]),
-        lambda c: c.append_messages([message(id="a"), message(role="tool", id="b")]),
-        lambda c: c.save_turn([message(), message(role="tool")], {"tokens": 1}),
-        lambda c: c.save_turn([message(), message(role="tool")], id="t"),
-        lambda c: c.append_messages([message(role="tool")], replace_after=0),
-    ],
-)
-def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(
-    store: Store, host_engine: sa.Engine, append: Callable[[Conversation], object]
-) -> None:
+HALF_REFUSED: dict[str, Callable[[Conversation], object]] = {
+    "a message": lambda c: c.append_message(message(role="tool")),
+    "messages": lambda c: c.append_messages([message(), message(role="tool")]),
+    "messages with ids": lambda c: c.append_messages([message(id="a"), message(role="tool", id="b")]),
+    "a turn": lambda c: c.save_turn([message(), message(role="tool")], {"tokens": 1}),
+    "a turn with an id": lambda c: c.save_turn([message(), message(role="tool")], id="t"),
+    "messages in place of others": lambda c: c.append_messages([message(role="tool")], replace_after=0),
+}
+
+
+def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(store: Store, host_engine: sa.Engine) -> None:
     store.create("k", messages=messages(2))
     before = store.get("k")
     with host_engine.begin() as connection:
         for statement in REFUSE_TOOLS[connection.dialect.name]:
             connection.exec_driver_sql(statement)
-    with host_engine.connect() as own:
-        own.execute(HOST.insert().values(number=1))
-        with pytest.raises(LangoStoreError, match="no tools here"):
-            append(store.using(own).open("k"))
-        own.commit()
-    assert store.get("k") == before
+    for number, (appended, append) in enumerate(HALF_REFUSED.items()):
+        with host_engine.connect() as own:
+            own.execute(HOST.insert().values(number=number))
+            with pytest.raises(LangoStoreError, match="no tools here"):
+                append(store.using(own).open("k"))
+            own.commit()
+        assert store.get("k") == before, appended
     assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
 
 

@@ -1,4 +1,4 @@
-"""Who is compared by `--peers`: two floors, our store, and stores of others, each by its public API.
+"""The contenders of `--peers`: two floors, our store, and other stores, each by its public API.
 
 The others are optional: imported where they are measured, with tables of their own beside ours. Each is given the same
 messages, makes the values that it takes of them inside the clock, and gives back what it gives to anybody.
@@ -30,7 +30,7 @@ def _said_by_message(message: Any) -> Said:
 
 @dataclass(frozen=True)
 class Side:
-    """One who is compared: how it is made, what its loads return, how to read that, and what has to be installed.
+    """A contender: how it is made, what its loads return, how to read that, and what has to be installed.
 
     `batches`: whether it takes many messages in one call.
     """

@@ -46,7 +46,7 @@ _CHUNK: Final = 64 << 10
 def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file, with their ends, and their numbers from 1; `InvalidFile` for one longer than that."""
     number = 0
-    waiting: list[tuple[int, bytes]] = []  # so that who reads the line is the only one to hold it
+    waiting: list[tuple[int, bytes]] = []  # so that the reader of a line is the only one to hold it
     while line := file.readline(_CHUNK):
         number += 1
         if len(line) == _CHUNK and not line.endswith(b"\n"):

@@ -104,9 +104,9 @@ def _shown(message: Message) -> Panel:
 
 def _listed(found: list[SessionInfo]) -> Table:
     table = Table(title="Sessions", title_justify="left")
-    for column in ("key", "title", "agent", "model", "messages", "tokens", "updated"):
-        table.add_column(column)
+    for column in ("key", "title", "agent", "messages", "tokens", "updated"):
+        table.add_column(column, no_wrap=column in ("key", "updated"))
     for info in found:
-        values = (info.key, info.title, info.agent_id, info.model, info.message_count, info.token_count)
+        values = (info.key, info.title, info.agent_id, info.message_count, info.token_count)
         table.add_row(*("" if value is None else str(value) for value in values), f"{info.updated_at:%Y-%m-%d %H:%M}")
     return table

@@ -96,13 +96,13 @@ class Dialect:
     """The drivers that we know the behaviour of, by SQLAlchemy's names."""
 
     batch_rest: float
-    """Seconds that a migration rests after a batch, so that writers who wait come in before the next one."""
+    """Seconds that a migration rests after a batch, so that waiting writers come in before the next one."""
 
     concurrent_indexes: bool
     """Whether an index can be made while rows are written, outside of a transaction."""
 
     purge_pause: float
-    """How long a purge rests after a batch, as a part of the batch's time, to let writers in who wait."""
+    """How long a purge rests after a batch, as a part of the batch's time, to let waiting writers in."""
 
     modifying_cte: bool
     """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
@@ -231,7 +231,7 @@ class Dialect:
 
     @contextmanager
     def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
-        """Let a stored text that cannot be decoded come as bytes, so that who decodes it can say where it stands."""
+        """Let a stored text that cannot be decoded come as bytes, so that the decoder can say where it is."""
         raise NotImplementedError
         yield
 

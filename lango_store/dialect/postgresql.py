@@ -35,7 +35,7 @@ from lango_store.errors import (
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
-_SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout")
+_SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout", "statement_timeout")
 _WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
@@ -47,7 +47,7 @@ class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
     drivers = ("psycopg",)
-    batch_rest = 0.0  # only rows are locked, and who waits is next
+    batch_rest = 0.0  # only rows are locked, and whoever waits is next
     concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
@@ -291,9 +291,10 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with self.transaction(connection):
-            # A migration that waits for a table makes every append wait behind it.
+        with self.transaction(connection), _unbounded(connection):
+            # A migration that waits for a table makes every append queue behind it.
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
+            self._set_config(connection, "statement_timeout", 0)  # which is chosen for a store's own calls
             yield
 
     @contextmanager
@@ -312,9 +313,10 @@ class PostgreSQL(Dialect):
     def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # What is set for a transaction is not set here: it is set for the connection, and put back.
         driver: Any = connection.connection.dbapi_connection
-        with self._autocommit(driver), ensure_transaction(connection):
+        with self._autocommit(driver), ensure_transaction(connection), _unbounded(connection):
             before = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in _SET_FOR_MIGRATIONS}
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000), local=False)
+            self._set_config(connection, "statement_timeout", 0, local=False)
             connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), false)")
             try:
                 yield
@@ -387,6 +389,21 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
+
+
+@contextmanager
+def _unbounded(connection: sa.Connection) -> Iterator[None]:
+    """Let a connection with a `statement_timeout` wait for its server without end."""
+    driver: Any = connection.connection.dbapi_connection
+    before = getattr(driver, "patience", None)
+    if before is None:
+        yield
+        return
+    driver.patience = None
+    try:
+        yield
+    finally:
+        driver.patience = before
 
 
 def _set(driver: Any, settings: Mapping[str, Any]) -> None:

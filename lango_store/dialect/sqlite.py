@@ -39,9 +39,9 @@ class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
     drivers = ("pysqlite", "aiosqlite")
-    batch_rest = 0.11  # who waits for the file asks again after 0.1 s at the latest
+    batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
     concurrent_indexes = False
-    purge_pause = 0.03  # who waits for the file asks again from time to time, and would hardly find it free otherwise
+    purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
     modifying_cte = False
     tells_time = False  # whoever opens the file is on its machine
     reads_ahead = False
@@ -371,7 +371,7 @@ class SQLite(Dialect):
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
-    # A stock driver begins at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+    # A stock driver begins a transaction at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
     driver: Any = connection.connection.driver_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

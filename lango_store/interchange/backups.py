@@ -34,7 +34,7 @@ class Backups(WritableFormat):
         try:
             with files.reading(path) as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING
-        except InvalidFile:  # who reads it will say so
+        except InvalidFile:  # reading it reports the fault
             return False
 
     def import_file(

@@ -46,7 +46,7 @@ def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
         said = [message for message in reversed(page) if message.role is not MessageRole.RECORD]
         page.clear()
         while said:
-            yield said.pop()  # it may be large, and only who reads it holds it
+            yield said.pop()  # it may be large, and only the reader holds it
 
 
 def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:

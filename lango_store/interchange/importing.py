@@ -64,7 +64,7 @@ class DraftRows:
         if part.kind is not None:
             self.turn_count += 1
         if part.kind == "compaction":
-            self.last_seq += 1  # who compares last_seq notices it
+            self.last_seq += 1  # whoever compares last_seq notices it
             self.summary_turn, self.summarized_upto = self.turn_count, upto
         first = self.last_seq + 1
         self._add_messages(part)

@@ -1,4 +1,4 @@
-"""Messages given their place and written, alone or as a turn; the same id only once."""
+"""Appends: messages get their place and are written, alone or as a turn; the same id only once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Place(NamedTuple):
 def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS) -> list[Message]:
     """Append messages to a live session, whatever their ids, and return them as stored.
 
-    Of an id that is stored already the database makes an error: `append_new_ids` leaves it out.
+    The database refuses an id that is stored already: `append_new_ids` leaves it out.
     """
     checked_key(key)
     if new.rows or terms.fields or terms.named.rows:

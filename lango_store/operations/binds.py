@@ -53,19 +53,19 @@ KEY: Final = session_key("key")
 
 
 def key_column(table: sa.Table) -> sa.Column[str]:
-    """Return the column that says of which session a row is; a value may be of a shared scope instead."""
+    """Return the column that names a row's session; a value may belong to a shared scope instead."""
     if table is VALUE:
         return VALUE.c.scope
     return table.c.key if table is SESSION else table.c.session_key
 
 
 def of_session(table: sa.Table, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
-    """Whether a row is of the session with this key, the bound one if none is given; its own row, or a part of it."""
+    """Whether a row belongs to the session with this key, the bound one by default: its own row, or a part of it."""
     return key_column(table) == key
 
 
 def of_sessions(table: sa.Table, keys: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Whether a row is of one of the sessions with these keys."""
+    """Whether a row belongs to one of the sessions with these keys."""
     return key_column(table).in_(keys)
 
 
@@ -92,4 +92,4 @@ LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)
 """Whether this is the row of the session with the bound key, and it lives."""
 
 BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
-"""The time to read at for who looks at an expired session too."""
+"""The time to read at for those who look at an expired session too."""

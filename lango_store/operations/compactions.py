@@ -1,4 +1,4 @@
-"""A summary instead of what it speaks of: begun with the window, finished when somebody has written the summary."""
+"""A summary instead of what it speaks of: begun with the window, finished when the summary is written."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Purged:
 
 @dataclass(frozen=True)
 class Reason:
-    """A condition to go, and the order in which those go who meet it: an index's, past what was deleted before."""
+    """A condition to go, and the order in which its sessions go: an index's, past what was deleted before."""
 
     condition: sa.ColumnElement[bool]
     order: sa.Column[Any]
@@ -94,7 +94,7 @@ def purge(
     """Delete at most so many sessions that go for one reason, and all that belongs to them.
 
     They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
-    finds none. Sessions that somebody else has locked are left alone, unless one is `patient` and waits for them.
+    finds none. Sessions that somebody else has locked are left alone, unless `patient` waits for them.
     """
     dialect = dialect_of(connection)
     free = dialect.free_bytes(connection)

@@ -244,7 +244,7 @@ def log_pages(connection: AnyConnection, now: Moment, key: str) -> Iterator[list
     for rows in _log.read(connection, checked_key(key), {"now": dialect_of(connection).time(now)}):
         empty = False
         page = [decode_messages(key, rows)]
-        del rows  # only who reads a page holds it, since it may be large
+        del rows  # only the reader holds a page, since it may be large
         yield page.pop()
     if empty:
         sessions.refuse(connection, now, key)
@@ -300,7 +300,7 @@ def firsts(connection: sa.Connection, keys: Sequence[str], role: MessageRole) ->
 
 
 def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
-    """Return the messages with these ids, by id, as far as they are stored."""
+    """Return the messages with these ids, by id, if they are stored."""
     found: dict[str, Message] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), 500):  # a statement binds a limited number of values

@@ -1,4 +1,4 @@
-"""A session's rows page by page, however many there are and however large: a page is bounded in rows and in bytes."""
+"""A session's rows, page by page: a page is bounded in rows and in bytes, however many there are and however large."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Pages:
             complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES
             rows = min(ROWS, 2 * len(found))  # where rows are large, few are asked for their size
             page = [found]
-            del found  # only who reads it holds it, since it may be large
+            del found  # only the reader holds it, since it may be large
             yield page.pop()
             if complete:
                 return

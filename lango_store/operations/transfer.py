@@ -56,7 +56,7 @@ _TIMES: Final = {
 
 
 def identity(row: Mapping[str, Any]) -> tuple[str, int]:
-    """Return of which session or shared scope a row is, and its seq, 0 for a row that is not a message."""
+    """Return which session or shared scope a row belongs to, and its seq, 0 for a row that is not a message."""
     return row.get("session_key") or row.get("key") or row["scope"], row.get("seq", 0)
 
 

@@ -41,7 +41,7 @@ def save(
 ) -> Turn:
     """Append a turn to a live session, whatever its ids, in one statement where the database can.
 
-    Of an id that is stored already the database makes an error: `save_new` leaves it out.
+    The database refuses an id that is stored already: `save_new` leaves it out.
     """
     checked_key(key)
     return write_turn(connection, now, key, new, turn, terms)

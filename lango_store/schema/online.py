@@ -65,7 +65,7 @@ class Online:
     def create_index(self, name: str, table: str, columns: Sequence[str], **options: Any) -> None:
         """Make an index as `op.create_index` does, on PostgreSQL CONCURRENTLY; what a killed run left is made anew.
 
-        In a caller's transaction, where that cannot be, and on SQLite it is made as ever, and writers wait for it.
+        In a caller's transaction, where that cannot be, and on SQLite the usual way is taken, and writers wait.
         """
         context, op = self._context, Operations(self._context)
         database = dialect_of(op.get_bind())

@@ -39,7 +39,7 @@ def run_alone(
     """Run revisions in transactions of their own, `lock_timeout` seconds for a table, while other migrations wait."""
     _refuse_timeout(lock_timeout)
     with dialect_of(connection).migration_lock(connection):
-        # Who is overtaken looks again, once for each revision that others can have done.
+        # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
             context = Migration(connection, options, lock_timeout=lock_timeout, on_progress=on_progress)
             try:

@@ -106,7 +106,7 @@ def _note(ids: list[str | None], seen: set[str], repeated: set[str]) -> None:
 def _sound_lines(found: _Examined, skipped: list[Skipped]) -> Iterator[tuple[int, dict[str, Any]]]:
     bad: tuple[int, str] | None = None
     path = found.source.path
-    waiting: list[tuple[int, dict[str, Any]]] = []  # a line may be large, and who reads it is the only one to hold it
+    waiting: list[tuple[int, dict[str, Any]]] = []  # a line may be large, and its reader is the only one to hold it
     for number, raw in found.source.lines():
         if bad:
             raise InvalidFile(path, f"line {bad[0]} {bad[1]}: mend or remove it, the file was left alone")

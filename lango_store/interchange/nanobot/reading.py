@@ -60,7 +60,7 @@ def recognises(path: Path) -> bool:
                     if value.get("_type") in HEADS or known_role(value.get("role")):
                         return True
                     others = True
-    except InvalidFile:  # who reads it will say so
+    except InvalidFile:  # reading it reports the fault
         return True
     return not others
 
@@ -129,7 +129,7 @@ class _Read:
 
 
 def _lines(path: Path, longest_line: int, survey: _Survey | None = None) -> Iterator[_Read]:
-    """Yield the lines that are not blank; a line may be large, and who reads it is the only one to hold it."""
+    """Yield the lines that are not blank; a line may be large, and its reader is the only one to hold it."""
     waiting: list[_Read] = []
     with files.reading(path) as file:
         for number, raw in files.lines_of(file, path, longest_line):

@@ -62,7 +62,7 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -
 def _members(source: Source) -> Iterator[tuple[str, Any]]:
     """Yield the file's members; of `messages` each message."""
     has_messages = False
-    waiting: list[tuple[str, Any]] = []  # a message may be large, and who reads it is the only one to hold it
+    waiting: list[tuple[str, Any]] = []  # a message may be large, and its reader is the only one to hold it
     with source.reading() as file:
         members = JsonMembers(io.TextIOWrapper(file, encoding="utf-8", newline=""), source.longest_line)
         try:

@@ -1,0 +1,5 @@
+"""OpenAI Agents' sessions in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`."""
+
+from lango_store.integrations.openai_agents.session import LangoSession
+
+__all__ = ["LangoSession"]

@@ -1,0 +1,20 @@
+"""Sessions of OpenAI Agents on both databases; nothing of a test leaves this machine."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import agents
+import pytest
+
+agents.set_tracing_disabled(True)
+
+
+def pytest_report_header() -> str:
+    return f"openai-agents {version('openai-agents')}"
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/")

@@ -1,0 +1,296 @@
+"""Every item comes back equal, JSON for JSON, and lies in a message's fields where it says what they are for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store.integrations.openai_agents import LangoSession
+from lango_store.integrations.openai_agents.items import items_of, messages_of
+from lango_store.interchange.fidelity import same
+
+from .responses import ANSWER_OSLO, ANSWER_ROME, CALL_OSLO, EXCHANGE, OTHERS, QUESTION, REASONING, SAID, Item
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(10**300, 10**301)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(), max_size=5)
+    | st.sampled_from(["\x00", "\ud800", "user", "text"])
+)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.sampled_from(["type", "role", "content", "call_id", "name", "arguments", "input", "output", "id", "status"])
+blocks = st.fixed_dictionaries(
+    {"type": st.sampled_from(["input_text", "output_text", "text", "input_image"]), "text": scalars},
+    optional={"annotations": json_values},
+)
+values = (
+    json_values
+    | st.lists(blocks, max_size=2)
+    | st.sampled_from(
+        ["user", "assistant", "tool", "record", "message", "function_call", "function_call_output", "custom_tool_call"]
+    )
+)
+strange = st.dictionaries(names | st.text(max_size=3), values, max_size=7)
+
+
+def said_by(role: str) -> st.SearchStrategy[Item]:
+    content = st.text(st.characters(), max_size=10) | st.lists(blocks, max_size=2)
+    return st.fixed_dictionaries(
+        {"role": st.just(role), "content": content}, optional={"id": json_values, "x": json_values}
+    )
+
+
+def of_type(kind: str, body: str) -> st.SearchStrategy[Item]:
+    fields = {"type": st.just(kind), "call_id": st.text(st.characters(), max_size=4), body: values}
+    return st.fixed_dictionaries(fields, optional={"name": st.text(max_size=3), "id": json_values, "status": scalars})
+
+
+items = st.lists(
+    said_by("user")
+    | said_by("assistant")
+    | of_type("function_call", "arguments")
+    | of_type("function_call_output", "output")
+    | of_type("custom_tool_call", "input")
+    | of_type("custom_tool_call_output", "output")
+    | strange
+    | json_values,
+    max_size=6,
+)
+
+
+def read(messages: list[Message]) -> list[Item]:
+    return [item for message in messages for item in items_of(message)]
+
+
+@given(items)
+def test_messages_read_as_the_items_that_they_are_made_of(given_items: list[Item]) -> None:
+    assert same(read(messages_of(given_items)), given_items)
+
+
+@settings(max_examples=15)
+@given(given_items=items)
+def test_items_come_back_equal_from_the_database(url: str, given_items: list[Item]) -> None:
+    async def main() -> None:
+        async with LangoSession("k", url) as session:
+            await session.clear_session()
+            await session.add_items(given_items)
+            assert same(await session.get_items(), given_items)
+            for item in reversed(given_items):
+                assert same(await session.pop_item(), item)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("item", [*EXCHANGE, *OTHERS], ids=repr)
+def test_every_kind_of_item_comes_back_equal(item: Item) -> None:
+    assert same(read(messages_of([item])), [item])
+
+
+def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
+    both = [*EXCHANGE, *OTHERS]
+
+    async def main() -> None:
+        async with LangoSession("k", url) as session:
+            await session.add_items(both)
+            assert same(await session.get_items(), both)
+            for limit in range(1, len(both) + 2):
+                assert same(await session.get_items(limit), both[-limit:])
+            for count in range(len(both) - 1, -1, -1):
+                assert same(await session.pop_item(), both[count])
+                assert same(await session.get_items(), both[:count])
+            assert await session.pop_item() is None
+
+    asyncio.run(main())
+
+
+def test_what_an_item_says_lies_in_the_fields_of_messages() -> None:
+    question, reasoning, calls, oslo, rome, said = messages_of(EXCHANGE)
+    assert (question.role, question.content, question.extra) == (MessageRole.USER, QUESTION["content"], {})
+    assert (reasoning.role, reasoning.content) == (MessageRole.RECORD, REASONING)
+    assert calls.role is MessageRole.ASSISTANT
+    assert [(call.id, call.name, call.arguments) for call in calls.tool_calls] == [
+        ("call_1", "get_weather", '{"city":"Oslo"}'),
+        ("call_2", "get_weather", '{"city":"Rome"}'),
+    ]
+    for answer, item in ((oslo, ANSWER_OSLO), (rome, ANSWER_ROME)):
+        assert answer.role is MessageRole.TOOL
+        assert [(call.id, call.name, call.output) for call in answer.tool_calls] == [
+            (item["call_id"], "get_weather", item["output"])
+        ]
+        assert answer.extra == {}
+    assert (said.role, said.content) == (MessageRole.ASSISTANT, "Oslo -3, Rome 17.")
+
+
+@pytest.mark.parametrize("item", OTHERS, ids=repr)
+def test_no_text_of_an_item_is_stored_twice(item: Item) -> None:
+    (message,) = messages_of([item])
+    fields = message.model_dump(mode="json", exclude={"role", "name", "author"})
+    assert len(json.dumps(fields)) < len(json.dumps(item)) + 150
+
+
+def conversation(turns: int) -> list[Item]:
+    said = "The weather of a city is what its sky does, and what people say of it. " * 4
+    found: list[Item] = []
+    for turn in range(turns):
+        found += [
+            {"role": "user", "content": f"{turn}: how is the weather in Oslo today, and what should I wear?"},
+            REASONING | {"id": f"rs_{turn:040}"},
+            CALL_OSLO | {"id": f"fc_{turn:040}", "call_id": f"call_{turn:020}"},
+            ANSWER_OSLO | {"call_id": f"call_{turn:020}", "output": '{"celsius": -3, "wind": "north", "sky": "clear"}'},
+            SAID | {"id": f"msg_{turn:040}", "content": [SAID["content"][0] | {"text": said[: 40 + turn * 7 % 200]}]},
+        ]
+    return found
+
+
+def test_a_transcript_takes_at_most_a_seventh_more_than_its_json(url: str) -> None:
+    transcript = conversation(40)
+    columns = ("id", "role", "author", "name", "tool_call_id", "text", "content", "tool_calls", "extra")
+    sizes = " + ".join(f"coalesce(length(cast({column} AS TEXT)), 0)" for column in columns)
+    with Store(url) as store:
+
+        async def main() -> None:
+            session = LangoSession("k", store)
+            await session.add_items(transcript)
+            assert same(await session.get_items(), transcript)
+
+        asyncio.run(main())
+        with store.engine.connect() as connection:
+            stored = connection.execute(sa.text(f"SELECT sum({sizes}) FROM lango_message")).scalar_one()
+    assert stored / len(json.dumps(transcript, separators=(",", ":"))) <= 1.15
+
+
+# What is no JSON
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "Odd()"
+
+
+@pytest.mark.parametrize(
+    ("item", "place"),
+    [
+        ({"role": "user", "content": float("nan")}, r"items\[1\]\.content"),
+        ({"role": "user", "content": [{"text": float("inf")}]}, r"items\[1\]\.content\[0\]\.text"),
+        ({"role": "user", "content": ("a", {"b": float("nan")})}, r"items\[1\]\.content\[1\]\.b"),
+        ({"role": "user", "content": Odd()}, r"items\[1\]\.content"),
+        ({"role": "user", "content": {1, 2}}, r"items\[1\]\.content"),
+        ({("a",): 1}, r"items\[1\]"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_place_and_nothing_is_written(url: str, item: Item, place: str) -> None:
+    async def main() -> None:
+        async with LangoSession("k", url) as session:
+            with pytest.raises(InvalidMessage, match=place):
+                await session.add_items([QUESTION, item])
+            assert await session.get_items() == []
+            assert not session.store.exists("k")
+
+    asyncio.run(main())
+
+
+def test_tuples_become_lists_and_keys_texts_as_in_the_frameworks_own_stores() -> None:
+    item: Any = {"role": "user", "content": ({"type": "input_text", "text": "a", "n": (1, 2)},), 1: True}
+    assert read(messages_of([item])) == [json.loads(json.dumps(item))]
+
+
+# What something else wrote
+
+
+def asked(*calls: ToolCall, content: Any = None) -> Message:
+    return Message.assistant(content, tool_calls=list(calls))
+
+
+FOREIGN: dict[str, tuple[Message, list[Item]]] = {
+    "text": (Message.user("hi"), [{"role": "user", "content": "hi"}]),
+    "system": (Message.system("Be brief."), [{"role": "system", "content": "Be brief."}]),
+    "model": (Message(role=MessageRole.MODEL, content="hi"), [{"role": "assistant", "content": "hi"}]),
+    "nothing": (Message.assistant(), [{"role": "assistant", "content": ""}]),
+    "blocks": (Message.user([{"type": "text", "text": "a"}, {"text": "b"}]), [{"role": "user", "content": "a\n\nb"}]),
+    "an image": (
+        Message.user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_image", "image_url": "data:,", "detail": "auto"},
+                ],
+            }
+        ],
+    ),
+    "JSON": (Message.assistant({"a": 1}), [{"role": "assistant", "content": '{"a": 1}'}]),
+    "calls": (
+        asked(ToolCall(id="1", name="f", arguments={"a": 1}), ToolCall(id="2", name="g"), content="Look:"),
+        [
+            {"role": "assistant", "content": "Look:"},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": '{"a": 1}'},
+            {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+        ],
+    ),
+    "calls with their answers": (
+        asked(ToolCall(id="1", name="f", arguments="{}", output={"b": 2}), ToolCall(id="2", name="g", output=None)),
+        [
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": '{"b": 2}'},
+            {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "2", "output": "null"},
+        ],
+    ),
+    "a custom call": (
+        asked(ToolCall(id="1", name="grep", arguments="a", extra={"type": "custom"})),
+        [{"type": "custom_tool_call", "call_id": "1", "name": "grep", "input": "a"}],
+    ),
+    "an answer": (
+        Message.tool("17", tool_call_id="1", name="f"),
+        [{"type": "function_call_output", "call_id": "1", "output": "17"}],
+    ),
+    "an answer of an older API": (
+        Message(role=MessageRole.FUNCTION, content=[{"type": "text", "text": "17"}], tool_call_id="1"),
+        [{"type": "function_call_output", "call_id": "1", "output": "17"}],
+    ),
+    "answers": (
+        Message.tool(
+            tool_calls=[ToolCall(id="1", name="f", output="a"), ToolCall(id="2", name="g", output=[1])],
+        ),
+        [
+            {"type": "function_call_output", "call_id": "1", "output": "a"},
+            {"type": "function_call_output", "call_id": "2", "output": "[1]"},
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_message_that_something_else_wrote_reads_as_what_was_said_called_and_answered(url: str, case: str) -> None:
+    message, expected = FOREIGN[case]
+    record = Message(role=MessageRole.RECORD, content="a mode", author="somebody")
+    with Store(url) as store:
+        store.append_messages("k", [record, message, record], create=True)
+
+        async def main() -> None:
+            session = LangoSession("k", store)
+            assert same(await session.get_items(), expected)
+            for limit in range(1, len(expected)):
+                assert same(await session.get_items(limit), expected[-limit:])
+            for left in range(len(expected) - 1, -1, -1):
+                assert same(await session.pop_item(), expected[left])
+                assert same(await session.get_items(), expected[:left])
+            assert await session.pop_item() is None
+
+        asyncio.run(main())
+        assert store.info("k").record_count == 2
