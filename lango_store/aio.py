@@ -201,10 +201,17 @@ class AsyncStore:
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        pages = self.store.message_pages(key, after=after, before=before, page_size=page_size)
-        while page := await self._in_thread(functools.partial(next, pages, None)):
+        async for page in self.message_pages(key, after=after, before=before, page_size=page_size):
             for message in page:
                 yield message
+
+    async def message_pages(
+        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> AsyncIterator[list[Message]]:
+        """Read the log as `iter_messages` does, page by page."""
+        pages = self.store.message_pages(key, after=after, before=before, page_size=page_size)
+        while page := await self._in_thread(functools.partial(next, pages, None)):
+            yield page
 
     @checking
     async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
@@ -297,18 +304,26 @@ class AsyncConversation:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
         return self._store.iter_messages(self.key, after=after, before=before, page_size=page_size)
 
+    def message_pages(
+        self, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> AsyncIterator[list[Message]]:
+        """Read the log as `iter_messages` does, page by page."""
+        return self._store.message_pages(self.key, after=after, before=before, page_size=page_size)
+
+    begin_compaction = awaited(Conversation.begin_compaction)
+    finish_compaction = awaited(Conversation.finish_compaction)
+
     @checking
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the window with a summary, as `Conversation.compact` does.
 
         A coroutine function is awaited here; any other `summarizer` runs in a thread, as it may take long.
         """
-        pending = await self._in_thread(self._twin.begin_compaction)
+        pending = await self.begin_compaction()
         if pending is None:
             return None
         summary = await summarize_async(summarizer, pending.window)
-        finish = functools.partial(self._twin.finish_compaction, pending, summary, discard=discard)
-        return await self._in_thread(finish)
+        return await self.finish_compaction(pending, summary, discard=discard)
 
 
 async def _ended(work: Future[Any]) -> BaseException | None:

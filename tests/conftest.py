@@ -184,6 +184,9 @@ class AwaitingConversation:
     def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         return self._store.each(self.awaited.iter_messages(*arguments, **options))
 
+    def message_pages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        return self._store.each(self.awaited.message_pages(*arguments, **options))
+
 
 class Awaiting:
     """An `AsyncStore` that tests call like a `Store`: each call is awaited on an event loop in a thread of its own."""
@@ -209,6 +212,9 @@ class Awaiting:
 
     def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         return self.each(self.awaited.iter_messages(*arguments, **options))
+
+    def message_pages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        return self.each(self.awaited.message_pages(*arguments, **options))
 
     def iter_sessions(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         return self.each(self.awaited.iter_sessions(*arguments, **options))

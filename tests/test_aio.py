@@ -23,7 +23,7 @@ from lango_store import (
     create_engine,
 )
 
-SYNC_ONLY = {"access", "using", "message_pages", "begin_compaction", "finish_compaction"}
+SYNC_ONLY = {"access", "using"}
 OWN = {"close", "compact"}
 ASYNC_ONLY = {"run_sync"}
 
@@ -40,7 +40,7 @@ def test_the_twins_have_the_same_verbs(kind: type, twin: type) -> None:
             ours, theirs = inspect.signature(value), inspect.signature(getattr(kind, name))
             assert ours.parameters == theirs.parameters
             assert name in OWN or (ours, value.__doc__) == (theirs, getattr(kind, name).__doc__)
-    for name in public(twin).keys() & {"iter_messages", "iter_sessions"}:
+    for name in public(twin).keys() & {"iter_messages", "iter_sessions", "message_pages"}:
         theirs, ours = (inspect.signature(public(each)[name]) for each in (twin, kind))
         assert theirs.parameters == ours.parameters
 

@@ -34,6 +34,19 @@ def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
     assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
 
 
+def test_a_summary_that_is_made_elsewhere_takes_the_place_of_the_window_that_was_read(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    pending = conversation.begin_compaction()
+    assert pending is not None
+    assert contents(pending.window) == ["message 0", "message 1", "message 2"]
+    conversation.append_message(message("meanwhile"))
+    done = conversation.finish_compaction(pending, summary())
+    assert (done.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
+    with pytest.raises(Conflict):
+        conversation.finish_compaction(pending, summary())
+    assert store.open("empty").begin_compaction() is None
+
+
 def test_a_compaction_uses_one_seq_up(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     conversation.compact(lambda window: summary())

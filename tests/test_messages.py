@@ -232,6 +232,9 @@ def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
     stored = store.append_messages("k", messages(10))
     assert list(store.iter_messages("k", page_size=page_size)) == stored
     assert seqs(list(store.iter_messages("k", after=2, before=9, page_size=page_size))) == list(range(3, 9))
+    pages = list(store.message_pages("k", page_size=page_size))
+    assert pages == list(store.conversation("k").message_pages(page_size=page_size))
+    assert ([each for page in pages for each in page], max(map(len, pages))) == (stored, min(page_size, len(stored)))
 
 
 def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
