@@ -87,6 +87,8 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         counts["record_count"] = number("records_added")
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
+    if "updated_at" in shape.fields:  # of what is made with a session, the only one that its creator does not give
+        counts["updated_at"] = column(SESSION.c.updated_at, "new_updated_at")
     made: Any = sessions.insertion(dialect, counts, *allowed)
     if shape.makes == "always":
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
@@ -126,9 +128,9 @@ def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
 def _told(shape: Shape) -> list[sa.Column[Any]]:
     # No more than is needed: what cannot be read, such as a damaged expiry, must not fail a write that has landed.
     told = [SESSION.c.last_seq, SESSION.c.updated_at]
-    if shape.makes == "always":
-        return [*told, SESSION.c.expires_at, SESSION.c.revision]
-    return [*told, SESSION.c.last_turn_no] if shape.turn else told
+    if shape.turn:
+        return [*told, SESSION.c.last_turn_no]
+    return [*told, SESSION.c.expires_at, SESSION.c.revision] if shape.makes == "always" else told
 
 
 def _message(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:

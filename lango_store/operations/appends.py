@@ -123,6 +123,18 @@ def create(
     return Session(**dict(made) | counts | {"last_seq": place.last_seq}, messages=shown)
 
 
+def create_in_turn(
+    connection: AnyConnection, now: Moment, make: New, new: Batch, turn: NewTurn, terms: Terms = NO_TERMS
+) -> bool:
+    """Create a session with its first turn, and with the fields and values of `terms`; False if its key is taken."""
+    shape = Shape(makes="always", turn=True, fields=terms.shape.fields, named=terms.shape.named)
+    values = terms.values | turn.values()
+    if _write(connection, now, make.key, new, shape, values, make, terms.named) is not None:
+        return True
+    _refuse_scopes(connection, make.key, make, terms.named)
+    return False
+
+
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS, *, retried: bool = True
 ) -> list[Message]:

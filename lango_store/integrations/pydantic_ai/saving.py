@@ -1,0 +1,269 @@
+"""A record and its new entries, written: in one statement where they follow the head, else with the log in sight."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
+
+from lango_store.access import Access
+from lango_store.dialect import AnyConnection
+from lango_store.encoding import checked_key, encode_json
+from lango_store.errors import Conflict, LangoStoreError, NotPermitted, SessionNotFound, UniqueViolation
+from lango_store.integrations.pydantic_ai import records
+from lango_store.integrations.pydantic_ai.dumping import dumped_messages
+from lango_store.integrations.pydantic_ai.entries import LEFT, PARENT, Log, Row, log_of, log_with, message_of_row
+from lango_store.integrations.pydantic_ai.items import NAME, message_of
+from lango_store.integrations.pydantic_ai.records import EntryId, State
+from lango_store.model import Message, MessageRole
+from lango_store.operations import appends, sessions, turns
+from lango_store.operations.appends import Terms
+from lango_store.operations.batches import Batch
+from lango_store.operations.binds import MESSAGE, SESSION, column, number, of_session
+from lango_store.operations.rows import stored_json
+from lango_store.operations.sessions import ANYTHING
+from lango_store.statement import Statement
+from lango_store.writing import encoded
+
+
+@dataclass
+class Entry:
+    """A message about to be stored, and the entry before it."""
+
+    id: str
+    parent: str | None
+    message: Message
+
+
+class Save:
+    """What `write_record` is given, and how it is written."""
+
+    def __init__(
+        self,
+        access: Access,
+        prefix: str,
+        record: ConversationRecord,
+        new_entries: Sequence[ConversationEntry],
+        expected_revision: str | None,
+    ) -> None:
+        self._access = access
+        self._prefix = prefix
+        self._key = checked_key(prefix + record.conversation_id)
+        self._record = record
+        self._expected = expected_revision
+        items = dumped_messages([entry.message for entry in new_entries])
+        self._entries = [
+            Entry(entry.id, entry.parent_id, message_of(item, str(entry.id)))
+            for entry, item in zip(new_entries, items, strict=True)
+        ]
+
+    def run(self) -> None:
+        """Write; `ConversationConflict` if the record is not at that revision or its head is not there."""
+        try:
+            if not self._quickly():
+                with self._access.transaction() as connection:
+                    self._thoroughly(connection, self._access.now(connection))
+        except (SessionNotFound, UniqueViolation) as error:
+            raise self._conflict() from error
+
+    def _conflict(self) -> ConversationConflict:
+        return ConversationConflict(self._record.conversation_id)
+
+    # In one statement
+
+    def _quickly(self) -> bool:
+        """Write if the entries follow the head that was read; False if they do not, or if the session moved on."""
+        state = self._state_read()
+        root = None if state is None else state.head
+        if self._access.in_callers_transaction or (state is None) != (self._expected is None):
+            return False
+        if not self._follow(root):
+            return False
+        messages = [entry.message for entry in self._entries]
+        if state is not None and messages and state.head_seq != state.log.last_seq:
+            messages[0] = _with_own(messages[0], {PARENT: state.head_seq})
+        new = encoded(self._access, messages)
+        try:
+            with self._access.single_write() as connection:
+                return self._written_at_once(connection, state, new)
+        except (Conflict, SessionNotFound, UniqueViolation, NotPermitted):
+            return False  # of which the other way tells what it means
+
+    def _state_read(self) -> State | None:
+        """Return what was read of the record that is to be replaced, as the entry that it ended with tells."""
+        anchor = self._entries[0].parent if self._entries else self._record.head_id
+        if not isinstance(anchor, EntryId):
+            return None
+        state = anchor.state
+        return state if state.key == self._key and state.revision == self._expected else None
+
+    def _follow(self, root: str | None) -> bool:
+        ids = [root, *(entry.id for entry in self._entries)]
+        return [entry.parent for entry in self._entries] == ids[:-1] and ids[-1] == self._record.head_id
+
+    def _written_at_once(self, connection: AnyConnection, state: State | None, new: Batch) -> bool:
+        now = self._access.moment(connection)
+        if state is None:
+            terms = self._terms(connection, None, records.Log(len(new.rows), len(new.rows), 0), turn=True)
+            make = records.new_session(self._access, self._prefix, self._record)
+            return appends.create_in_turn(connection, now, make, new, records.new_turn(self._record, None), terms)
+        self._write(connection, now, state, state.log, new)
+        return True
+
+    def _terms(self, connection: AnyConnection, state: State | None, log: records.Log, *, turn: bool) -> Terms:
+        return records.terms(connection, self._prefix, self._record, state, log, turn=turn)
+
+    def _write(
+        self, connection: AnyConnection, now: datetime | None, state: State, log: records.Log, new: Batch
+    ) -> None:
+        turn = records.new_turn(self._record, state)
+        has_turn = bool(new.rows or turn.usage)
+        terms = self._terms(connection, state, log.grown(len(new.rows) - new.records, new.records), turn=has_turn)
+        if log != state.log:  # the session is locked, and was written to since its state was read
+            terms = dataclasses.replace(terms, expected=ANYTHING)
+        if has_turn:
+            turns.save(connection, now, self._key, new, turn, terms)
+        else:
+            appends.append(connection, now, self._key, new, terms)
+
+    # With the log in sight
+
+    def _thoroughly(self, connection: sa.Connection, now: datetime) -> None:
+        """Write in a transaction, whatever the entries follow: what the new history leaves becomes records."""
+        state = self._locked(connection, now)
+        log = log_of(connection, now, self._key)
+        entries = [*self._entries_of_others(connection, now, log), *self._entries]
+        history = self._history(log, entries)
+        stands = self._turned(connection, log, state, set(history))
+        seq_of = {row.id: row.seq for row in log.entries}
+        before, messages = log.last_entry, []
+        for seq, entry in enumerate(entries, stands.last_seq + 1):
+            parent = 0 if entry.parent is None else seq_of[entry.parent]
+            message = entry.message if parent == before else _with_own(entry.message, {PARENT: parent})
+            if entry.id not in history:
+                left = {LEFT: message.role.value}
+                message = _with_own(message, left).model_copy(update={"role": MessageRole.RECORD})
+            messages.append(message)
+            seq_of[entry.id] = before = seq
+        self._write(connection, now, state, stands, encoded(self._access, messages))
+
+    def _locked(self, connection: sa.Connection, now: datetime) -> State:
+        """Lock the session, made now if there has to be none, and return what it is at."""
+        if self._expected is None:
+            sessions.delete_expired(connection, now, self._key)
+            make = records.new_session(self._access, self._prefix, self._record)
+            if sessions.insert(connection, now, make) is None:
+                raise self._conflict()
+        sessions.lock(connection, now, self._key)
+        record, state = records.find(connection, now, self._prefix, self._key)
+        if self._expected is not None and record.revision != self._expected:
+            raise self._conflict()
+        return state
+
+    def _entries_of_others(self, connection: sa.Connection, now: datetime, log: Log) -> list[Entry]:
+        """Return what the new history shares with another conversation: a fork has its own copies."""
+        there = {*log.by_id, *(entry.id for entry in self._entries)}
+        found: list[Entry] = []
+        for id in [*(entry.parent for entry in self._entries), self._record.head_id]:
+            if id is None or id in there:
+                continue
+            try:
+                rows = log_with(connection, now, self._prefix, id).way(id)
+            except KeyError as error:
+                raise self._conflict() from error
+            parents = [None, *(row.id for row in rows)]
+            shared = [Entry(row.id, before, message_of_row(row)) for before, row in zip(parents, rows, strict=False)]
+            found += [entry for entry in shared if entry.id not in there]
+            there.update(entry.id for entry in shared)
+        return found
+
+    def _history(self, log: Log, entries: Sequence[Entry]) -> list[str]:
+        """Return the ids of the entries of the new history, the first one first."""
+        parents = {entry.id: entry.parent for entry in entries}
+        way: list[str] = []
+        id = self._record.head_id
+        while id is not None and id in parents:
+            way.append(id)
+            id = parents.pop(id)
+        if id in way or (id is not None and id not in log.by_id):
+            raise self._conflict()
+        return [*([] if id is None else [row.id for row in log.way(id)]), *reversed(way)]
+
+    def _turned(self, connection: sa.Connection, log: Log, state: State, history: set[str]) -> records.Log:
+        """Make records of the rows that the history leaves, messages of those that it takes up again."""
+        left = [row for row in log.window if row.id not in history]
+        taken = [row for row in log.entries if not row.is_shown and row.id in history]
+        if not left and not taken:
+            return state.log
+        for row in taken:
+            if row.seq <= log.summarized_upto:
+                raise LangoStoreError(
+                    f"entry {row.id!r} of session {self._key!r} was left before a summary took the place of what "
+                    "came then: fork the conversation from it"
+                )
+        _turn.run_many(connection, [*map(_as_left, left), *map(_as_taken, taken)])
+        counts = {
+            "message_count": len(taken) - len(left),
+            "record_count": len(left) - len(taken),
+            "token_count": sum(map(_tokens, taken)) - sum(map(_tokens, left)),
+        }
+        # One seq is used up, so that a load notices: see `messages.load_life`.
+        changed: dict[str, Any] = {name: SESSION.c[name] + added for name, added in counts.items()}
+        sessions.change(connection, self._key, changed | {"last_seq": SESSION.c.last_seq + 1})
+        return records.Log(
+            state.log.last_seq + 1,
+            state.log.messages + counts["message_count"],
+            state.log.records + counts["record_count"],
+        )
+
+
+_turn = Statement(
+    lambda _: (
+        sa.update(MESSAGE)
+        .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
+        .values(role=column(MESSAGE.c.role), extra=column(MESSAGE.c.extra))
+    )
+)
+
+
+def _as_left(row: Row) -> dict[str, Any]:
+    return _turned_row(row, MessageRole.RECORD.value, row.own | {LEFT: row.role})
+
+
+def _as_taken(row: Row) -> dict[str, Any]:
+    return _turned_row(row, row.own[LEFT], {name: value for name, value in row.own.items() if name != LEFT})
+
+
+def _turned_row(row: Row, role: str, own: dict[str, Any]) -> dict[str, Any]:
+    extra = ({} if row.extra is None else stored_json(row.key, row.seq, "extra", row.extra)) | {NAME: own}
+    if not own:
+        del extra[NAME]
+    return {"key": row.key, "seq": row.seq, "role": role, "extra": encode_json(extra, "extra") if extra else None}
+
+
+def _tokens(row: Row) -> int:
+    return row.tokens if isinstance(row.tokens, int) else 0
+
+
+def _with_own(message: Message, own: dict[str, Any]) -> Message:
+    extra = message.extra | {NAME: message.extra.get(NAME, {}) | own}
+    return message.model_copy(update={"extra": extra})
+
+
+def delete(access: Access, prefix: str, conversation_id: str, expected_revision: str) -> None:
+    """Delete a conversation and all of its entries; `ConversationConflict` if it is not at that revision."""
+    key = prefix + conversation_id
+    try:
+        with access.transaction() as connection:
+            now = access.now(connection)
+            sessions.lock(connection, now, key)
+            if records.find(connection, now, prefix, key)[0].revision != expected_revision:
+                raise ConversationConflict(conversation_id)
+            sessions.delete(connection, key)
+    except SessionNotFound as error:
+        raise ConversationConflict(conversation_id) from error
