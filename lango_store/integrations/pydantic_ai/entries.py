@@ -19,7 +19,7 @@ from lango_store.encoding import content_fault, decode_time
 from lango_store.errors import DamagedMessage
 from lango_store.integrations.pydantic_ai.dumping import loaded_messages
 from lango_store.integrations.pydantic_ai.items import NAME, Fields, Json, foreign, item_of, time_text
-from lango_store.integrations.pydantic_ai.records import EntryId, State, entry_id
+from lango_store.integrations.pydantic_ai.records import Known, State, entry_id
 from lango_store.interchange.fidelity import mapping, storable_id
 from lango_store.model import Message, MessageRole
 from lango_store.operations.binds import (
@@ -145,7 +145,7 @@ _log_of_session = Statement(lambda _: _log(session_key("key")))
 _log_of_entry = Statement(lambda _: _log(_key_of_entry()))
 
 
-def history(connection: AnyConnection, now: Moment, head: EntryId, limit: int | None) -> list[ConversationEntry] | None:
+def history(connection: AnyConnection, now: Moment, head: Known, limit: int | None) -> list[ConversationEntry] | None:
     """Return a conversation's history up to what was its head, or the end of it; None if it is the history no more."""
     state = head.state
     if head != state.head:
@@ -212,7 +212,7 @@ def log_of(connection: AnyConnection, now: Moment, key: str) -> Log:
 
 def log_with(connection: AnyConnection, now: Moment, prefix: str, id: str) -> Log:
     """Read the whole log of a live session that has an entry; KeyError if none has it."""
-    if isinstance(id, EntryId):
+    if isinstance(id, Known):
         log = log_of(connection, now, id.state.key)
     else:
         values = {"now": dialect_of(connection).time(now), "prefix": prefix, "prefix_end": end_of_prefix(prefix)}
@@ -232,7 +232,7 @@ def log_with(connection: AnyConnection, now: Moment, prefix: str, id: str) -> Lo
 def way_to(connection: AnyConnection, now: Moment, prefix: str, id: str, limit: int | None) -> list[ConversationEntry]:
     """Return the entries up to one, in a history or in a branch that was left; KeyError if it is not there."""
     rows = log_with(connection, now, prefix, id).way(id)
-    return _entries(rows, None, limit, id.state if isinstance(id, EntryId) else None)
+    return _entries(rows, None, limit, id.state if isinstance(id, Known) else None)
 
 
 # Decoded
@@ -245,7 +245,7 @@ def _entries(
     rows: Sequence[Row], parent: str | None, limit: int | None, state: State | None
 ) -> list[ConversationEntry]:
     first = 0 if limit is None else max(len(rows) - limit, 0)
-    ids = [row.id if state is None else EntryId.of(row.id, state) for row in rows]
+    ids = [row.id if state is None else Known.of(row.id, state) for row in rows]
     parents = [parent, *ids][first:]
     chosen = rows[first:]
     messages = loaded_messages(rows[0].key if rows else "", [row.seq for row in chosen], [_item(row) for row in chosen])

@@ -35,17 +35,17 @@ from lango_store.operations.values import encoded_in
 from lango_store.statement import Statement
 
 
-class EntryId(str):
-    """An entry's id that knows what was read of its conversation, which the id alone does not tell."""
+class Known(str):
+    """An entry's id, or a revision, that knows what was read of its conversation: the text alone does not tell."""
 
     state: State
 
     @classmethod
-    def of(cls, id: str, state: State) -> EntryId:
-        """Return an id as it was read."""
-        entry = cls(id)
-        entry.state = state
-        return entry
+    def of(cls, text: str, state: State) -> Known:
+        """Return a text as it was read."""
+        known = cls(text)
+        known.state = state
+        return known
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,14 @@ def _found(
     deferred = value.get("deferred")
     record = ConversationRecord(
         conversation_id=key.removeprefix(prefix),
-        head_id=None if state.head is None else EntryId.of(state.head, state),
+        head_id=None if state.head is None else Known.of(state.head, state),
         usage=usage,
         deferred_tool_requests=None if deferred is None else loaded(key, "deferred", DEFERRED, deferred),
         scope=state.user_id,
         forked_from=forked_from,
         forked_at=forked.get("at") if forked.get("from") == forked_from else None,
-        branches=[EntryId.of(str(tip), state) for tip in branches] if isinstance(branches, list) else [],
-        revision=state.revision,
+        branches=[Known.of(str(tip), state) for tip in branches] if isinstance(branches, list) else [],
+        revision=Known.of(state.revision, state),
         updated_at=row["updated_at"],
     )
     return record, state

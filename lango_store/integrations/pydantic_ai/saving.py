@@ -19,7 +19,7 @@ from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.dumping import dumped_messages
 from lango_store.integrations.pydantic_ai.entries import LEFT, PARENT, Log, Row, log_of, log_with, message_of_row
 from lango_store.integrations.pydantic_ai.items import NAME, message_of
-from lango_store.integrations.pydantic_ai.records import EntryId, State
+from lango_store.integrations.pydantic_ai.records import Known, State
 from lango_store.model import Message, MessageRole
 from lango_store.operations import appends, sessions, turns
 from lango_store.operations.appends import Terms
@@ -80,9 +80,7 @@ class Save:
         """Write if the entries follow the head that was read; False if they do not, or if the session moved on."""
         state = self._state_read()
         root = None if state is None else state.head
-        if self._access.in_callers_transaction or (state is None) != (self._expected is None):
-            return False
-        if not self._follow(root):
+        if self._access.in_callers_transaction or not self._follow(root):
             return False
         messages = [entry.message for entry in self._entries]
         if state is not None and messages and state.head_seq != state.log.last_seq:
@@ -95,12 +93,17 @@ class Save:
             return False  # of which the other way tells what it means
 
     def _state_read(self) -> State | None:
-        """Return what was read of the record that is to be replaced, as the entry that it ended with tells."""
-        anchor = self._entries[0].parent if self._entries else self._record.head_id
-        if not isinstance(anchor, EntryId):
+        """Return what was read of the record that is to be replaced; None if there has to be none."""
+        if self._expected is None:
             return None
-        state = anchor.state
-        return state if state.key == self._key and state.revision == self._expected else None
+        for known in (self._entries[0].parent if self._entries else self._record.head_id, self._expected):
+            if isinstance(known, Known) and (known.state.key, known.state.revision) == (self._key, self._expected):
+                return known.state
+        with self._access.single_read() as connection:
+            state = records.find(connection, self._access.moment(connection), self._prefix, self._key)[1]
+        if state.revision != self._expected:
+            raise self._conflict()
+        return state
 
     def _follow(self, root: str | None) -> bool:
         ids = [root, *(entry.id for entry in self._entries)]

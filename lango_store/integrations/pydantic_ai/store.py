@@ -11,7 +11,7 @@ from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
 from lango_store.aio import AsyncStore
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.pydantic_ai import entries, records, saving
-from lango_store.integrations.pydantic_ai.records import EntryId
+from lango_store.integrations.pydantic_ai.records import Known
 from lango_store.store import Store
 
 
@@ -95,7 +95,7 @@ def _delete_record(store: Store, prefix: str, conversation_id: str, expected_rev
 def _read_history(store: Store, prefix: str, head_id: str, limit: int | None) -> list[ConversationEntry]:
     with store.access.single_read() as connection:
         moment = store.access.moment(connection)
-        if isinstance(head_id, EntryId):
+        if isinstance(head_id, Known):
             found = entries.history(connection, moment, head_id, limit)
             if found is not None:
                 return found

@@ -1,0 +1,37 @@
+"""pydantic-ai's conversations on both databases; nothing of a test leaves this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import pytest
+from pydantic_ai import models
+
+from lango_store import Store
+from lango_store.integrations.pydantic_ai import LangoConversationStore
+
+models.ALLOW_MODEL_REQUESTS = False
+
+T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, T]], T]
+
+
+def pytest_report_header() -> str:
+    return f"pydantic-ai {version('pydantic-ai-slim')}"
+
+
+@pytest.fixture
+def lango(url: str) -> Iterator[Store]:
+    """The store that the conversations are in."""
+    with Store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def conversations(lango: Store) -> Iterator[LangoConversationStore]:
+    made = LangoConversationStore(lango)
+    yield made
+    asyncio.run(made.close())
