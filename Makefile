@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
 
-.PHONY: demo test long lint docs check lowest frameworks frameworks-lowest bench clean
+.PHONY: demo test long lint docs check lowest frameworks frameworks-lowest browser bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -47,6 +47,10 @@ frameworks: $(FRAMEWORKS)/.frameworks
 frameworks-lowest:
 	$(MAKE) frameworks FRAMEWORKS=.venv-frameworks-lowest CONSTRAINTS='--constraint .ci/frameworks-lowest.txt'
 
+# In a real browser: Chromium has to be there.
+browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser
+
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
 
@@ -71,6 +75,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.installed
+
+$(VENV)/.browser: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+	@touch $@ $(VENV)/.test
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

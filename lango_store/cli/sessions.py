@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,6 +16,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from lango_store.backup.files import writing
 from lango_store.blocks import parts_of, text_of
 from lango_store.cli.listing import Column, Listing
 from lango_store.cli.pager import through_pager
@@ -34,6 +36,7 @@ from lango_store.cli.terminal import (
     say_error,
 )
 from lango_store.cli.text import on_one_line, printable, say
+from lango_store.document import document
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
 from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
 from lango_store.operations.lists import Order
@@ -151,11 +154,14 @@ def show(
     all_: Annotated[bool, typer.Option("--all", help="All messages, on a terminal too.")] = False,
     expired: Annotated[bool, typer.Option("--expired", help="Also a session past its TTL, which stays so.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML document for people into this file.", show_default=False)
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Show a session and its messages: roles, authors, tool calls with their outputs."""
     terminal = sys.stdout.isatty()
-    if last is None and terminal and not (json_ or all_):
+    if last is None and terminal and not (json_ or all_ or html):
         last = LAST
     damaged = False
 
@@ -182,7 +188,13 @@ def show(
 
     with opened(url) as store:
         info = store.info(key, expired=expired)
-        if json_:
+        if html is not None:
+            turns = [] if expired else store.conversation(key).turns()
+            with writing(html, replace=True) as file:
+                for piece in document(info, messages(store), turns):
+                    file.write(piece.encode())
+            console().print(f"written: {html}")
+        elif json_:
             print(info.model_dump_json())
             for each in messages(store):
                 print(_json(each))

@@ -8,6 +8,8 @@ from typing import Final
 
 from rich.console import Console
 
+from lango_store.visible import ESCAPES, ON_ONE_LINE, PICTURES
+
 _ESCAPED: Final = "lango_store.escaped"
 
 
@@ -29,35 +31,19 @@ def let_streams_escape() -> None:
             stream.reconfigure(errors=_ESCAPED)
 
 
-_BIDIRECTIONAL: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_SEPARATORS: Final = (0x2028, 0x2029)
-_OTHERS: Final = (*range(0x80, 0xA0),)
-
-_PICTURES: Final[dict[int, str]] = (
-    {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
-    | {0x7F: "␡"}
-    | {code: f"\\x{code:02x}" for code in _OTHERS}
-    | {code: f"\\u{code:04x}" for code in (*_BIDIRECTIONAL, *_SEPARATORS)}
-)
-_ON_ONE_LINE: Final = _PICTURES | {0x09: "␉", 0x0A: "␊"}
-_ESCAPES: Final[dict[int, str]] = {
-    code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_OTHERS, *_BIDIRECTIONAL, *_SEPARATORS)
-} | {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", ord("\\"): "\\\\"}
-
-
 def printable(text: str) -> str:
     """Return stored text made harmless to a terminal: what would steer it, or turn its lines, becomes visible."""
-    return _encodable(text).translate(_PICTURES)
+    return _encodable(text).translate(PICTURES)
 
 
 def on_one_line(text: str) -> str:
     """Return stored text made printable, line breaks and tabs too."""
-    return _encodable(text).translate(_ON_ONE_LINE)
+    return _encodable(text).translate(ON_ONE_LINE)
 
 
 def as_field(text: str) -> str:
     r"""Return stored text as a field between tabs, from which it can be had back: `\t`, `\n`, `\r`, `\\`, `\u001b`."""
-    return text.translate(_ESCAPES)
+    return text.translate(ESCAPES)
 
 
 def _encodable(text: str) -> str:
