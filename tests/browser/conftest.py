@@ -15,10 +15,6 @@ import pytest
 Look = Callable[..., str]
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _OPTIONS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-quic", "--no-first-run", "--window-size=1280,900", "--virtual-time-budget=20000",
-    "--dump-dom",
-)
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -30,7 +26,7 @@ _OPTIONS = (
     "--window-size=1280,900",
     "--virtual-time-budget=20000",
     "--dump-dom",
-]
+)
 
 
 def browser() -> str:
