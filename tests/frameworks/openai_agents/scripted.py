@@ -1,0 +1,100 @@
+"""An agent with a tool, and a model that says what it was told to say: nothing leaves this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agents import Agent, FunctionTool, Usage, function_tool
+from agents.testing import ModelCall, ModelStep, ScriptedModel
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+
+Item = Any
+
+
+def asks(*cities: str, cost: int = 10) -> ModelStep:
+    """The model wants to know the weather of cities."""
+    calls = [
+        ResponseFunctionToolCall(
+            type="function_call",
+            call_id=f"call_{city}",
+            name="get_weather",
+            arguments=json.dumps({"city": city}),
+            id=f"fc_{city}",
+            status="completed",
+        )
+        for city in cities
+    ]
+    return ModelStep(output=calls, usage=spent(cost))
+
+
+def says(text: str, cost: int = 20) -> ModelStep:
+    """The model's last word."""
+    block = ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])
+    message = ResponseOutputMessage(
+        id=f"msg_{cost}", type="message", role="assistant", status="completed", content=[block]
+    )
+    return ModelStep(output=[message], usage=spent(cost))
+
+
+def spent(tokens: int) -> Usage:
+    return Usage(
+        requests=1,
+        input_tokens=tokens,
+        output_tokens=2,
+        total_tokens=tokens + 2,
+        input_tokens_details=InputTokensDetails.model_validate({"cached_tokens": 3, "cache_write_tokens": 0}),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=1),
+    )
+
+
+def total(*costs: int) -> dict[str, Any]:
+    """What the usage of requests that cost so much comes to."""
+    return {
+        "requests": len(costs),
+        "input_tokens": sum(costs),
+        "output_tokens": 2 * len(costs),
+        "total_tokens": sum(costs) + 2 * len(costs),
+        "input_tokens_details": {"cached_tokens": 3 * len(costs)},
+        "output_tokens_details": {"reasoning_tokens": len(costs)},
+    }
+
+
+def weather_tool(**options: Any) -> FunctionTool:
+    @function_tool(**options)
+    def get_weather(city: str) -> str:
+        return f"-3 in {city}"
+
+    return get_weather
+
+
+def agent(
+    *steps: Any, tool: FunctionTool | None = None, seen: Callable[[list[Item]], None] | None = None
+) -> Agent[Any]:
+    """Return an agent whose model takes these steps; `seen` is told what each of its calls was given."""
+
+    def watched(step: ModelStep) -> ModelStep:
+        def respond(call: ModelCall) -> ModelStep:
+            if seen is not None:
+                seen(call.input)
+            return step
+
+        return ModelStep.respond(respond)
+
+    return Agent(name="weather", model=ScriptedModel(list(map(watched, steps))), tools=[tool or weather_tool()])
+
+
+def words(items: Sequence[Item]) -> list[str]:
+    """What items say, a word each."""
+    return [_word(item) for item in items]
+
+
+def _word(item: Item) -> str:
+    if item.get("type") == "function_call":
+        return f"{item['name']}?{item['call_id']}"
+    if item.get("type") == "function_call_output":
+        return f"{item['call_id']}={item['output']}"
+    content = item["content"]
+    return str(content if isinstance(content, str) else content[0]["text"])

@@ -1,0 +1,206 @@
+"""The framework's own runner on `LangoSession`: a conversation with a tool, killed and gone on with, and its cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import Any, cast
+
+import pytest
+from agents import RunConfig, Runner, RunState, Usage
+from agents.memory import SessionSettings
+from conftest import MakeDatabase
+from processes import Program, run_program
+
+from lango_store import Store
+from lango_store.integrations.openai_agents import LangoSession
+
+from .scripted import Item, agent, asks, says, total, weather_tool, words
+
+ASKED = ["Weather?", "get_weather?call_Oslo", "get_weather?call_Rome", "call_Oslo=-3 in Oslo", "call_Rome=-3 in Rome"]
+
+
+async def spoken(
+    session: LangoSession, question: Any, *steps: Any, streamed: bool = False, **options: Any
+) -> list[Any]:
+    """Run an agent, and return what its model was given, call by call."""
+    seen: list[list[Item]] = []
+    asked = agent(*steps, seen=seen.append)
+    if streamed:
+        running = Runner.run_streamed(asked, question, session=session, **options)
+        async for _ in running.stream_events():
+            pass
+    else:
+        await Runner.run(asked, question, session=session, **options)
+    return [words(each) for each in seen]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
+def test_a_model_sees_what_was_said_before_once_and_in_order(url: str, streamed: bool) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            seen = await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."), streamed=streamed)
+            assert seen == [ASKED[:1], ASKED]
+            seen = await spoken(LangoSession("k", store), "And now?", says("Still."), streamed=streamed)
+            assert seen == [[*ASKED, "Cold.", "And now?"]]
+            assert words(await session.get_items()) == [*ASKED, "Cold.", "And now?", "Still."]
+
+    asyncio.run(main())
+
+
+def test_a_runs_own_settings_limit_what_the_model_sees(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
+            limited = RunConfig(session_settings=SessionSettings(limit=1))
+            assert await spoken(session, "And now?", says("Still."), run_config=limited) == [["Cold.", "And now?"]]
+
+    asyncio.run(main())
+
+
+# What it cost
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
+def test_what_a_run_cost_is_the_usage_of_its_turns(url: str, streamed: bool) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            await spoken(
+                session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed
+            )
+            conversation = store.conversation("k")
+            assert conversation.total_usage() == total(10, 11, 20)
+            assert [turn.usage for turn in conversation.turns()] == [total(10), total(11), total(20)]
+            assert [turn.last_seq for turn in conversation.turns()] == [3, 5, 6]
+            await spoken(session, "And now?", says("Still.", cost=30), streamed=streamed)
+            assert conversation.total_usage() == total(10, 11, 20, 30)
+
+    asyncio.run(main())
+
+
+class Run:
+    """What the framework gives a session of a run, as far as the session looks at it."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+
+def test_several_writers_count_a_run_once(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session, run = LangoSession("k", store), Run()
+            wrapper: Any = run
+            await session.get_items(wrapper=wrapper)
+            run.usage.add(Usage(requests=1, input_tokens=7))
+            item: Any = {"role": "user", "content": "a"}
+            await asyncio.gather(*(session.add_items([item], wrapper=wrapper) for _ in range(5)))
+            assert store.conversation("k").total_usage() == {"requests": 1, "input_tokens": 7}
+            assert store.info("k").message_count == 5
+
+    asyncio.run(main())
+
+
+def test_what_did_not_cost_anything_is_no_turn(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session, wrapper = LangoSession("k", store), cast(Any, Run())
+            await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
+            assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
+            await session.clear_session(wrapper=wrapper)
+            assert store.conversation("k").turns() == []
+
+    asyncio.run(main())
+
+
+def test_what_a_run_cost_stays_counted_when_its_items_are_popped(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            await spoken(session, "Weather?", says("Cold."))
+            assert [words([await session.pop_item()]) for _ in range(2)] == [["Cold."], ["Weather?"]]
+            assert store.conversation("k").total_usage() == total(20)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in the same process", "in another process"])
+def test_a_run_that_waited_for_an_approval_is_counted_once(url: str, elsewhere: bool) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            tool = weather_tool(needs_approval=True)
+            asking = agent(asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), tool=tool)
+            session = LangoSession("k", store)
+            await spoken(session, "Hello", says("Hi!", cost=5))
+            result = await Runner.run(asking, "Weather?", session=session)
+            for _ in range(2):
+                state: Any = result.to_state()
+                if elsewhere:
+                    session = LangoSession("k", store)
+                    state = await RunState.from_json(asking, json.loads(json.dumps(state.to_json())))
+                for interruption in state.get_interruptions():
+                    state.approve(interruption)
+                result = await Runner.run(asking, state, session=session)
+            assert result.final_output == "Cold."
+            assert words(await session.get_items()) == [
+                "Hello",
+                "Hi!",
+                "Weather?",
+                "get_weather?call_Oslo",
+                "call_Oslo=-3 in Oslo",
+                "get_weather?call_Rome",
+                "call_Rome=-3 in Rome",
+                "Cold.",
+            ]
+            assert store.conversation("k").total_usage() == total(5, 10, 11, 20)
+
+    asyncio.run(main())
+
+
+# Killed
+
+
+PROGRAM = """
+import asyncio, json, os, signal, sys
+import agents
+from agents import Runner
+from frameworks.openai_agents.scripted import agent, asks, says, words
+from lango_store.integrations.openai_agents import LangoSession
+
+agents.set_tracing_disabled(True)
+url, question, killed = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "killed"
+calls = []
+
+def seen(items):
+    calls.append(items)
+    print(json.dumps(words(items)), flush=True)
+    if killed and len(calls) == 2:  # the tool has answered, the model has not
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with LangoSession("k", url) as session:
+        steps = [asks("Oslo", "Rome"), says("Never said.")] if killed else [says("Cold.")]
+        result = await Runner.run(agent(*steps, seen=seen), question, session=session)
+        print(json.dumps([result.final_output]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_that_is_killed_after_the_tools_answer_goes_on_in_another_process(make_database: MakeDatabase) -> None:
+    url = make_database()
+    with Program(PROGRAM, url, json.dumps("Weather?"), "killed") as program:
+        out, error = program.communicate()
+        assert program.wait() == -signal.SIGKILL, error
+    assert [json.loads(line) for line in out.splitlines()] == [ASKED[:1], ASKED]
+
+    ended = run_program(PROGRAM, url, json.dumps([]), "goes on")
+    assert ended.returncode == 0, ended.stderr
+    assert [json.loads(line) for line in ended.stdout.splitlines()] == [ASKED, ["Cold."]]
+
+    with Store(url) as store:
+        assert words(asyncio.run(LangoSession("k", store).get_items())) == [*ASKED, "Cold."]
+        assert store.conversation("k").total_usage() == total(10, 20)
