@@ -1,0 +1,125 @@
+"""A stub of the Messages API on this machine: it asks for the weather, says what the tool answered, and remembers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+Blocks = list[dict[str, Any]]
+
+TOOL = "mcp__desk__get_weather"
+
+
+class MessagesApi:
+    """The model: a question about the weather is a tool's call, whatever comes then is answered in words.
+
+    `asked` holds the messages of each question. While `mute`, no answer to what a tool said goes out.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[list[dict[str, Any]]] = []
+        self.mute = False
+        self._over = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the model's response to a question; None if nobody waits for it any more."""
+        self.asked.append(question["messages"])
+        number = len(self.asked)
+        last = blocks(question["messages"][-1])
+        results = [block for block in last if block["type"] == "tool_result"]
+        if results and self.mute:
+            self._over.wait()
+            return None
+        called = not results and "Weather" in texts(last)[-1]
+        text = {"type": "text", "text": "I will look." if called else f"Answer {number}."}
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": TOOL, "input": {"city": "Oslo"}}
+        return {
+            "id": f"msg_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": question["model"],
+            "content": [text, call] if called else [text],
+            "stop_reason": "tool_use" if called else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 10, "output_tokens": 5},
+        }
+
+
+def blocks(message: dict[str, Any]) -> Blocks:
+    """Return what a message says as blocks."""
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def texts(said: Blocks) -> list[str]:
+    """Return the texts among blocks that a person or the model said, without what the CLI adds to them."""
+    found = [block["text"].strip() for block in said if block["type"] == "text"]
+    return [text for text in found if not text.startswith("<")]
+
+
+def _handler(api: MessagesApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._send(b"", "text/plain")
+
+        def do_POST(self) -> None:
+            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            response = api.answer(question)
+            if response is None:
+                self.close_connection = True
+            elif question.get("stream"):
+                lines = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in _streamed(response))
+                self._send(lines.encode(), "text/event-stream")
+            else:
+                self._send(json.dumps(response).encode(), "application/json")
+
+        def _send(self, body: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler
+
+
+def _streamed(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"type": "message_start", "message": {**response, "content": [], "stop_reason": None}}
+    for index, block in enumerate(response["content"]):
+        if block["type"] == "text":
+            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        else:
+            said = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            empty, delta = {**block, "input": {}}, said
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {"stop_reason": response["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": ended, "usage": response["usage"]}
+    yield {"type": "message_stop"}

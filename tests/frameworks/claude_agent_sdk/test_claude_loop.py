@@ -1,0 +1,218 @@
+"""The SDK's own runner, its CLI, a tool and a stub of the model: killed in the middle, and what the store has then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    get_session_messages_from_store,
+    list_sessions_from_store,
+    project_key_for_directory,
+)
+from commands import run
+from conftest import MakeDatabase
+from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
+
+from lango_store import Message, MessageRole, Store, ToolCall
+from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+from lango_store.operations.binds import MESSAGE, TURN
+
+EAGER = "session_store_flush" in ClaudeAgentOptions.__dataclass_fields__
+"""Whether this version can store what a tool said before the model has answered to it; older ones wait for that."""
+
+
+CALL = {"id": "toolu_1", "type": "function", "function": {"name": TOOL, "arguments": '{"city": "Oslo"}'}}
+
+OF_THE_CLI = ("Continue from where you left off.", "No response requested.")
+"""What the CLI says itself where it finds that a turn was broken off."""
+
+
+@pytest.fixture
+def api() -> Iterator[MessagesApi]:
+    with MessagesApi() as opened:
+        yield opened
+
+
+def agent(
+    url: str, api: MessagesApi, folder: Path, *words: str, loop: str = "asyncio"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "agent.py"), url, api.url, str(folder), *words],
+        env=os.environ | {"EVENT_LOOP": loop},
+        start_new_session=True,  # a group of processes, which is killed as one
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def asked(question: list[dict[str, Any]]) -> list[Any]:
+    """Return what a question to the model holds, without what the CLI adds to it."""
+    found: list[Any] = []
+    for message in question:
+        said = blocks(message)
+        found += texts(said)
+        found += [(block["type"], block["id"]) for block in said if block["type"] == "tool_use"]
+        found += [(block["type"], block["tool_use_id"]) for block in said if block["type"] == "tool_result"]
+    return found
+
+
+def test_an_agent_killed_after_its_tool_answered_goes_on_and_the_model_sees_everything_once(
+    url: str, api: MessagesApi, tmp_path: Path
+) -> None:
+    loop = "asyncio" if url.startswith("sqlite") else "trio"
+    api.mute = EAGER
+    killed = agent(url, api, tmp_path, "Weather in Oslo?", "--die", loop=loop)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    api.mute = False
+    project = project_key_for_directory(tmp_path / "work")
+    with Store(url) as store:
+        (session,) = [info.key.removeprefix(f"{project}:") for info in store.iter_sessions()]
+        before = asyncio.run(LangoSessionStore(store).load({"project_key": project, "session_id": session}))
+
+    done = agent(url, api, tmp_path, "Go on.", session, loop=loop)
+    assert done.returncode == 0, done.stderr
+    answer = [] if EAGER else ["Answer 2."]
+    call = ["Weather in Oslo?", "I will look.", ("tool_use", "toolu_1"), ("tool_result", "toolu_1")]
+    assert [each for each in asked(api.asked[-1]) if each not in OF_THE_CLI] == [*call, *answer, "Go on."]
+    assert done.stdout.split()[0] == session
+
+    with Store(url) as store:
+        key = f"{project}:{session}"
+        said = [(message.role.value, message.content) for message in store.messages(key)]
+        assert [each for each in said if each[1] not in OF_THE_CLI] == [
+            ("user", "Weather in Oslo?"),
+            ("assistant", "I will look."),
+            ("assistant", None),
+            ("tool", "-3 °C in Oslo"),
+            *(("assistant", text) for text in answer),
+            ("user", "Go on."),
+            ("assistant", f"Answer {len(api.asked)}."),
+        ]
+        after = asyncio.run(LangoSessionStore(store).load({"project_key": project, "session_id": session}))
+        assert before is not None
+        assert after is not None
+        assert after[: len(before)] == before
+        ids = [entry["uuid"] for entry in after if "uuid" in entry]
+        assert len(ids) == len(set(ids))
+        assert store.conversation(key).total_usage()["output_tokens"] == 5 * (2 if EAGER else 3)
+
+
+def test_the_sdk_goes_on_with_what_something_else_wrote_and_with_what_was_redacted(
+    url: str, api: MessagesApi, tmp_path: Path
+) -> None:
+    project, session = project_key_for_directory(tmp_path / "work"), str(uuid.uuid4())
+    call = ToolCall(id="call_1", name=TOOL, arguments='{"city": "Oslo"}')
+    with Store(url) as store:
+        store.create(
+            f"{project}:{session}",
+            messages=[
+                Message.system("Be kind."),
+                Message.user("My name is Ann.", id="1"),
+                Message.assistant("Hello Ann."),
+                Message(role=MessageRole.RECORD, content={"usd": 0.1}),
+                Message.user("Weather in Oslo?"),
+                Message.assistant("I will look.", tool_calls=[call]),
+                Message.tool("-3 °C", tool_call_id="call_1"),
+                Message.assistant([{"type": "text", "text": "Cold."}]),
+            ],
+        )
+        done = agent(url, api, tmp_path, "Thanks.", session)
+        assert done.returncode == 0, done.stderr
+        rest = [
+            "Weather in Oslo?",
+            "I will look.",
+            ("tool_use", "call_1"),
+            ("tool_result", "call_1"),
+            "Cold.",
+        ]
+        assert asked(api.asked[-1]) == ["My name is Ann.", "Hello Ann.", *rest, "Thanks."]
+
+        (secret,) = [message for message in store.messages(f"{project}:{session}") if message.content == "Thanks."]
+        store.redact_message(f"{project}:{session}", secret.seq)
+        done = agent(url, api, tmp_path, "Bye.", session)
+        assert done.returncode == 0, done.stderr
+        said = ["My name is Ann.", "Hello Ann.", *rest, "(no content)", "Answer 1.", "Bye."]
+        assert asked(api.asked[-1]) == said
+
+
+def test_what_an_agent_wrote_is_shown_searched_exported_and_copied_and_the_sdk_reads_it_there(
+    url: str, api: MessagesApi, make_sqlite: MakeDatabase, make_postgres: MakeDatabase, tmp_path: Path
+) -> None:
+    done = agent(url, api, tmp_path, "Weather in Oslo?")
+    assert done.returncode == 0, done.stderr
+    project, session = project_key_for_directory(tmp_path / "work"), done.stdout.split()[0]
+    names: Any = {"project_key": project, "session_id": session}
+    key = f"{project}:{session}"
+
+    shown = run("sessions", "show", "--url", url, "--", key)
+    assert shown.returncode == 0, shown.stderr
+    for word in ("Weather in Oslo?", "I will look.", TOOL, "-3 °C in Oslo", "Answer 2."):
+        assert word in shown.stdout
+    with Store(url) as store:
+        conversation = store.conversation(key)
+        assert conversation.history() == [
+            {"role": "user", "content": "Weather in Oslo?"},
+            {"role": "assistant", "content": "I will look."},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": "-3 °C in Oslo", "tool_call_id": "toolu_1"},
+            {"role": "assistant", "content": "Answer 2."},
+        ]
+        usage = conversation.total_usage()
+        assert (usage["input_tokens"], usage["output_tokens"]) == (20, 10)
+
+    async def read(url: str) -> Any:
+        async with LangoSessionStore(url) as sessions:
+            said = await get_session_messages_from_store(sessions, session, directory=str(tmp_path / "work"))
+            listed = await list_sessions_from_store(sessions, directory=str(tmp_path / "work"))
+            return await sessions.load(names), said, [each.summary for each in listed]
+
+    there = asyncio.run(read(url))
+    as_json = "".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in there[0])
+    with Store(url) as store:
+        assert 0 < stored_bytes(store) <= 1.15 * len(as_json.encode())
+
+    assert there[2] == ["Weather in Oslo?"]
+    other = (make_postgres if url.startswith("sqlite") else make_sqlite)()
+    copied = run("copy", "--from", url, "--to", other)
+    assert copied.returncode == 0, copied.stderr
+    assert asyncio.run(read(other)) == there
+
+    anew = make_sqlite()
+    exported = run("export", "--all", "--to", "backup", "--format", "jsonl", "--url", url, folder=tmp_path)
+    imported = run("import", "backup", "--url", anew, folder=tmp_path)
+    assert (exported.returncode, imported.returncode) == (0, 0), exported.stderr + imported.stderr
+    assert asyncio.run(read(anew)) == there
+
+    with Store(url) as store:
+        store.touch(key, ttl=timedelta(microseconds=1))
+        store.expire(archive=tmp_path / "cold.db")
+    found = run("archive", "search", "Oslo", str(tmp_path / "cold.db"))
+    assert key in found.stdout, found.stderr
+    with Store(url) as store:
+        store.restore(tmp_path / "cold.db", key)
+    assert asyncio.run(read(url))[:2] == there[:2]
+
+
+def stored_bytes(store: Store) -> int:
+    """Count what stands in the columns that a message's or a turn's author gives."""
+    columns = [each for each in MESSAGE.c if each.name not in ("session_key", "seq", "turn_no")]
+    with store.engine.connect() as connection:
+        rows = [
+            *connection.execute(sa.select(*(sa.cast(each, sa.Text) for each in columns))),
+            *connection.execute(sa.select(sa.cast(TURN.c.usage, sa.Text))),
+        ]
+    return sum(len(value.encode()) for row in rows for value in row if value is not None)
