@@ -122,18 +122,22 @@ class AsyncStore:
         self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
-        if self._closed:
-            raise LangoStoreError("this store is closed: make a new one")
-        if self._process != os.getpid():  # a forked child has none of its parent's threads
-            self._start()
-        cancellation, context = Cancellation(), contextvars.copy_context()
-        work = self._executor.submit(context.run, cancellation.run, call)
+        work, cancellation = self._submit(call)
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError as cancelled:
             if not work.cancel() and cancellation.cancel():
                 raise cancelled from await _ended(work)
             raise
+
+    def _submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
+        """Begin a call in a thread of the store's, to be waited for under any event loop."""
+        if self._closed:
+            raise LangoStoreError("this store is closed: make a new one")
+        if self._process != os.getpid():  # a forked child has none of its parent's threads
+            self._start()
+        cancellation, context = Cancellation(), contextvars.copy_context()
+        return self._executor.submit(context.run, cancellation.run, call), cancellation
 
     @property
     def _twin(self) -> Store:

@@ -104,10 +104,8 @@ class LangoSessionStore(Adapter):
 
     async def close(self) -> None:
         """Close what this adapter made: its threads, and its store if it was given a URL."""
-        if threads.is_asyncio():
-            await super().close()
-        elif self._closes:
-            await threads.shut_down(self._awaited)
+        if self._closes:
+            await threads.close(self._awaited)
 
     def _key(self, key: SessionKey) -> str:
         names = {"project_key": key["project_key"], "session_id": key["session_id"]}

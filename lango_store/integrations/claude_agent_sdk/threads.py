@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from lango_store.aio import AsyncStore
-from lango_store.cancellation import Cancellation
+from lango_store.cancellation import Cancelled
 from lango_store.store import Store
 
 R = TypeVar("R")
@@ -28,36 +27,27 @@ def is_asyncio() -> bool:
 
 
 async def in_thread(awaited: AsyncStore, call: Callable[[Store], R]) -> R:
-    """Call a function with the synchronous store in a thread.
+    """Call a function with the synchronous store in a thread of the asynchronous one.
 
     A cancelled read leaves at once. A cancelled write waits until it is known whether it landed.
     """
     if is_asyncio():
         return await awaited.run_sync(call)
-    cancellation, ended = Cancellation(), threading.Event()
-    errors: list[BaseException] = []
-
-    def run() -> R:
-        try:
-            return cancellation.run(functools.partial(call, awaited.store))
-        except BaseException as error:
-            errors.append(error)
-            raise
-        finally:
-            ended.set()
-
+    work, cancellation = awaited._submit(functools.partial(call, awaited.store))
     try:
-        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(work.result, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class() as cancelled:
-        if not cancellation.cancel():
+        if work.cancel() or not cancellation.cancel():
             raise
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(ended.wait)
-        raise cancelled from (errors[0] if errors else None)
+            error = await anyio.to_thread.run_sync(work.exception)
+        raise cancelled from (None if isinstance(error, Cancelled) else error)
 
 
-async def shut_down(awaited: AsyncStore) -> None:
-    """Close what an adapter made, where no event loop of asyncio's is running."""
+async def close(awaited: AsyncStore) -> None:
+    """Close a store as `AsyncStore.close` does."""
+    if is_asyncio():
+        await awaited.close()
+        return
     awaited._closed = True
-    with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(awaited._shut_down)
+    await anyio.to_thread.run_sync(awaited._shut_down, abandon_on_cancel=True)
