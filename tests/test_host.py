@@ -134,10 +134,14 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
 
 
 def test_both_halves_of_a_fork_go_on(url: str) -> None:
+    """The parent goes on with the connection that it had."""
     program = """
 import os, sys
+import sqlalchemy as sa
 from lango_store import Store, Message
 store = Store(sys.argv[1])
+opened = []
+sa.event.listen(store.engine, "connect", lambda driver, entry: opened.append(os.getpid()))
 store.create("k")
 store.append_message("k", Message(role="user", content="before"))
 for n in range(3):
@@ -152,10 +156,10 @@ for m in range(20):
 codes = [os.waitstatus_to_exitcode(os.wait()[1]) for n in range(3)]
 assert codes == [0, 0, 0], codes
 store.append_message("k", Message(role="user", content="after"))
-print(len(store.messages("k")))
+print(len(store.messages("k")), opened.count(os.getpid()))
 """
     done = run_program(program, url, timeout=120)
-    assert (done.stdout.strip(), done.stderr, done.returncode) == ("82", "", 0)
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("82 1", "", 0)
 
 
 def test_a_store_in_memory_lives_on_in_a_forked_child() -> None:

@@ -235,6 +235,21 @@ def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, m
     engine.dispose()
 
 
+@pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
+def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: str, moment: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k")
+    committed: list[sa.Connection] = []
+    sa.event.listen(engine, "commit", committed.append)
+    store.append_message("k", message())
+    assert committed == []
+    sa.event.listen(engine, moment, lambda *_: None)
+    store.append_message("k", message())
+    assert len(committed) == 1
+    engine.dispose()
+
+
 def test_a_listener_whose_query_leaves_a_transaction_open_is_told_where_it_belongs(tenants_url: sa.URL) -> None:
     engine = create_engine(tenants_url)
     sa.event.listen(engine, "engine_connect", lambda connection: connection.exec_driver_sql(SET_TENANT, ("ann",)))
