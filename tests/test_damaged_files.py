@@ -136,6 +136,19 @@ def leaves_of(table: str, path: Path) -> list[int]:
     return [int.from_bytes(header[8:12], "big"), *(int.from_bytes(header[s : s + 4], "big") for s in starts)]
 
 
+def test_what_was_cut_short_is_no_damage(copy: Path) -> None:
+    engine = create_engine(f"sqlite:///{copy}")
+    cut = False
+    sa.event.listen(engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: cut, 1))
+    store = Store(engine)
+    assert store.examine() == []
+    cut = True
+    for call in (store.examine, functools.partial(store.salvage, "telegram:1")):
+        with pytest.raises(LangoStoreError, match="interrupted"):
+            call()
+    engine.dispose()
+
+
 def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(copy: Path) -> None:
     for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", copy, seq)
@@ -209,6 +222,33 @@ def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
     copy.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
     with opened(copy) as store, pytest.raises(DatabaseUnavailable):
         store.ping()
+
+
+def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(copy: Path) -> None:
+    said("CREATE TABLE note (number INTEGER /* grün */, session_key TEXT REFERENCES lango_session (key))", copy)
+    copy.write_bytes(copy.read_bytes().replace(b"/* gr\xc3", b"/* gr\xff"))
+    with opened(copy) as store:
+        assert len(store.get("telegram:1").messages) > 0
+        with pytest.raises(LangoStoreError, match="what the database says of its tables cannot be read"):
+            store.expire()
+
+
+def test_a_look_at_a_hosts_tables_that_was_cut_short_is_said_to_be_that(copy: Path) -> None:
+    said("CREATE TABLE note (session_key TEXT REFERENCES lango_session (key))", copy)
+    engine = create_engine(f"sqlite:///{copy}")
+    cuts: list[bool] = []
+
+    def look(_: sa.Connection, __: object, statement: str, *___: object) -> None:
+        if "foreign_key_list" in statement:
+            cuts.append(True)
+
+    sa.event.listen(
+        engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: bool(cuts) and cuts.pop(), 1)
+    )
+    sa.event.listen(engine, "before_cursor_execute", look)
+    with pytest.raises(LangoStoreError, match="interrupted"):
+        Store(engine).expire()
+    engine.dispose()
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from conftest import MakeDatabase
 from factories import message
 
 from lango_store import (
@@ -30,6 +31,15 @@ def test_stats_sum_the_store_up(filled: Store) -> None:
     assert found.expiring["within a week"] == 1
     assert sum(found.expiring.values()) == 11
     assert found.bytes > 20_000
+
+
+def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        before = store.stats().bytes
+        store.create("k", messages=[message("x" * 100_000)])
+        assert store.stats().bytes > before + 90_000
+        store.delete("k")
+        assert store.stats().bytes < before + 10_000
 
 
 def test_roles_of_many_messages_are_estimated(store: Store) -> None:

@@ -133,6 +133,23 @@ def test_held_behind_a_cascade(store: Store, engine: sa.Engine, clock: Clock) ->
         store.touch("a")
 
 
+def test_held_by_what_refers_to_another_column_than_the_primary_key(
+    store: Store, engine: sa.Engine, clock: Clock
+) -> None:
+    due(store, clock, "a", "held")
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE ticket (number INTEGER PRIMARY KEY, code INTEGER UNIQUE, "
+            "session_key TEXT REFERENCES lango_session (key) ON DELETE CASCADE)",
+            "CREATE TABLE comment (ticket INTEGER, CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (code))",
+            "INSERT INTO ticket VALUES (1, 20, 'held'), (20, 1, 'a')",
+            "INSERT INTO comment VALUES (20)",
+        ):
+            connection.exec_driver_sql(statement)
+    report = store.expire()
+    assert (report.sessions, report.held) == (1, {"held": "foreign key fk_comment of comment"})
+
+
 def test_held_by_a_message(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a", "held")
     with engine.begin() as connection:

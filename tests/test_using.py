@@ -124,8 +124,10 @@ def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
     with Store(host_engine) as store:
         store.create("k", messages=messages(3))
         assert store.engine is host_engine
-        store.using(host_engine.connect()).close()
-        assert len(store.get("k").messages) == 3
+        with host_engine.connect() as connection:
+            mine = store.using(connection)
+            mine.close()
+            assert len(mine.get("k").messages) == len(store.get("k").messages) == 3
     with pytest.raises(LangoStoreError, match="closed"):
         store.get("k")
     with host_engine.connect() as connection:
@@ -256,6 +258,19 @@ def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(store: Store
             own.commit()
         assert store.get("k") == before, appended
     assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
+
+
+def test_a_ping_looks_at_the_schema_of_the_callers_database_each_time(url: str, empty_url: str) -> None:
+    engine, other = create_engine(url), create_engine(empty_url)
+    with engine.connect() as connection:
+        mine = Store(other).using(connection)
+        mine.ping()
+        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '0001'")
+        with pytest.raises(SchemaOutOfDate):
+            mine.ping()
+        connection.rollback()
+    for each in (engine, other):
+        each.dispose()
 
 
 def test_what_looks_at_a_database_looks_at_the_callers(url: str, empty_url: str) -> None:
