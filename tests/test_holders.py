@@ -141,7 +141,8 @@ def test_held_by_what_refers_to_another_column_than_the_primary_key(
         for statement in (
             "CREATE TABLE ticket (number INTEGER PRIMARY KEY, code INTEGER UNIQUE, "
             "session_key TEXT REFERENCES lango_session (key) ON DELETE CASCADE)",
-            "CREATE TABLE comment (ticket INTEGER, CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (code))",
+            "CREATE TABLE comment (ticket INTEGER, "
+            "CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (code))",
             "INSERT INTO ticket VALUES (1, 20, 'held'), (20, 1, 'a')",
             "INSERT INTO comment VALUES (20)",
         ):
