@@ -162,13 +162,19 @@ class Conversation:
         return log.pages(self._read, Range(after, log.MAX_SEQ if before is None else before), page_size)
 
     def salvage(
-        self, *, last: int | None = None, after: int = 0, limit: int | None = None, expired: bool = False
+        self,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
     ) -> list[Message | DamagedMessage]:
         """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
 
         `expired` as in `get`.
         """
-        chosen = Range(after, log.MAX_SEQ, limit, last)
+        chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
         with self._access.single_read() as connection:
             return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
 

@@ -5,6 +5,8 @@ Everything stored is escaped, and what would turn text around or steer a reader 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,17 +34,21 @@ def document(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
     """Yield the document in pieces: the session, then its messages one by one, with the turns they are in."""
-    title = _line(session.title or session.key)
-    yield (
+    yield beginning(session.title or session.key)
+    yield head(session)
+    yield from log(session, messages, turns)
+    yield END
+
+
+def beginning(title: str, policy: str | None = None) -> str:
+    """Return how a document begins, up to what it shows, under a content security policy; it ends with `END`."""
+    return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy or POLICY}">\n'
+        f"<title>{line(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
     )
-    yield head(session)
-    yield from log(session, messages, turns)
-    yield "</main>\n</body>\n</html>\n"
 
 
 def framed(text: str) -> str:
@@ -55,21 +61,21 @@ def head(session: SessionInfo) -> str:
     counted = ((session.message_count, "message"), (session.record_count, "record"), (session.token_count, "token"))
     counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counted if number]
     rows = [
-        ("key", _line(session.key)),
-        ("agent", _line(session.agent_id)),
-        ("user", _line(session.user_id)),
-        ("model", _line(session.model)),
+        ("key", line(session.key)),
+        ("agent", line(session.agent_id)),
+        ("user", line(session.user_id)),
+        ("model", line(session.model)),
         ("holds", ", ".join(counts)),
-        ("created", _time(session.created_at)),
-        ("updated", _time(session.updated_at)),
-        ("expires", _time(session.expires_at)),
+        ("created", time_of(session.created_at)),
+        ("updated", time_of(session.updated_at)),
+        ("expires", time_of(session.expires_at)),
     ]
     listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
     folded = "".join(
         _folded(name, _json(value)) for name in ("settings", "metadata") if (value := getattr(session, name))
     )
     return (
-        f'<header class="session"><h1 dir="auto">{_line(session.title or session.key)}</h1>'
+        f'<header class="session"><h1 dir="auto">{line(session.title or session.key)}</h1>'
         f"<dl>{listed}</dl>{folded}</header>\n"
     )
 
@@ -108,9 +114,9 @@ def _message(message: Message, *, is_summary: bool) -> str:
     kind = "summary" if is_summary else _KINDS.get(message.role, message.role)
     role = f"summary, {message.role}" if is_summary else str(message.role)
     names = "".join(
-        f' <span class="by" dir="auto">{_line(name)}</span>' for name in (message.author, message.name) if name
+        f' <span class="by" dir="auto">{line(name)}</span>' for name in (message.author, message.name) if name
     )
-    facts = [_time(message.created_at)] if message.created_at else []
+    facts = [time_of(message.created_at)] if message.created_at else []
     if message.tokens is not None:
         facts.append(f"{message.tokens:,} tokens")
     return (
@@ -123,7 +129,7 @@ def _message(message: Message, *, is_summary: bool) -> str:
 
 def _record(message: Message) -> str:
     said = [] if message.content is None else [_brief(message.content)]
-    said += [f"{_line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
+    said += [f"{line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
     body = _folded(f"{message.seq} record", _json(message.content), brief=" ".join(said))
     return f'<article class="record" id="m{message.seq}">{body}</article>\n'
 
@@ -136,9 +142,9 @@ def _damaged(error: DamagedMessage) -> str:
 
 
 def _turn(turn: Turn) -> str:
-    facts = [f"{_line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
+    facts = [f"{line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
     if turn.id:
-        facts.insert(0, _line(turn.id))
+        facts.insert(0, line(turn.id))
     if turn.kind == "compaction":
         what = f"compaction {turn.turn_no}, in the place of what came up to {turn.replaced_upto}"
     else:
@@ -173,14 +179,14 @@ def _paragraph(text: str) -> str:
 def _block(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     fields = {name: value for name, value in block.items() if name != "type" and value is not None}
-    name = _line(kind) if isinstance(kind, str) and kind else "block"
-    brief = " ".join(f"{_line(name)} {_brief(value)}" for name, value in fields.items())
-    body = "".join(f"<h3>{_line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
+    name = line(kind) if isinstance(kind, str) and kind else "block"
+    brief = " ".join(f"{line(name)} {_brief(value)}" for name, value in fields.items())
+    body = "".join(f"<h3>{line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
 
 
 def _call(call: ToolCall) -> str:
-    parts = [f'<p class="id">{_line(call.id)}</p>'] if call.id else []
+    parts = [f'<p class="id">{line(call.id)}</p>'] if call.id else []
     brief = []
     if call.arguments is not None:
         parts.append(f"<h3>arguments</h3><pre>{_json(call.arguments)}</pre>")
@@ -188,7 +194,7 @@ def _call(call: ToolCall) -> str:
     if call.answered:
         parts.append(f"<h3>output</h3><pre>{_json(call.output)}</pre>")
         brief.append(f"→ {_brief(call.output)}")
-    summary = f'<span class="name">{_line(call.name)}</span> <small>{" ".join(brief)}</small>'
+    summary = f'<span class="name">{line(call.name)}</span> <small>{" ".join(brief)}</small>'
     return f'<details class="call"><summary>{summary}</summary>{"".join(parts)}</details>'
 
 
@@ -208,7 +214,7 @@ def _is_short(value: Any) -> bool:
 def _brief(value: Any) -> str:
     said = text_of(value)
     text = json.dumps(value, ensure_ascii=False) if said is None else said
-    return _line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
+    return line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
 
 
 def _json(value: Any) -> str:
@@ -224,7 +230,8 @@ def _text(text: str) -> str:
     return escape(_encodable(text.translate(PICTURES)))
 
 
-def _line(text: str | None) -> str:
+def line(text: str | None) -> str:
+    """Return stored text as it stands on one line of a document."""
     return escape(_encodable((text or "").translate(ON_ONE_LINE)))
 
 
@@ -232,14 +239,12 @@ def _encodable(text: str) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _time(moment: datetime | None) -> str:
+def time_of(moment: datetime | None) -> str:
+    """Return a time as it stands in a document, nothing for None."""
     if moment is None:
         return ""
     return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S}</time>'
 
-
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""What a browser may do for such a document: show it with its own style, and load nothing."""
 
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--dim:#595f69;--line:#d5d9de;--card:#f6f7f9;
@@ -278,9 +283,25 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:.85rem/1.45 
 details{margin:.3rem 0}
 summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
 summary .name{font-family:ui-monospace,monospace;font-weight:700}
-@media print{main{max-width:none;padding:0}
+nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
+nav a,td a{color:var(--user)}
+form{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end;margin:.6rem 0}
+label{display:flex;flex-direction:column;color:var(--dim);font-size:.85rem}
+input,select,button{font:inherit;padding:.25rem .5rem;border:1px solid var(--dim);border-radius:.3rem;max-width:100%;
+background:var(--bg);color:var(--fg)}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.35rem .5rem;border-bottom:1px solid var(--line);overflow-wrap:anywhere;
+vertical-align:top}
+th{color:var(--dim);font-weight:400}
+@media print{nav,form{display:none}main{max-width:none;padding:0}
 article{break-inside:avoid;background:none;border:1px solid #999;border-left-width:.3rem}
 details::details-content{content-visibility:visible;display:block;height:auto}}
 @media(max-width:30rem){main{padding:.5rem}article{padding:.4rem .6rem}}
 """.strip()
 """One style for a terminal's width of text, light and dark, on paper and on a telephone."""
+
+_STYLE_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
+"""What a browser may do for such a document: show it with this style, and load nothing."""
+
+END: Final = "</main>\n</body>\n</html>\n"

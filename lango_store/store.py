@@ -309,13 +309,20 @@ class Store:
         return self._at(key).message_pages(after=after, before=before, page_size=page_size)
 
     def salvage(
-        self, key: str, *, last: int | None = None, after: int = 0, limit: int | None = None, expired: bool = False
+        self,
+        key: str,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
     ) -> list[Message | DamagedMessage]:
         """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
 
         `expired` as in `get`.
         """
-        return self._at(key).salvage(last=last, after=after, limit=limit, expired=expired)
+        return self._at(key).salvage(last=last, after=after, before=before, limit=limit, expired=expired)
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""

@@ -19,6 +19,7 @@ _PLACES: Final = {
     "export": "interchange:export",
     "copy": "copying:copy",
     "db": "db:app",
+    "serve": "serve:serve",
     "demo": "demo:demo",
 }
 

@@ -1,0 +1,221 @@
+"""A store to look at in a browser: lists and conversations, read only, under a path that begins with a secret token."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+from starlette.applications import Starlette
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+
+from lango_store.document import END, POLICY, beginning, head, line, log, time_of
+from lango_store.engine import create_engine
+from lango_store.errors import (
+    DamagedMessage,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    SessionNotFound,
+)
+from lango_store.model import Message, SessionInfo
+from lango_store.operations import turns
+from lango_store.operations.binds import TURN
+from lango_store.operations.lists import Filters, Order
+from lango_store.store import Store
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+
+_MESSAGES: Final = 100
+_SESSIONS: Final = 50
+_FILTERS: Final = ("agent_id", "user_id", "key_prefix", "title")
+
+_POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")  # the list has filters
+_HEADERS: Final = {
+    "Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def read_only_engine(url: str) -> sa.Engine:
+    """Create an engine whose connections the database lets write nothing."""
+    given = sa.make_url(url)
+    if given.get_backend_name() != "sqlite":
+        # With the connection, since a setting made later would leak to others behind a pooler.
+        options = " ".join(filter(None, [str(given.query.get("options", "")), "-c default_transaction_read_only=on"]))
+        return create_engine(given.update_query_dict({"options": options}))
+    engine = create_engine(given)
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
+    return engine
+
+
+def application(store: Store, token: str, *, hosts: tuple[str, ...] = LOOPBACK) -> Starlette:
+    """Return an ASGI application that shows a store to those who know the token, under `/TOKEN/`.
+
+    `hosts` are the names that it answers to, so that no page of somebody else's reaches it under a name of its own;
+    `("*",)` is any. ValueError for a token of less than 16 characters.
+    """
+    if len(token) < 16:
+        raise ValueError("the token is shorter than 16 characters: leave it out, and one is made")
+    pages = _Pages(store)
+    guarded = Mount(
+        "/{token}",
+        routes=[Route("/", pages.sessions, methods=["GET"]), Route("/session", pages.session, methods=["GET"])],
+    )
+    app = Starlette(routes=[guarded], exception_handlers={404: _missing, 405: _missing})
+    app.add_middleware(_Guard, token=token)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return app
+
+
+class _Guard:
+    """Lets through what knows the token, and puts the headers on every answer."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = scope["path"].split("/")[1].encode("utf-8", "surrogateescape")
+        if secrets.compare_digest(given, self._token):
+            await self._app(scope, receive, send)
+        else:
+            await _page("Not found", "<h1>Not found</h1><p>Give the whole address, with its token.</p>", 404)(
+                scope, receive, send
+            )
+
+
+class _Pages:
+    """The pages: each reads what it shows, in a thread of the server's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def sessions(self, request: Request) -> Response:
+        """List sessions, the last updated first."""
+        return _answered(lambda: self._sessions(request.query_params))
+
+    def session(self, request: Request) -> Response:
+        """Show a part of a session's log, its end if no other is asked for."""
+        return _answered(lambda: self._session(request.query_params))
+
+    def _sessions(self, given: Mapping[str, str]) -> Response:
+        order: Order = "created" if given.get("order") == "created" else "updated"
+        which: Filters = {name: given[name] for name in _FILTERS if given.get(name)}  # type: ignore[assignment]
+        found = self._store.list_sessions(order=order, limit=_SESSIONS, cursor=given.get("cursor") or None, **which)
+        links = []
+        if given.get("cursor"):
+            links.append(_link(".", {**which, "order": order}, "newest"))
+        if found.next:
+            links.append(_link(".", {**which, "order": order, "cursor": found.next}, "older"))
+        rows = "".join(map(_row, found.items)) or '<tr><td colspan="5">No session.</td></tr>'
+        columns = "".join(
+            f'<th scope="col">{name}</th>' for name in ("session", "agent", "user", "messages", "updated")
+        )
+        table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
+        return _page("Sessions", f"<h1>Sessions</h1>{_form(given, order)}{table}{_nav(links)}")
+
+    def _session(self, given: Mapping[str, str]) -> Response:
+        key = given.get("key", "")
+        after, before = _seq(given, "after"), _seq(given, "before")
+        info = self._store.info(key)
+        if after is not None:
+            messages = self._store.salvage(key, after=after, limit=_MESSAGES)
+        else:
+            messages = self._store.salvage(key, last=_MESSAGES, before=before)
+        links = [_link(".", {}, "all sessions")]
+        if messages and self._store.salvage(key, last=1, before=messages[0].seq):
+            links.append(_link("session", {"key": key, "after": 0}, "first"))
+            links.append(_link("session", {"key": key, "before": messages[0].seq}, "earlier"))
+        if messages and self._store.salvage(key, after=messages[-1].seq, limit=1):
+            links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
+            links.append(_link("session", {"key": key}, "last"))
+        shown = "".join(log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
+        return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links)}")
+
+    def _turns(self, key: str, messages: list[Message | DamagedMessage]) -> Iterator[Any]:
+        numbers = [each.turn_no for each in messages if isinstance(each, Message) and each.turn_no is not None]
+        if not numbers:
+            return iter(())
+        with self._store.access.snapshot() as connection:
+            return iter(turns.read(connection, key, TURN.c.turn_no.between(min(numbers), max(numbers))))
+
+
+def _answered(read: Callable[[], Response]) -> Response:
+    try:
+        return read()
+    except SessionNotFound as error:
+        return _failed(404, error)
+    except (DatabaseBusy, DatabaseUnavailable) as error:
+        return _failed(503, error)
+    except ValueError as error:  # a key, a cursor or a number that nobody was given by a page
+        return _failed(400, error)
+    except LangoStoreError as error:
+        return _failed(500, error)
+
+
+def _failed(status: int, error: Exception) -> Response:
+    return _page("Error", f"<h1>Error</h1><p>{line(str(error))}</p>{_nav([_link('.', {}, 'all sessions')])}", status)
+
+
+async def _missing(request: Request, _: Exception) -> Response:
+    return _page("Not found", "<h1>Not found</h1>", 404)
+
+
+def _page(title: str, body: str, status: int = 200) -> Response:
+    return HTMLResponse(f"{beginning(title, _POLICY)}{body}{END}", status_code=status, headers=_HEADERS)
+
+
+def _row(info: SessionInfo) -> str:
+    name = _link("session", {"key": info.key}, info.title or info.key)
+    under = f"<br><small>{line(info.key)}</small>" if info.title else ""
+    cells = (line(info.agent_id), line(info.user_id), f"{info.message_count:,}", time_of(info.updated_at))
+    return f'<tr><td dir="auto">{name}{under}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _form(given: Mapping[str, str], order: str) -> str:
+    labels = {"agent_id": "agent", "user_id": "user", "key_prefix": "key begins with", "title": "title holds"}
+    fields = "".join(
+        f'<label>{label}<input name="{name}" value="{line(given.get(name))}"></label>' for name, label in labels.items()
+    )
+    options = "".join(
+        f"<option{' selected' if each == order else ''}>{each}</option>" for each in ("updated", "created")
+    )
+    choice = f'<label>last<select name="order">{options}</select></label>'
+    return f'<form method="get" action=".">{fields}{choice}<button>Show</button></form>'
+
+
+def _link(to: str, parameters: Mapping[str, Any], text: str) -> str:
+    query = urlencode(parameters)
+    return f'<a href="{line(f"{to}?{query}" if query else to)}">{line(text)}</a>'
+
+
+def _nav(links: list[str]) -> str:
+    return f"<nav>{''.join(links)}</nav>" if links else ""
+
+
+def _seq(given: Mapping[str, str], name: str) -> int | None:
+    if not given.get(name):
+        return None
+    with suppress(ValueError):
+        return int(given[name])
+    raise ValueError(f"{name} is not a number: follow a link of the page")
