@@ -17,8 +17,9 @@ from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
 
 from lango_store.errors import DamagedMessage, InvalidMessage
-from lango_store.integrations.google_adk.state import as_text, exactly
-from lango_store.interchange.fidelity import mapping, same, storable_id, storable_text
+from lango_store.integrations.equality import same_json
+from lango_store.integrations.google_adk.state import as_json
+from lango_store.interchange.fidelity import mapping, storable_id, storable_text
 from lango_store.model import Message, MessageRole, ToolCall
 
 NAME: Final = "google_adk"
@@ -85,11 +86,11 @@ class Stored(NamedTuple):
 
     def is_in(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
         """Whether a stored message is this event."""
-        return same(event_json(_line(message, usage)), self.json)
+        return same_json(event_json(_line(message, usage)), self.json)
 
     def is_the_same(self, event: Event) -> bool:
         """Whether an event would be stored as this one."""
-        return same(stored(event).json, self.json)
+        return same_json(stored(event).json, self.json)
 
 
 # An event becomes a message
@@ -120,8 +121,7 @@ def _delta(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dumped(event: Event) -> dict[str, Any]:
     try:
-        dumped = event.model_dump(mode="json", exclude_none=True, fallback=as_text)
-        data: dict[str, Any] = exactly(event.model_dump(exclude_none=True), dumped)
+        data: dict[str, Any] = as_json(event.model_dump(exclude_none=True))
     except (ValueError, RecursionError) as error:
         raise InvalidMessage("event", f"cannot be written as JSON: {error}") from error
     actions = mapping(data.get("actions"))
@@ -170,7 +170,7 @@ def _message(role: MessageRole, data: Mapping[str, Any], *, kept: dict[str, Any]
     created_at = moment(data["timestamp"])
     columns = {"id": storable_id(data["id"]), "author": storable_text(data["author"])}
     others = {name: data[name] for name, value in columns.items() if value != data[name]}
-    if not same(created_at.timestamp(), data["timestamp"]):
+    if not same_json(created_at.timestamp(), data["timestamp"]):
         others["timestamp"] = data["timestamp"]
     return Message(role=role, created_at=created_at, extra={NAME: kept | others}, **columns, **fields)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from google.adk.sessions import State
+from pydantic_core import to_jsonable_python
 
 from lango_store.integrations.keys import joined_key, split_key
 from lango_store.interchange.fidelity import storable_text
@@ -111,25 +112,28 @@ def _percent(found: re.Match[str]) -> str:
 # JSON
 
 
-def as_text(value: object) -> str:
-    """Return what stands for a value that is no JSON."""
-    logger.warning("%s is no JSON: its text is stored", type(value).__name__)
-    return str(value)
+def as_json(value: Any) -> Any:
+    """Return a value as JSON: what is none is written as pydantic does, else it becomes its text, with a warning.
 
-
-def exactly(value: Any, dumped: Any) -> Any:
-    """Return a value as JSON: itself where it is JSON, elsewhere what pydantic made of it.
-
-    pydantic's own JSON has other characters for a lone surrogate in a key, and null for NaN.
+    pydantic's own JSON has other characters for a lone surrogate in a key, or none at all, and null for NaN.
     """
     kind = type(value)
-    if kind is dict and type(dumped) is dict and len(value) == len(dumped):
-        return {
-            name if type(name) is str else written: exactly(item, dumped[written])
-            for (name, item), written in zip(value.items(), dumped, strict=True)
-        }
-    if kind in (list, tuple) and type(dumped) is list and len(value) == len(dumped):
-        return [exactly(item, written) for item, written in zip(value, dumped, strict=True)]
+    if value is None or kind in (str, bool, int):
+        return value
+    if kind is dict:
+        return {key if type(key) is str else _as_key(key): as_json(item) for key, item in value.items()}
+    if kind in (list, tuple, set, frozenset):
+        return [as_json(item) for item in value]
     if kind is float:
-        return value if math.isfinite(value) else as_text(value)
-    return value if kind is str else dumped
+        return value if math.isfinite(value) else _as_text(value)
+    return to_jsonable_python(value, bytes_mode="base64", fallback=_as_text)
+
+
+def _as_key(key: Any) -> str:
+    (written,) = to_jsonable_python({key: None}, bytes_mode="base64", fallback=_as_text)
+    return str(written)
+
+
+def _as_text(value: object) -> str:
+    logger.warning("%s is no JSON: its text is stored", type(value).__name__)
+    return str(value)

@@ -1,0 +1,70 @@
+"""ADK's own runner on a store: an agent with a tool, killed between the tool's answer and the next question."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lango_store import Store
+
+AGENT = Path(__file__).with_name("adk_agent.py")
+
+
+def start(url: str, what: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(AGENT), url, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def parts(seen: list[dict[str, Any]]) -> list[str]:
+    """Name what a model saw."""
+    return [_name(part) for each in seen for part in each["parts"]]
+
+
+def _name(part: dict[str, Any]) -> str:
+    return str(part["text"]) if "text" in part else "call" if "function_call" in part else "answer"
+
+
+@pytest.mark.timeout(400)  # ADK takes seconds to load
+def test_after_a_kill_a_new_process_goes_on_and_the_model_sees_every_message_once(url: str) -> None:
+    with start(url, "stop") as killed:
+        assert killed.stdout is not None
+        first = json.loads(killed.stdout.readline())
+        assert killed.stdout.readline() == "stopped\n"
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait(60) == -signal.SIGKILL
+    assert parts(first) == ["How warm is it?"]
+
+    with start(url, "go on") as other:
+        output, errors = other.communicate(timeout=100)
+        assert other.returncode == 0, errors
+    resumed, question, answer = map(json.loads, output.splitlines())
+    told = "It has -3 degrees."
+    assert parts(resumed) == ["How warm is it?", "call", "answer"]
+    assert parts(question) == ["How warm is it?", "call", "answer", told, "And now?"]
+    assert parts(answer) == ["How warm is it?", "call", "answer", told, "And now?", "call", "answer"]
+
+    with Store(url) as store:
+        trip = store.conversation("weather:ann:trip")
+        said = [(m.role.value, m.author, m.content, [c.output for c in m.tool_calls]) for m in trip.messages()]
+        call, output_of_tool = ("model", "agent", None, [None]), ("tool", "agent", None, [{"celsius": -3}])
+        assert said == [
+            ("user", "user", "How warm is it?", []),
+            call,
+            output_of_tool,
+            ("model", "agent", told, []),
+            ("user", "user", "And now?", []),
+            call,
+            output_of_tool,
+            ("model", "agent", told, []),
+        ]
+        assert trip.total_usage() == {"prompt_token_count": 40, "candidates_token_count": 16, "total_token_count": 56}
+        assert trip.values() == {"asked": 2}
+        assert store.values("google_adk/weather:ann") == {"city": "Oslo"}
+        assert [entry["role"] for entry in trip.history()] == ["user", "assistant", "tool", "assistant"] * 2
