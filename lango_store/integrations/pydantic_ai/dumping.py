@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
 from lango_store.errors import DamagedMessage
 from lango_store.integrations.pydantic_ai.items import NAME
@@ -21,6 +24,7 @@ USAGE: Final = TypeAdapter(RunUsage)
 DEFERRED: Final = TypeAdapter(DeferredToolRequests)
 
 _REPLACED: Final = "\ufffd"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def dumped_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -31,40 +35,53 @@ def dumped_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
 
 def dumped(adapter: TypeAdapter[T], value: T) -> Any:
     """Return a value as JSON."""
-    plain = adapter.dump_python(value, mode="json")
-    if _REPLACED not in json.dumps(plain, ensure_ascii=False):
-        return plain
-    return _with_keys(plain, adapter.dump_python(value))
+    try:
+        plain = adapter.dump_python(value, mode="json")
+        if _REPLACED not in json.dumps(plain, ensure_ascii=False):
+            return plain
+    except (UnicodeEncodeError, PydanticSerializationError):
+        pass  # a key of which the serializer makes nothing; what else is wrong is wrong below, too
+    return _with_keys(adapter.dump_python(_with_keys(value, _quoted), mode="json"), _unquoted)
 
 
-def _with_keys(plain: Any, original: Any) -> Any:
-    """Put back the keys whose lone surrogates were replaced, in what was dumped with them."""
-    if isinstance(plain, list) and isinstance(original, list | tuple) and len(plain) == len(original):
-        return [_with_keys(one, other) for one, other in zip(plain, original, strict=True)]
-    if not isinstance(plain, dict) or not isinstance(original, dict):
-        return plain
-    if plain.keys() == original.keys():
-        return {name: _with_keys(value, original[name]) for name, value in plain.items()}
-    return _unquoted(to_jsonable_python(_quoted(original), bytes_mode="base64", inf_nan_mode="null"))
+def _validated(adapter: TypeAdapter[T], plain: Any) -> T:
+    try:
+        return adapter.validate_python(plain)
+    except (UnicodeEncodeError, ValidationError):
+        quoted = _with_keys(plain, _quoted)
+        if quoted == plain:
+            raise
+    found: T = _with_keys(adapter.validate_python(quoted), _unquoted)
+    return found
 
 
-def _quoted(value: Any) -> Any:
-    """Write the keys of a value as JSON strings, which hold no surrogate."""
+def _with_keys(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value with the keys of all its dicts changed, wherever in it they are."""
     if isinstance(value, dict):
-        return {json.dumps(n) if isinstance(n, str) else n: _quoted(each) for n, each in value.items()}
-    return [_quoted(each) for each in value] if isinstance(value, list | tuple) else value
+        return {change(n) if isinstance(n, str) else n: _with_keys(each, change) for n, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with_keys(each, change) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        copied = copy.copy(value)
+        for name, each in vars(value).items():
+            object.__setattr__(copied, name, _with_keys(each, change))
+        return copied
+    return value
 
 
-def _unquoted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {json.loads(n) if n.startswith('"') else n: _unquoted(each) for n, each in value.items()}
-    return [_unquoted(each) for each in value] if isinstance(value, list) else value
+def _quoted(key: str) -> str:
+    """Return a key as text without lone surrogates."""
+    return f"\0{json.dumps(key)}" if _SURROGATE.search(key) or key.startswith('\0"') else key
+
+
+def _unquoted(key: str) -> str:
+    return str(json.loads(key[1:])) if key.startswith('\0"') else key
 
 
 def loaded_messages(key: str, seqs: Sequence[int], items: list[dict[str, Any]]) -> list[ModelMessage]:
     """Return messages of their JSON; `DamagedMessage` names the first that the framework does not read."""
     try:
-        return ModelMessagesTypeAdapter.validate_python(items)
+        return _validated(ModelMessagesTypeAdapter, items)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         place, *field = fault["loc"]
@@ -75,7 +92,7 @@ def loaded_messages(key: str, seqs: Sequence[int], items: list[dict[str, Any]]) 
 def loaded(key: str, field: str, adapter: TypeAdapter[T], value: Any) -> T:
     """Return a value of its JSON; `DamagedMessage` if the framework does not read it."""
     try:
-        return adapter.validate_python(value)
+        return _validated(adapter, value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"

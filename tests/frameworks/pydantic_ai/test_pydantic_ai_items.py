@@ -1,0 +1,291 @@
+"""Every message comes back equal, JSON for JSON, and what our fields can say stands in them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from conftest import MakeDatabase
+from frameworks.pydantic_ai.talking import weather_agent
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.messages import (
+    BinaryContent,
+    CachePoint,
+    CompactionPart,
+    FilePart,
+    ImageUrl,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.usage import RequestUsage
+
+from lango_store import DamagedMessage, InvalidMessage, MessageRole, Store
+from lango_store.integrations.pydantic_ai import LangoConversationStore
+from lango_store.integrations.pydantic_ai.dumping import dumped_messages, loaded_messages
+from lango_store.integrations.pydantic_ai.items import NAME, message_of
+from lango_store.interchange.fidelity import same
+from lango_store.tables import MessageRow
+
+_numbers = itertools.count()
+
+any_text = st.text(st.characters(), max_size=6) | st.sampled_from(
+    ["\0", "\ud800", "a\udfff", "\ufffd", "é\U0001f600", ""]
+)
+scalars = (
+    any_text
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**40, -(10**400), 2**53, 0, 1, 1.0, -0.0])
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+any_json = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3), max_leaves=6
+)
+objects = st.dictionaries(any_text, any_json, max_size=3)
+binary = st.builds(BinaryContent, data=st.binary(max_size=6), media_type=st.sampled_from(["image/png", "audio/wav"]))
+prompts = any_text | st.lists(any_text | binary | st.builds(ImageUrl, url=st.just("http://x/y.png")), max_size=3)
+
+request_parts: st.SearchStrategy[Any] = st.one_of(
+    st.builds(UserPromptPart, content=prompts),
+    st.builds(SystemPromptPart, content=any_text),
+    st.builds(ToolReturnPart, tool_name=any_text, content=any_json, tool_call_id=any_text, metadata=any_json),
+)
+response_parts: st.SearchStrategy[Any] = st.one_of(
+    st.builds(TextPart, content=any_text, id=st.none() | any_text, provider_details=st.none() | objects),
+    st.builds(ThinkingPart, content=any_text, signature=st.none() | any_text),
+    st.builds(ToolCallPart, tool_name=any_text, args=st.none() | any_text | objects, tool_call_id=any_text),
+    st.builds(NativeToolCallPart, tool_name=any_text, args=st.none() | objects, tool_call_id=st.sampled_from("ab")),
+    st.builds(NativeToolReturnPart, tool_name=any_text, content=any_json, tool_call_id=st.sampled_from("ab")),
+    st.builds(FilePart, content=binary),
+)
+usages = st.builds(
+    RequestUsage,
+    input_tokens=st.integers(0, 9),
+    output_tokens=st.integers(0, 2**54),
+    details=st.dictionaries(any_text, st.integers(0, 9), max_size=2),
+)
+requests = st.builds(
+    ModelRequest,
+    parts=st.lists(request_parts, max_size=4),
+    instructions=st.none() | any_text,
+    metadata=st.none() | objects,
+    run_id=st.none() | any_text,
+)
+responses = st.builds(
+    ModelResponse,
+    parts=st.lists(response_parts, max_size=5),
+    usage=usages,
+    model_name=st.none() | any_text,
+    provider_details=st.none() | objects,
+)
+
+
+@given(st.lists(requests | responses, min_size=1, max_size=4))
+def test_every_message_is_built_again_from_our_fields(messages: list[ModelMessage]) -> None:
+    for item in dumped_messages(messages):
+        stored = message_of(item, "id")
+        assert "whole" not in stored.extra.get(NAME, {})
+        assert stored.id == "id"
+
+
+def test_every_message_comes_back_equal_from_the_database(url: str) -> None:
+    with Store(url) as store:
+
+        @given(st.lists(requests | responses, min_size=1, max_size=3))
+        def test(messages: list[ModelMessage]) -> None:
+            async def main() -> None:
+                conversations = LangoConversationStore(store)
+                saved = Conversation(conversation_id=f"c{next(_numbers)}", messages=messages)
+                await conversations.save(saved)
+                loaded = await conversations.load(saved.conversation_id)
+                await conversations.close()
+                assert loaded is not None
+                assert same(as_items(loaded.messages), as_items(saved.messages))
+
+            asyncio.run(main())
+
+        test()
+
+
+def as_items(messages: list[ModelMessage]) -> list[dict[str, Any]]:
+    """Messages as the framework writes them once it has read them: what it translates is translated on both sides."""
+    return dumped_messages(loaded_messages("c", [0] * len(messages), dumped_messages(messages)))
+
+
+parts: dict[str, ModelMessage] = {
+    "a question": ModelRequest(parts=[UserPromptPart("hi")]),
+    "instructions": ModelRequest(parts=[], instructions="Be brief."),
+    "a system prompt and a question": ModelRequest(parts=[SystemPromptPart("Be brief."), UserPromptPart("hi")]),
+    "two system prompts": ModelRequest(parts=[SystemPromptPart("a"), SystemPromptPart("b")]),
+    "two questions": ModelRequest(parts=[UserPromptPart("a"), UserPromptPart("b")]),
+    "a picture": ModelRequest(
+        parts=[UserPromptPart(["see", BinaryContent(b"\xff\x00", media_type="image/png"), ImageUrl("http://x/y.png")])]
+    ),
+    "a marked text": ModelRequest(parts=[UserPromptPart([TextContent("a", metadata={"b": 1}), CachePoint()])]),
+    "a question of lists": ModelRequest(parts=[UserPromptPart([]), UserPromptPart(["a"])]),
+    "a tool's answers": ModelRequest(
+        parts=[ToolReturnPart("t", {"a": 1}, "1"), ToolReturnPart("t", None, "2"), UserPromptPart("and?")]
+    ),
+    "a picture from a tool": ModelRequest(
+        parts=[ToolReturnPart("t", BinaryContent(b"\xff\x00", media_type="image/png"), "1")]
+    ),
+    "a failed tool": ModelRequest(parts=[ToolReturnPart("t", "no", "1", outcome="failed")]),
+    "nothing": ModelResponse(parts=[]),
+    "texts and thoughts": ModelResponse(parts=[ThinkingPart("hm", signature="s"), TextPart("a"), TextPart("b")]),
+    "calls": ModelResponse(parts=[TextPart("a"), ToolCallPart("t", '{"a": 1', "1"), ToolCallPart("t", None, "2")]),
+    "a tool of the provider": ModelResponse(
+        parts=[
+            NativeToolCallPart("search", {"q": "x"}, "1"),
+            NativeToolCallPart("search", {"q": "y"}, "2"),
+            NativeToolReturnPart("search", ["x"], "1"),
+            NativeToolReturnPart("search", ["y"], "2"),
+            TextPart("found"),
+        ]
+    ),
+    "an answer without its call": ModelResponse(parts=[NativeToolReturnPart("search", ["x"], "1")]),
+    "a compaction and a file": ModelResponse(
+        parts=[CompactionPart("c"), FilePart(BinaryContent(b"\xff", media_type="image/png"))]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", parts.values(), ids=parts.keys())
+def test_each_kind_of_part_is_kept_in_our_fields(message: ModelMessage) -> None:
+    [item] = dumped_messages([message])
+    stored = message_of(item, "id")
+    assert "whole" not in stored.extra.get(NAME, {})
+
+
+def test_what_is_typed_stands_where_it_is_typed(lango: Store, conversations: LangoConversationStore) -> None:
+    result = asyncio.run(weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c")))
+    asyncio.run(conversations.save(result))
+    question, call, answer, reply = lango.messages("c")
+    assert [message.role for message in (question, call, answer, reply)] == ["user", "assistant", "tool", "assistant"]
+    assert (question.content, reply.content) == ("Oslo?", "It is -3 degrees.")
+    assert (call.tool_calls[0].name, call.tool_calls[0].arguments) == ("get_weather", {"city": "Oslo"})
+    assert answer.tool_calls[0].id == call.tool_calls[0].id
+    assert answer.tool_calls[0].output == {"city": "Oslo", "celsius": -3}
+    assert (call.tokens, reply.tokens) == (1, 2)
+    assert call.created_at == result.all_messages()[1].timestamp
+    assert lango.info("c").token_count == 3
+
+
+def test_a_transcript_takes_no_more_than_its_json(lango: Store, conversations: LangoConversationStore) -> None:
+    async def main() -> None:
+        talk = Conversation(conversation_id="c")
+        for number in range(5):
+            talk = (await weather_agent().run(f"And on day {number}?", conversation=talk)).conversation
+            await conversations.save(talk)
+        messages = lango.messages("c")
+        names = ("role", "content", "tool_calls", "tokens", "id", "extra")
+        stored = sum(len(json.dumps(getattr(message, name), default=vars)) for message in messages for name in names)
+        assert stored < 1.15 * len(ModelMessagesTypeAdapter.dump_json(talk.messages))
+
+    asyncio.run(main())
+
+
+def test_an_item_that_our_fields_cannot_give_back_stands_in_the_message_whole() -> None:
+    items: list[dict[str, Any]] = [
+        {"kind": "response", "parts": [], "usage": None},
+        {"kind": "request", "parts": ["text"]},
+        {"kind": "new", "parts": None},
+    ]
+    for item in items:
+        assert message_of(item, "id").extra == {NAME: {"whole": item}}
+
+
+def test_what_is_no_json_for_the_framework_is_what_the_framework_makes_of_it(
+    conversations: LangoConversationStore,
+) -> None:
+    message = ModelRequest(parts=[ToolReturnPart("t", {"a": (1, float("nan"))}, "1")])
+    asyncio.run(conversations.save(Conversation(conversation_id="c", messages=[message])))
+    loaded = asyncio.run(conversations.load("c"))
+    assert loaded is not None
+    content: Any = loaded.messages[0].parts[0]
+    assert content.content == {"a": [1, None]}
+
+
+def test_what_no_database_takes_is_refused_and_none_of_the_save_is_written(
+    lango: Store, conversations: LangoConversationStore
+) -> None:
+    deep: Any = 1
+    for _ in range(250):
+        deep = [deep]
+    talk = Conversation(
+        conversation_id="c",
+        messages=[ModelRequest(parts=[UserPromptPart("hi")]), ModelRequest(parts=[ToolReturnPart("t", deep, "1")])],
+    )
+    with pytest.raises(InvalidMessage, match="tool_calls"):
+        asyncio.run(conversations.save(talk))
+    assert not lango.exists("c")
+
+
+DAMAGE: dict[str, dict[str, Any]] = {
+    "parts of no kind": {"extra": {NAME: {"parts": [["nothing"]]}}},
+    "parts that are none": {"extra": {NAME: {"parts": [[1, 2, 3, 4]]}}},
+    "a field that the framework does not read": {"extra": {NAME: {"item": [{"timestamp": "noon"}]}}},
+    "calls that are none": {"tool_calls": 7, "role": "tool"},
+    "a role that is none": {"role": "nobody"},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_named_and_never_skipped(
+    lango: Store, conversations: LangoConversationStore, damage: dict[str, Any]
+) -> None:
+    check_damage(lango, conversations, damage)
+
+
+@pytest.mark.parametrize("column", ["extra", "tool_calls"])
+def test_what_is_no_json_is_named(make_sqlite: MakeDatabase, column: str) -> None:
+    with Store(make_sqlite()) as store:
+        check_damage(store, LangoConversationStore(store), {column: sa.literal_column("'{'")})
+
+
+def check_damage(store: Store, conversations: LangoConversationStore, damage: dict[str, Any]) -> None:
+    saved: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("1")]), ModelRequest(parts=[UserPromptPart("2")])]
+    asyncio.run(conversations.save(Conversation(conversation_id="c", messages=saved)))
+    values = {
+        name: sa.literal_column(f"'{value}'", sa.Text()) if name == "role" else value for name, value in damage.items()
+    }
+    table = MessageRow.__table__
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(table).where(table.c.seq == 2).values(values))
+    with pytest.raises(DamagedMessage) as damaged:
+        asyncio.run(conversations.load("c"))
+    assert (damaged.value.key, damaged.value.seq) == ("c", 2)
+    asyncio.run(conversations.close())
+
+
+def test_a_part_that_is_not_known_is_kept_as_it_is() -> None:
+    part = {"part_kind": "retry-prompt", "content": "again", "tool_name": "t", "tool_call_id": "1"}
+    item = {"kind": "request", "parts": [part, {"part_kind": "of the future"}], "timestamp": None}
+    assert message_of(item, "id").extra[NAME]["parts"] == item["parts"]
+
+
+def test_roles_of_requests() -> None:
+    def role(*given: Any) -> MessageRole:
+        return message_of(dumped_messages([ModelRequest(parts=list(given))])[0], "id").role
+
+    assert role(SystemPromptPart("a")) is MessageRole.SYSTEM
+    assert role(SystemPromptPart("a"), UserPromptPart("b")) is MessageRole.USER
+    assert role(ToolReturnPart("t", 1, "1"), UserPromptPart("b")) is MessageRole.TOOL
+    assert role() is MessageRole.USER
