@@ -1,0 +1,51 @@
+"""The framework's own agent on our store: killed after its tool has answered, and gone on with by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from frameworks.pydantic_ai import stepwise_agent
+from frameworks.pydantic_ai.stepwise_agent import talk, words
+from pydantic_ai.usage import RunUsage
+
+from lango_store import Store
+from lango_store.integrations.pydantic_ai import LangoConversationStore
+
+QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
+ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
+
+
+def test_an_agent_that_is_killed_after_its_tool_answered_is_gone_on_with(lango: Store, url: str) -> None:
+    program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
+    with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "the tool has answered\n"
+        running.send_signal(signal.SIGKILL)
+        assert running.wait(60) == -signal.SIGKILL
+    assert [message.role for message in lango.messages("c")] == ["user", "assistant", "tool"]
+
+    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert found == {"seen": [ANSWERED], "answers": 0}
+
+    conversations = LangoConversationStore(lango)
+    loaded = asyncio.run(conversations.load("c"))
+    asyncio.run(conversations.close())
+    assert loaded is not None
+    assert words(loaded.messages) == [*ANSWERED, ["text", "Cold."]]
+    assert [message.content for message in lango.messages("c")] == ["Weather?", None, None, "Cold."]
+    assert loaded.usage == RunUsage(requests=2, input_tokens=20, output_tokens=4, tool_calls=1)
+    assert lango.conversation("c").total_usage()["requests"] == 2
+
+
+def test_each_run_of_a_conversation_sees_all_that_was_said_before_once(url: str) -> None:
+    with Store(url):
+        first = asyncio.run(talk(url, "c", "Weather?", waits=False))
+        then = asyncio.run(talk(url, "c", "And now?", waits=False))
+    assert first["seen"] == [QUESTION, ANSWERED]
+    assert then["seen"][0] == [*ANSWERED, ["text", "Cold."], ["user-prompt", "And now?"]]
+    assert len(then["seen"]) == 2
