@@ -150,7 +150,7 @@ class _Pages:
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
         shown = "".join(log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
-        return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links)}")
+        return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links, 'pages, again')}")
 
     def _turns(self, key: str, messages: list[Message | DamagedMessage]) -> Iterator[Any]:
         numbers = [each.turn_no for each in messages if isinstance(each, Message) and each.turn_no is not None]
@@ -209,8 +209,8 @@ def _link(to: str, parameters: Mapping[str, Any], text: str) -> str:
     return f'<a href="{line(f"{to}?{query}" if query else to)}">{line(text)}</a>'
 
 
-def _nav(links: list[str]) -> str:
-    return f"<nav>{''.join(links)}</nav>" if links else ""
+def _nav(links: list[str], label: str = "pages") -> str:
+    return f'<nav aria-label="{label}">{"".join(links)}</nav>' if links else ""
 
 
 def _seq(given: Mapping[str, str], name: str) -> int | None:

@@ -1,0 +1,48 @@
+"""The served pages in a real browser: no violation, no wider than a telephone, and their policy lets their style be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from factories import messages
+from starlette.testclient import TestClient
+
+from lango_store import Store
+from lango_store.web import application
+
+AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
+TOKEN = "a token of some length"
+
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Give a page by its place below the token."""
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        for number in range(60):
+            store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
+        store.append_messages("telegram:7", messages(250))
+        browser = TestClient(application(store, TOKEN), base_url="http://localhost")
+        yield lambda to: browser.get(f"/{TOKEN}/{to}").text
+
+
+@pytest.mark.parametrize("to", ["", "?cursor=bogus", "session?key=telegram:7&before=200"])
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_no_violation(served: Callable[[str], str], look: Look, to: str, dark: bool) -> None:
+    violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
+    assert json.loads(look(served(to), f"{AXE}; return JSON.stringify({violations})", dark=dark)) == []
+
+
+@pytest.mark.parametrize("to", ["", "session?key=telegram:7"])
+def test_the_style_is_the_one_that_the_policy_allows(served: Callable[[str], str], look: Look, to: str) -> None:
+    page = served(to)
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    # The policy stays, and with it the style that it names; the test's own script is let in beside.
+    kept = page.replace(policy, f"{policy}; script-src 'unsafe-inline'").replace("http-equiv=", "data-x http-equiv=")
+    assert look(kept, "return getComputedStyle(document.querySelector('main')).maxWidth") == "832px"
