@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -17,12 +17,15 @@ from sqlalchemy import orm
 from lango_store import cancellation
 from lango_store.connections import Callers, Connections, Pooled, translated_errors
 from lango_store.dialect import AnyConnection, Moment, dialect_of
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.model import UNSET, Message, MessageRole, Unset
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
+from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import revision, sessions
 from lango_store.pool import DatabaseFile
+from lango_store.retry import Retry
 from lango_store.statement import Observer
 from lango_store.tables import SCHEMA_REVISION
+
+R = TypeVar("R")
 
 logger = logging.getLogger("lango_store")
 
@@ -116,7 +119,10 @@ class Access:
         clock: Clock | None = None,
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
+        retry: timedelta | None = None,
     ) -> None:
+        if retry is not None and retry < timedelta(0):
+            raise ValueError(f"retry={retry} is negative: give how long to try, or None")
         self.engine = engine
         self._owned = owned
         self._default_ttl = default_ttl
@@ -125,6 +131,7 @@ class Access:
         self._gate = SchemaGate(migrate=migrate)
         self._connections: Connections = Pooled(engine, self._gate, on_statement)
         self._on_statement = on_statement
+        self._retry = Retry(dialect_of(engine), 0 if retry is None else retry.total_seconds())
         self._closed = False
 
     # Policy
@@ -158,6 +165,37 @@ class Access:
         if message.role is MessageRole.RECORD:
             return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
+
+    def identified(self, message: Message) -> Message:
+        """Give a message an id that has none, where it may be sent twice."""
+        if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
+            return message
+        return message.model_copy(update={"id": self.new_id()})
+
+    def new_id(self) -> str:
+        """Create an id that is nobody else's, for a session, a turn or a message: a UUIDv7 of the store's time."""
+        return new_key(self.clock_time())
+
+    @property
+    def gives_ids(self) -> bool:
+        """Whether messages and turns get an id that have none, so that a second try is told apart from the first."""
+        return self._retry.is_on and not self.in_callers_transaction
+
+    # Tries
+
+    def trying(self, call: Callable[[], R], *, if_lost: bool = True, told_apart: bool = False) -> R:
+        """Call, and call again what fails for a passing reason; see `Retry.again`."""
+        try:
+            return call()
+        except (DatabaseBusy, DatabaseUnavailable) as error:
+            failed = error
+        return self.again(call, failed, if_lost=if_lost, told_apart=told_apart)
+
+    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool = False) -> R:
+        """Call again what failed with this error, if that may pass, and raise it otherwise."""
+        if self.in_callers_transaction:  # which is over, or the caller's to repeat
+            raise error
+        return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
 
     # Connections
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
@@ -99,6 +100,7 @@ class AsyncStore:
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
+        retry: timedelta | None = None,
     ) -> None:
         self._owned = not isinstance(database, Store)
         self.store = (
@@ -112,6 +114,7 @@ class AsyncStore:
                 durability=durability,
                 token_counter=token_counter,
                 on_statement=on_statement,
+                retry=retry,
             )
         )
         self._closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -23,6 +24,7 @@ class Cancellation:
         self._deciding = threading.Lock()
         self._writes = False
         self._cancelled = False
+        self._pausing: threading.Event | None = None
 
     def run(self, call: Callable[[], R]) -> R:
         """Carry the call out in this thread."""
@@ -43,7 +45,17 @@ class Cancellation:
         """Let the call begin no other write, and return whether it has begun one."""
         with self._deciding:
             self._cancelled = True
+            if self._pausing is not None:
+                self._pausing.set()
             return self._writes
+
+    def pause(self, seconds: float) -> bool:
+        """Wait before the call is tried again; False as soon as it is cancelled."""
+        with self._deciding:
+            if self._cancelled:
+                return False
+            self._pausing = threading.Event()
+        return not self._pausing.wait(seconds)
 
 
 class _Here(threading.local):
@@ -51,6 +63,14 @@ class _Here(threading.local):
 
 
 _HERE: Final = _Here()
+
+
+def pause(seconds: float) -> bool:
+    """Wait before the call that runs in this thread is tried again; False if it was cancelled."""
+    if _HERE.cancellation is not None:
+        return _HERE.cancellation.pause(seconds)
+    time.sleep(seconds)
+    return True
 
 
 def begin_write() -> None:

@@ -24,16 +24,17 @@ from lango_store.model import (
     SessionInfo,
     Turn,
     Unset,
-    new_key,
 )
 from lango_store.operations import appends, compactions, edits, forks, history, removals, salvage, sessions, turns
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
+from lango_store.operations.appends import Terms
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
 from lango_store.operations.messages import Range
-from lango_store.operations.sessions import Expected
+from lango_store.operations.sessions import ANYTHING, Expected
+from lango_store.retry import retried, retried_unless_lost
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 
@@ -56,16 +57,19 @@ class Conversation:
 
     # The session
 
+    @retried
     def get(self, *, expired: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
         with self._access.single_read() as connection:
             return log.load(connection, self._moment(connection, expired), self.key)
 
+    @retried
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
         with self._access.single_read() as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
+    @retried
     def update(
         self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
     ) -> SessionInfo:
@@ -124,9 +128,7 @@ class Conversation:
         if replace_after is not None:
             if make is not None:
                 raise TypeError("replace_after changes a session that is there: leave `create` out")
-            with self._access.transaction() as connection:
-                now = self._access.now(connection)
-                return appends.replace(connection, now, self.key, new, after=replace_after, terms=terms)
+            return self._replace(new, replace_after, terms)
         return writing.once(
             self._access,
             new,
@@ -140,9 +142,7 @@ class Conversation:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
         if last is None:
             return self.get().messages
-        chosen = Range(last=last).last or 0
-        with self._access.single_read() as connection:
-            return log.tail(connection, self._access.moment(connection), self.key, chosen).messages
+        return self._tail(Range(last=last).last or 0)
 
     def all_messages(
         self, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
@@ -161,6 +161,7 @@ class Conversation:
         """Read the log as `iter_messages` does, page by page."""
         return log.pages(self._read, Range(after, log.MAX_SEQ if before is None else before), page_size)
 
+    @retried
     def salvage(
         self,
         *,
@@ -178,11 +179,13 @@ class Conversation:
         with self._access.single_read() as connection:
             return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
 
+    @retried
     def find_message(self, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""
         with self._access.single_read() as connection:
             return log.find(connection, self._access.moment(connection), self.key, id)
 
+    @retried
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
@@ -192,6 +195,7 @@ class Conversation:
         with self._access.snapshot() as connection:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
+    @retried_unless_lost
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
@@ -201,6 +205,7 @@ class Conversation:
         with self._access.transaction() as connection:
             return edits.pop(connection, self._access.moment(connection), self.key, records=records)
 
+    @retried
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
@@ -210,6 +215,7 @@ class Conversation:
         """
         return writing.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
 
+    @retried_unless_lost
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
@@ -220,6 +226,7 @@ class Conversation:
         with self._access.transaction() as connection:
             edits.delete(connection, self._access.moment(connection), self.key, seq_or_id, expected)
 
+    @retried
     def redact_message(
         self,
         seq_or_id: int | str,
@@ -236,6 +243,7 @@ class Conversation:
         """
         return upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
 
+    @retried_unless_lost
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
@@ -247,6 +255,7 @@ class Conversation:
         with self._access.transaction() as connection:
             return removals.truncate(connection, self._access.now(connection), self.key, after)
 
+    @retried_unless_lost
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
@@ -284,7 +293,10 @@ class Conversation:
         about = SessionFields(**fields, metadata=session_metadata)
         make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
         terms = writing.terms(after, expect, set, make, values)
-        new, turn = self._encoded(messages), turns.new_turn(id, usage, metadata)
+        new = self._encoded(messages)
+        if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
+            id = self._access.new_id()  # else the ids of its messages tell
+        turn = turns.new_turn(id, usage, metadata)
         return writing.once(
             self._access,
             new,
@@ -294,18 +306,21 @@ class Conversation:
             terms,
         )
 
+    @retried
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
         with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.read(connection, self.key)
 
+    @retried
     def find_turn(self, id: str) -> Turn | None:
         """Return the turn with an `id`, without its messages; None if the session has none."""
         with self._access.snapshot() as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.find(connection, self.key, id)
 
+    @retried
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
         with self._access.snapshot() as connection:
@@ -316,6 +331,7 @@ class Conversation:
         """Count the turns and compactions."""
         return self.info().turn_count
 
+    @retried
     def total_usage(self) -> dict[str, Any]:
         """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
         with self._access.snapshot() as connection:
@@ -324,16 +340,19 @@ class Conversation:
 
     # Values
 
+    @retried
     def values(self, prefix: str | None = None) -> dict[str, Any]:
         """Return the session's own values by their names, in the order of these; those with a `prefix` if given."""
         with self._access.single_read() as connection:
             return named_values.read(connection, self._access.moment(connection), self.key, prefix, own=True)
 
+    @retried
     def set_values(self, values: dict[str, Any]) -> None:
         """Set values of the session by their names, all or none; see `Store.set_values`."""
         named = named_values.encoded_in(self.key, values)
         writing.set_values(self._access, self.key, named, own=True)
 
+    @retried_unless_lost
     def drop_values(self, names: Sequence[str] | None = None) -> int:
         """Delete values of the session by their names, or all of them; return how many there were."""
         with self._access.transaction() as connection:
@@ -357,10 +376,14 @@ class Conversation:
         """
         if upto is not None and before_user_message is not None:
             raise ValueError("upto and before_user_message both say where a fork ends: give one of them")
-        new = new_key(self._access.clock_time()) if key is None else key
-        with self._access.transaction() as connection:
-            now = self._access.now(connection)
-            forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
+        new = self._access.new_id() if key is None else key
+
+        def copy() -> None:
+            with self._access.transaction() as connection:
+                now = self._access.now(connection)
+                forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
+
+        self._access.trying(copy)
         return Conversation(self._access, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
@@ -376,18 +399,21 @@ class Conversation:
             return None
         return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
+    @retried
     def begin_compaction(self) -> PendingCompaction | None:
         """Read the window, the first half of `compact`; None if it is empty."""
         with self._access.single_read() as connection:
             pending = compactions.begin(connection, self._access.moment(connection), self.key)
         return pending if pending.session.messages else None
 
+    @retried
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
         new = self._encoded([summary] if isinstance(summary, Message) else summary)
         with self._access.transaction() as connection:
             return compactions.finish(connection, self._access.now(connection), pending, new, discard=discard)
 
+    @retried
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
         with self._access.snapshot() as connection:
@@ -395,6 +421,7 @@ class Conversation:
 
     # What a model sees
 
+    @retried
     def history(
         self,
         *,
@@ -432,9 +459,24 @@ class Conversation:
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
         return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
+    def _replace(self, new: Batch, after: int, terms: Terms) -> list[Message]:
+        def replace() -> list[Message]:
+            with self._access.transaction() as connection:
+                now = self._access.now(connection)
+                return appends.replace(connection, now, self.key, new, after=after, terms=terms)
+
+        # Done already, it would drop what came in since, unless it says where the session has to stand.
+        return self._access.trying(replace, if_lost=terms.expected != ANYTHING)
+
+    @retried
+    def _tail(self, last: int) -> list[Message]:
+        with self._access.single_read() as connection:
+            return log.tail(connection, self._access.moment(connection), self.key, last).messages
+
     def _encoded(self, messages: Sequence[Message]) -> Batch:
         return writing.encoded(self._access, messages)
 
+    @retried
     def _read(self, chosen: Range) -> list[Message]:
         with self._access.single_read() as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)

@@ -18,7 +18,7 @@ from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage
-from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset, new_key
+from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store.operations import lists, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
@@ -27,6 +27,7 @@ from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
 from lango_store.operations.sessions import Expected, New
 from lango_store.reports import ExpiryReport, Finding, Page, Stats
+from lango_store.retry import retried, retried_unless_lost
 from lango_store.statement import Observer
 
 
@@ -41,6 +42,11 @@ class Store:
     `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed process
     none. `token_counter` counts the tokens of messages that carry no count. `on_statement` is called after each
     statement with its text and how many seconds it took, in the thread that ran it. One store serves all threads.
+
+    With `retry` what fails for a passing reason (a server that is away, a lost connection, a lock) is tried again for
+    that long after its first failure, and messages and turns without an id get one, so that nothing is stored twice.
+    Never in a transaction of yours, and not what takes something away and may have been done: that is
+    `DatabaseUnavailable`. Without it only what other transactions undid (SERIALIZABLE, a deadlock) is, for 30 s.
 
     Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
     Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
@@ -57,6 +63,7 @@ class Store:
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
+        retry: timedelta | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
         self._access = Access(
@@ -67,6 +74,7 @@ class Store:
             clock=clock,
             token_counter=token_counter,
             on_statement=on_statement,
+            retry=retry,
         )
 
     # Life
@@ -123,7 +131,7 @@ class Store:
         `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
         new, named = self._new(key, ttl, fields), named_values.encoded(values)
-        return writing.create(self._access, new, self._encoded(messages), named)
+        return writing.create(self._access, new, self._encoded(messages), named, own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -164,7 +172,7 @@ class Store:
         new = self._new(key, ttl, fields)
         first = self._encoded(messages)
         if key is None:
-            writing.create(self._access, new, first)
+            writing.create(self._access, new, first, own_key=True)
         else:
             writing.find_or_create(self._access, new, first, sessions.row_of, renew=renew)
         return self._at(new.key)
@@ -177,6 +185,7 @@ class Store:
         """Load a session without its messages: one row; `expired` as in `get`."""
         return self._at(key).info(expired=expired)
 
+    @retried
     def exists(self, key: str) -> bool:
         """Return whether a live session has this key."""
         with self._access.single_read() as connection:
@@ -199,6 +208,7 @@ class Store:
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
+    @retried
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
 
@@ -208,6 +218,7 @@ class Store:
         with self._access.single_write() as connection:
             return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
+    @retried_unless_lost
     def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.
 
@@ -372,6 +383,7 @@ class Store:
 
     # Values
 
+    @retried
     def values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the values in a scope by their names, in the order of these; those with a `prefix` only, if given.
 
@@ -381,6 +393,7 @@ class Store:
         with self._access.single_read() as connection:
             return named_values.read(connection, self._access.moment(connection), scope, prefix, own=False)
 
+    @retried
     def set_values(self, scope: str, values: dict[str, Any]) -> None:
         """Set values in a scope by their names, all or none; other names stay. A value is any JSON, None too.
 
@@ -390,6 +403,7 @@ class Store:
         named = named_values.encoded_in(scope, values)
         writing.set_values(self._access, scope, named, own=False)
 
+    @retried_unless_lost
     def drop_values(self, scope: str, names: Sequence[str] | None = None) -> int:
         """Delete values of a scope by their names, all of them if no names are given; return how many there were."""
         with self._access.transaction() as connection:
@@ -397,6 +411,7 @@ class Store:
 
     # Many sessions
 
+    @retried
     def list_sessions(
         self,
         *,
@@ -427,12 +442,14 @@ class Store:
         chosen = Filter(**which)
         return (info for page in session_pages(self._access, chosen, page_size) for info in page)
 
+    @retried
     def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(**which)
         with self._access.single_read() as connection:
             return lists.count(connection, self._access.moment(connection), chosen)
 
+    @retried
     def stats(self) -> Stats:
         """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
         with self._access.snapshot() as connection:
@@ -494,6 +511,7 @@ class Store:
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
         return upkeep.delete_all(self._access, policy, batch_size)
 
+    @retried
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Restore a session from an archive, without a TTL unless one is given; the archive keeps it too.
 
@@ -504,7 +522,7 @@ class Store:
     # Steps of more than one verb
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
-        key = new_key(self._access.clock_time()) if key is None else key
+        key = self._access.new_id() if key is None else key
         return writing.new_session(self._access, key, ttl, fields)
 
     def _at(self, key: str) -> Conversation:
@@ -521,7 +539,7 @@ def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[li
         with access.single_read() as connection:
             return lists.walk(connection, access.moment(connection), chosen, after, page_size)
 
-    return lists.pages(read_page, page_size)
+    return lists.pages(lambda after: access.trying(lambda: read_page(after)), page_size)
 
 
 def _borrowed(engine: object) -> sa.Engine:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Final
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -32,6 +32,9 @@ from lango_store.reports import ExpiryReport, Finding
 
 _TRIES: Final = 3
 
+R = TypeVar("R")
+Connection = TypeVar("Connection")
+
 
 def purge(
     access: Access,
@@ -51,14 +54,13 @@ def purge(
     started = perf_counter()
     report = ExpiryReport(dry_run=dry_run)
     if now is None:
-        with access.single_read() as connection:
-            now = access.now(connection)
+        now = _tried(access, access.single_read, access.now)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
     free = _free(access, due, report)
     if dry_run:
-        with access.snapshot() as connection:
-            counted = expiry.preview(connection, reasons, narrowed + free, limit, 10)
+        preview = partial(expiry.preview, reasons=reasons, narrowed=narrowed + free, limit=limit, shown=10)
+        counted = _tried(access, access.snapshot, preview)
         report.sessions, report.messages, report.oldest = counted
         report.seconds = perf_counter() - started
         return report
@@ -73,9 +75,16 @@ def purge(
             while limit is None or report.sessions < limit:
                 most = batch_size if limit is None else min(batch_size, limit - report.sessions)
                 began = perf_counter()
+                batch = partial(
+                    expiry.purge,
+                    reason=reason,
+                    narrowed=narrowed + free,
+                    most=most,
+                    keep=keep,
+                    patient=policy.everything,
+                )
                 try:
-                    with access.transaction() as connection:
-                        gone = expiry.purge(connection, reason, narrowed + free, most, keep, patient=policy.everything)
+                    gone = _tried(access, access.transaction, batch)
                 except SessionHeld:  # by a row that came while the batch was deleted
                     refused += 1
                     if refused == _TRIES:
@@ -98,11 +107,27 @@ def purge(
     return report
 
 
+def _tried(
+    access: Access, lend: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], R]
+) -> R:
+    """Lend a connection for some work, and another one if it failed for a passing reason."""
+
+    def call() -> R:
+        with lend() as connection:
+            return work(connection)
+
+    return access.trying(call)
+
+
 def _free(access: Access, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport) -> list[sa.ColumnElement[bool]]:
     """Report which sessions are held now, and return what has to hold of the others."""
-    with access.snapshot() as connection:
+
+    def look(connection: sa.Connection) -> tuple[list[holders.Holder], dict[str, str]]:
         in_the_way = holders.holders(connection)
-        report.held |= holders.held(connection, in_the_way, due)
+        return in_the_way, holders.held(connection, in_the_way, due)
+
+    in_the_way, held = _tried(access, access.snapshot, look)
+    report.held |= held
     return [~holder.condition for holder in in_the_way]
 
 

@@ -16,6 +16,7 @@ from lango_store.errors import (
     Conflict,
     InvalidMessage,
     NotPermitted,
+    SessionExists,
     SessionExpired,
     SessionNotFound,
     UniqueViolation,
@@ -35,8 +36,8 @@ _FIELDS: Final = list(typing.get_type_hints(SessionFields))
 
 
 def encoded(access: Access, new: Sequence[Message]) -> Batch:
-    """Encode messages, their tokens counted; `InvalidMessage` for what cannot be stored."""
-    return batch([access.counted(message) for message in new])
+    """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
+    return batch([access.identified(access.counted(message)) for message in new])
 
 
 def new_session(access: Access, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
@@ -100,7 +101,7 @@ def once(
     session that is there can have.
     """
     try:
-        return _once(access, new, has_ids, write, write_new, terms)
+        return access.trying(lambda: _once(access, new, has_ids, write, write_new, terms), told_apart=has_ids)
     except SessionNotFound as error:
         if terms.make is None or not terms.expected.needs_session:
             raise
@@ -169,8 +170,25 @@ def update_message(access: Access, key: str, seq_or_id: int | str, message: Mess
         raise InvalidMessage("id", reason) from error
 
 
-def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUES) -> Session:
-    """Create a session with its first messages and values; `SessionExists` if its key is taken."""
+def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUES, *, own_key: bool = False) -> Session:
+    """Create a session with its first messages and values; `SessionExists` if its key is taken.
+
+    With a key of our own, which nobody else has, a second try finds what the first one made.
+    """
+
+    def make() -> Session:
+        try:
+            return _create(access, new, first, named)
+        except SessionExists:
+            if not own_key:
+                raise
+        with access.single_read() as connection:
+            return messages.load(connection, access.moment(connection), new.key)
+
+    return access.trying(make)
+
+
+def _create(access: Access, new: New, first: Batch, named: NamedValues) -> Session:
     more = bool(first.rows or named.rows)
     if not first.repeats and not (more and access.in_callers_transaction):
         try:
@@ -195,6 +213,12 @@ def find_or_create(
     access: Access, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
 ) -> Session | R:
     """Find a live session, or create it with its first messages; with `renew` in the place of an expired one."""
+    return access.trying(lambda: _find_or_create(access, new, first, find, renew=renew))
+
+
+def _find_or_create(
+    access: Access, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
+) -> Session | R:
     try:
         with access.single_read() as connection:
             return find(connection, access.moment(connection), new.key)

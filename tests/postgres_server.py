@@ -26,12 +26,13 @@ unix_socket_permissions = 0777
 max_connections = 200
 shared_buffers = 64MB
 fsync = {fsync}
-synchronous_commit = {fsync}
+synchronous_commit = {synchronous}
 full_page_writes = {fsync}
 max_wal_size = {wal}
 wal_level = {wal_level}
 max_wal_senders = {senders}
 autovacuum = off
+wal_retrieve_retry_interval = 100ms
 timezone = 'UTC'
 log_min_messages = fatal
 """
@@ -43,8 +44,7 @@ class PostgresServer:
     def __init__(
         self, *, fsync: bool = False, replicated: bool = False, standby_of: PostgresServer | None = None
     ) -> None:
-        """Start one, which others can be a `standby_of` if it is `replicated`."""
-        replicated = replicated or standby_of is not None
+        """Start one, which others can be a `standby_of` if it is `replicated`, and have its settings."""
         self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         self._programs = _programs()
         account: dict[str, Any] = {}
@@ -59,19 +59,20 @@ class PostgresServer:
         environment |= {"HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
         self._data = self.folder / "data"
         self._options: dict[str, Any] = {"cwd": self.folder, "env": environment, **account}
-        settings = CONFIGURATION.format(
-            socket=self.folder,
-            fsync="on" if fsync else "off",
-            wal="1GB" if fsync else "256MB",
-            wal_level="replica" if replicated else "minimal",
-            senders=4 if replicated else 0,
-        )
         if standby_of is None:
             self._run("initdb", "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8")
+            settings = CONFIGURATION.format(
+                socket=self.folder,
+                fsync="on" if fsync else "off",
+                synchronous="on" if fsync or replicated else "off",  # else a killed one loses what it acknowledged
+                wal="1GB" if fsync else "256MB",
+                wal_level="replica" if replicated else "minimal",
+                senders=4 if replicated else 0,
+            )
+            with (self._data / "postgresql.conf").open("a") as file:
+                file.write(settings)
         else:
-            self._run("pg_basebackup", "-R", "-cfast", "--no-sync", "-Upostgres", "-h", standby_of.folder)
-        with (self._data / "postgresql.conf").open("a") as file:
-            file.write(settings)
+            self._copy(standby_of)
         self.resume()
 
     def _run(self, program: str, *words: str | Path) -> None:
@@ -96,6 +97,28 @@ class PostgresServer:
         """Stop at once, as a crash would; what was committed is there after `resume`."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(20)
+
+    def rejoin(self, primary: PostgresServer) -> None:
+        """Begin anew as the standby of another one."""
+        if self._process.poll() is None:
+            self.go_on()
+            self.interrupt()
+        shutil.rmtree(self._data)
+        self._copy(primary)
+        self.resume()
+
+    def _copy(self, primary: PostgresServer) -> None:
+        self._run("pg_basebackup", "-R", "-cfast", "--no-sync", "-Upostgres", "-h", primary.folder)
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(f"unix_socket_directories = '{self.folder}'\n")
+
+    def wait_for_standby(self) -> None:
+        """Acknowledge from now on only what a standby has as well."""
+        with self._connected() as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+            state = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+            self._until(lambda: connection.execute(state).fetchone() is not None)
 
     def promote(self) -> None:
         """Make a primary of a standby."""

@@ -14,9 +14,12 @@ class Relay:
     def __init__(self, server: sa.URL) -> None:
         self._server = server
         self._forgotten: set[socket.socket] = set()
+        self._refusing = False
+        self._cut: bytes | None = None
         self._going_on = threading.Event()
         self._going_on.set()
         self._open: list[socket.socket] = []
+        self._servers: set[socket.socket] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept)]
@@ -29,6 +32,20 @@ class Relay:
     def forget(self) -> None:
         """Let what is connected stay silent, and be cut off as soon as it sends."""
         self._forgotten.update(self._open)
+
+    def refuse(self) -> None:
+        """End what is connected, and what connects from now on."""
+        self._refusing = True
+        for each in self._open:
+            _end(each)
+
+    def admit(self) -> None:
+        """Undo `refuse`."""
+        self._refusing = False
+
+    def lose(self, answer: bytes) -> None:
+        """Cut off, once, who would get an answer with these bytes from the server: what was asked is done by then."""
+        self._cut = answer
 
     def stall(self) -> None:
         """Take what is sent no further, and after a while nothing any more, but stay connected."""
@@ -55,8 +72,12 @@ class Relay:
                 client, _ = self._listening.accept()
             except OSError:
                 return
+            if self._refusing:
+                client.close()
+                continue
             server = self._connected()
             self._open += [client, server]
+            self._servers.add(server)
             for source, target in ((client, server), (server, client)):
                 self._threads.append(threading.Thread(target=self._pump, args=(source, target)))
                 self._threads[-1].start()
@@ -75,6 +96,9 @@ class Relay:
             while data := source.recv(65_536):
                 self._going_on.wait()
                 if source in self._forgotten:
+                    break
+                if self._cut is not None and source in self._servers and self._cut in data:
+                    self._cut = None
                     break
                 target.sendall(data)
         except OSError:

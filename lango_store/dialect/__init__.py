@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Started, reflected
+from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Passing, Started, reflected
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.sqlite import SQLite
 
-__all__ = ["AnyConnection", "Dialect", "ForeignKey", "Moment", "Now", "Started", "dialect_of", "reflected"]
+__all__ = ["AnyConnection", "Dialect", "ForeignKey", "Moment", "Now", "Passing", "Started", "dialect_of", "reflected"]
 
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 

@@ -34,6 +34,19 @@ class Started(Enum):
     """A transaction."""
 
 
+class Passing(Enum):
+    """Why a call failed that may succeed when it is tried again."""
+
+    UNDONE = auto()
+    """Another transaction was in its way, and all of it was undone."""
+
+    REFUSED = auto()
+    """Nothing of it was done: the server was not there, or not ready, or somebody held what it needed."""
+
+    LOST = auto()
+    """The connection was lost: nobody knows whether it was done."""
+
+
 class HasCursors(Protocol):
     """As much of a connection as a statement needs."""
 
@@ -211,6 +224,10 @@ class Dialect:
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         """Whether a connection and those that were made with it serve nothing any more, after this error."""
+        raise NotImplementedError
+
+    def passing(self, error: BaseException) -> Passing | None:
+        """Return why a driver's error may pass; None for one that would be met again."""
         raise NotImplementedError
 
     def is_duplicate(self, error: BaseException) -> bool:

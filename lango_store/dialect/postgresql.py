@@ -19,6 +19,7 @@ from lango_store.dialect.base import (
     Dialect,
     ForeignKey,
     Moment,
+    Passing,
     Started,
     ensure_transaction,
 )
@@ -214,8 +215,7 @@ class PostgreSQL(Dialect):
             )
         if state == "22P02" and (table := re.search(rf'"{_WITHHELD}(\w+) at ', reason)):
             return Withheld(table[1], f"a new row of {table[1]} was not written, and so nothing was")
-        kinds = {kind.__name__ for kind in type(error).__mro__}
-        if state is None and kinds & {"OperationalError", "InterfaceError"}:
+        if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
             return NotPermitted(f"{reason}; grant it to the role of this URL")
@@ -224,6 +224,19 @@ class PostgreSQL(Dialect):
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
         return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
+
+    def passing(self, error: BaseException) -> Passing | None:
+        state = getattr(error, "sqlstate", None)
+        if state in ("40001", "40P01"):
+            return Passing.UNDONE
+        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY):
+            return Passing.REFUSED
+        kinds = _kinds(error)
+        if state is None and kinds & {"OperationalError", "InterfaceError"}:
+            # psycopg's errors of connections that were not made have no SQLSTATE.
+            unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
+            return Passing.REFUSED if unmade else Passing.LOST
+        return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
 
     def is_duplicate(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) == "23505"
@@ -389,6 +402,10 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
+
+
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from lango_store.dialect.base import (
     Dialect,
     ForeignKey,
     Moment,
+    Passing,
     Started,
     ensure_transaction,
     reflected,
@@ -199,6 +200,11 @@ class SQLite(Dialect):
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         return False  # there is no server that could go away; files that do are looked after by `pool`
+
+    def passing(self, error: BaseException) -> Passing | None:
+        code = getattr(error, "sqlite_errorcode", None)
+        busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return Passing.REFUSED if busy else None
 
     def is_duplicate(self, error: BaseException) -> bool:
         codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
