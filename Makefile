@@ -43,6 +43,7 @@ lowest:
 # The frameworks need much, and are nothing that the store needs: they have a virtual environment of their own.
 frameworks: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/python -m pytest -n auto tests/frameworks
+	$(FRAMEWORKS)/bin/python tests/frameworks/openai_agents/own_tests.py
 	$(FRAMEWORKS)/bin/python -m mypy lango_store/integrations tests/frameworks
 
 frameworks-lowest:

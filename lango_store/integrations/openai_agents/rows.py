@@ -161,6 +161,15 @@ def snapshot(connection: sa.Connection, now: Moment, key: str, limit: int | None
     return Snapshot(pending, shown, len(shown) == len(rows))
 
 
+def snapshot_locked(connection: sa.Connection, now: Moment, key: str) -> Snapshot | None:
+    """Read the window of a live session that nobody else writes to until the transaction ends."""
+    try:
+        sessions.lock(connection, now, key)
+    except SessionNotFound:
+        return None
+    return snapshot(connection, now, key, None)
+
+
 def replace_all(connection: sa.Connection, now: datetime, seen: Snapshot, summary: Batch) -> None:
     """Put a summary in the place of a window; `Conflict` if it was compacted or cut since.
 

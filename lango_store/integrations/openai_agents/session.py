@@ -215,12 +215,12 @@ class LangoSession:
         return shown, len(shown) == len(seen.items)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace what a compaction read; False if it read elsewhere. `Conflict` if that has changed since."""
+        """Replace what a compaction read, or if it read elsewhere what is there now; False if there is nothing.
+
+        `Conflict` if what it read is not there any more.
+        """
         seen, self._seen = self._seen, None
-        if seen is None:
-            return False
-        await self._in_thread(_replaced, seen, 0, messages_of(items))
-        return True
+        return bool(await self._in_thread(_replaced_all, self._key, seen, messages_of(items)))
 
     def _replacing(self, seen: rows.Snapshot) -> Callable[[int, list[TResponseInputItem]], Awaitable[bool]]:
         async def replace(start: int, output: list[TResponseInputItem]) -> bool:
@@ -278,6 +278,18 @@ def _replaced(store: Store, seen: rows.Snapshot, start: int, output: Sequence[Me
             return rows.replace_end(connection, now, seen, start, new)
         rows.replace_all(connection, now, seen, new)
         return True
+
+
+def _replaced_all(store: Store, key: str, seen: rows.Snapshot | None, output: Sequence[Message]) -> bool:
+    access = store.access
+    new = writing.encoded(access, output)
+    with access.transaction() as connection:
+        now = access.now(connection)
+        if seen is None:
+            seen = rows.snapshot_locked(connection, now, key)
+        if seen is not None:
+            rows.replace_all(connection, now, seen, new)
+        return seen is not None
 
 
 def _stored_usage(store: Store, key: str, usage: Any) -> Usage:

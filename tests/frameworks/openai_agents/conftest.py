@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import agents
 import pytest
 
 agents.set_tracing_disabled(True)
-
-
-def pytest_report_header() -> str:
-    return f"openai-agents {version('openai-agents')}"
 
 
 @pytest.fixture(autouse=True)

@@ -154,6 +154,19 @@ def test_a_summary_of_items_that_are_gone_meanwhile_changes_nothing(url: str) ->
     asyncio.run(main())
 
 
+def test_what_read_elsewhere_replaces_what_is_there_in_one_transaction(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            assert await session._atomic_replace_items(SUMMARY) is False
+            await session.add_items(EXCHANGE)
+            assert await session._atomic_replace_items(SUMMARY) is True
+            assert await session.get_items() == SUMMARY
+            assert len(store.conversation("k").compactions()) == 1
+
+    asyncio.run(main())
+
+
 def test_a_manual_compaction_replaces_all_that_is_stored_whatever_the_limit(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
