@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import os
 import re
@@ -12,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,8 +24,10 @@ from places import fast_folder
 from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
 
-from lango_store import AsyncConversation, AsyncStore, Store, create_engine, schema
+from lango_store import AsyncStore, Store, create_engine, schema
 from lango_store.pool import _engines
+from lango_store.testing import Clock as Clock
+from lango_store.testing.awaiting import Awaiting
 
 settings.register_profile(
     "lango",
@@ -152,94 +153,24 @@ def no_engine_left_open() -> Iterator[None]:
         engine.dispose()
 
 
-class Clock:
-    """A clock that stands until it is moved, forwards or back."""
-
-    def __init__(self) -> None:
-        self.time = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def move(self, **by: float) -> None:
-        self.time += timedelta(**by)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
-class AwaitingConversation:
-    """An `AsyncConversation` that tests call like a `Conversation`."""
-
-    def __init__(self, store: Awaiting, conversation: AsyncConversation) -> None:
-        self.awaited = conversation
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.awaited, name)
-        return functools.partial(self._store.wait, found) if callable(found) else found
-
-    def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        return self._store.each(self.awaited.iter_messages(*arguments, **options))
-
-    def message_pages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        return self._store.each(self.awaited.message_pages(*arguments, **options))
-
-
-class Awaiting:
-    """An `AsyncStore` that tests call like a `Store`: each call is awaited on an event loop in a thread of its own."""
-
-    def __init__(self, store: AsyncStore) -> None:
-        self.awaited = store
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.awaited, name)
-        return functools.partial(self.wait, found) if callable(found) else found
-
-    def wait(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        found = asyncio.run_coroutine_threadsafe(method(*arguments, **options), self._loop).result(120)
-        return AwaitingConversation(self, found) if isinstance(found, AsyncConversation) else found
-
-    def each(self, found: Any) -> Iterator[Any]:
-        nothing = object()
-        while (one := self.wait(anext, found, nothing)) is not nothing:
-            yield one
-
-    def iter_messages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        return self.each(self.awaited.iter_messages(*arguments, **options))
-
-    def message_pages(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        return self.each(self.awaited.message_pages(*arguments, **options))
-
-    def iter_sessions(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        return self.each(self.awaited.iter_sessions(*arguments, **options))
-
-    def conversation(self, key: str) -> Any:
-        return AwaitingConversation(self, self.awaited.conversation(key))
-
-    def using(self, connection: Any) -> Store:
-        return self.awaited.store.using(connection)
-
-    def stop(self) -> None:
-        self.wait(self.awaited.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 @contextmanager
 def awaiting(store: AsyncStore) -> Iterator[Store]:
-    """Give an `AsyncStore` the face of a `Store`."""
-    waiting = Awaiting(store)
+    """Give an `AsyncStore` the face of a `Store`: each call is awaited on an event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
     try:
-        yield cast(Store, waiting)
+        yield cast(Store, Awaiting(store, loop))
     finally:
-        waiting.stop()
+        asyncio.run_coroutine_threadsafe(store.close(), loop).result(120)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 @pytest.fixture(params=["sync", "async"])

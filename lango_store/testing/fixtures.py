@@ -1,0 +1,80 @@
+"""Fixtures for pytest: `pytest_plugins = ["lango_store.testing.fixtures"]`.
+
+`lango_store` is a `Store` on an empty database, `make_lango_store` makes more of them, with options of `Store`, and
+`lango_clock` is the clock they go by: on a temporary SQLite file, and where the variable LANGO_STORE_TEST_POSTGRES
+holds the URL of a PostgreSQL, in a schema of its own there, which is dropped again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from lango_store.engine import create_engine
+from lango_store.store import Store
+from lango_store.testing.clock import Clock
+
+_POSTGRES: Final = os.environ.get("LANGO_STORE_TEST_POSTGRES")
+
+MakeLangoStore = Callable[..., Store]
+"""Makes a store on an empty database of its own, with options of `Store`, and `lango_clock` if no clock is given."""
+
+
+@pytest.fixture
+def lango_clock() -> Clock:
+    """A clock that stands until it is moved."""
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite", *(["postgresql"] if _POSTGRES else [])])
+def make_lango_store(request: pytest.FixtureRequest, tmp_path: Path, lango_clock: Clock) -> Iterator[MakeLangoStore]:
+    """Make stores, each on an empty database of its own; they are closed and their databases gone after the test."""
+    with ExitStack() as after:
+
+        def make(**options: Any) -> Store:
+            name = f"lango_{uuid.uuid4().hex}"
+            if request.param == "sqlite":
+                url = sa.make_url(f"sqlite:///{tmp_path / name}.db")
+            else:
+                url = after.enter_context(_Schema(str(_POSTGRES), name)).url
+            store = Store(url, migrate=True, **{"clock": lango_clock, **options})
+            after.callback(store.close)
+            return store
+
+        yield make
+
+
+@pytest.fixture
+def lango_store(make_lango_store: MakeLangoStore) -> Store:
+    """A store on an empty database."""
+    return make_lango_store()
+
+
+class _Schema:
+    """A schema of a PostgreSQL that is made, and dropped with all that is in it."""
+
+    def __init__(self, server: str, name: str) -> None:
+        self._engine = create_engine(server, pool_size=1)
+        self._name = name
+        given = self._engine.url.query.get("options", ())
+        options = given if isinstance(given, str) else " ".join(given)
+        self.url = self._engine.url.update_query_dict({"options": f"{options} -csearch_path={name}".strip()})
+
+    def __enter__(self) -> _Schema:
+        self._execute(f"CREATE SCHEMA {self._name}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._execute(f"DROP SCHEMA {self._name} CASCADE")
+        self._engine.dispose()
+
+    def _execute(self, statement: str) -> None:
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(statement)
