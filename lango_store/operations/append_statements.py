@@ -87,8 +87,8 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         counts["record_count"] = number("records_added")
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
-    if "updated_at" in shape.fields:  # of what is made with a session, the only one that its creator does not give
-        counts["updated_at"] = column(SESSION.c.updated_at, "new_updated_at")
+    given = [name for name in shape.fields if name in ("created_at", "updated_at")]  # else the statement's time
+    counts |= {name: column(SESSION.c[name], f"new_{name}") for name in given}
     made: Any = sessions.insertion(dialect, counts, *allowed)
     if shape.makes == "always":
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]

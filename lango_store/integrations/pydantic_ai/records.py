@@ -205,7 +205,14 @@ def entry_id(key: str, seq: int, id: str | None) -> str:
 
 
 def terms(
-    connection: AnyConnection, prefix: str, record: ConversationRecord, state: State | None, log: Log, *, turn: bool
+    connection: AnyConnection,
+    prefix: str,
+    record: ConversationRecord,
+    state: State | None,
+    log: Log,
+    *,
+    turn: bool,
+    is_new: bool,
 ) -> Terms:
     """Return what a write changes of the session besides its messages, so that its log stands there then."""
     usage = dumped(USAGE, record.usage)
@@ -224,6 +231,8 @@ def terms(
     if record.updated_at.tzinfo is None:
         raise InvalidMessage("updated_at", f"{record.updated_at!r} has no time zone: use datetime.now(UTC)")
     fields: dict[str, Any] = {"updated_at": dialect_of(connection).time(record.updated_at)}
+    if is_new:
+        fields["created_at"] = fields["updated_at"]
     if state is not None and record.scope != state.user_id:
         fields |= encode_session({"user_id": record.scope})
     if state is not None and (forked_from := _source(prefix, record)) != state.forked_from:

@@ -119,7 +119,8 @@ class Save:
         return True
 
     def _terms(self, connection: AnyConnection, state: State | None, log: records.Log, *, turn: bool) -> Terms:
-        return records.terms(connection, self._prefix, self._record, state, log, turn=turn)
+        is_new = self._expected is None
+        return records.terms(connection, self._prefix, self._record, state, log, turn=turn, is_new=is_new)
 
     def _write(
         self, connection: AnyConnection, now: datetime | None, state: State, log: records.Log, new: Batch

@@ -45,8 +45,7 @@ def test_the_command_line_shows_it(lango: Store, url: str) -> None:
     lines = run("sessions", "show", "c", "--url", url).stdout.splitlines()
     for said in ("Oslo?", "And now?", "get_weather", "It is -3 degrees."):
         assert any(said in line for line in lines)
-    shown = json.loads(run("sessions", "list", "--user", "ann", "--prefix", "c", "--url", url, "--json").stdout)
-    [listed] = shown["sessions"]
+    listed = json.loads(run("sessions", "list", "--user", "ann", "--prefix", "c", "--url", url, "--json").stdout)
     assert (listed["key"], listed["user_id"], listed["message_count"]) == ("c", "ann", 5)
     assert listed["metadata"] == {}
 

@@ -405,6 +405,7 @@ def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations:
             )
             await conversations.write_record(record, expected_revision=None)
             assert await conversations.read_record(id) == record
+            assert conversations.store.info(id).created_at == record.updated_at
         records = await conversations.read_records(limit=2)
         assert [record.conversation_id for record in records] == ["b", "a"]
         moved = replace(records[1], updated_at=day + timedelta(days=9), revision="r2", scope=None)
@@ -519,6 +520,7 @@ def test_a_fork_survives_the_deletion_of_its_origin(conversations: Conversations
         record = await conversations.read_record("part")
         assert record is not None
         assert (record.forked_from, record.forked_at, record.scope) == ("c", stored[0].id, "bob")
+        assert lango.info("part").created_at == record.updated_at
         assert lango.info("part").forked_from == "c"
         part.messages += exchange("zwei")
         await conversations.save(part)
