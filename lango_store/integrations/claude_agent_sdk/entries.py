@@ -61,7 +61,7 @@ def message_of(entry: Any) -> Message:
 
 def record_of(entry: Mapping[str, Any]) -> Message:
     """Return the record that holds an entry whole."""
-    content = dict(entry)
+    content = {"type": entry["type"], **entry} if "type" in entry else dict(entry)  # what a person looks for first
     return _message(Parts(MessageRole.RECORD, content, {}, *_typed(content)))
 
 
