@@ -6,6 +6,7 @@ A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300 pytest -s tests/test_
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import random
 import re
@@ -29,7 +30,8 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store.operations import examination, salvage
+from lango_store.operations import examination, paging, salvage
+from lango_store.operations.binds import MESSAGE
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 FOUND = (122, 182, 238)
@@ -184,7 +186,7 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
             store.salvage("telegram:none")
 
 
-def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None:
+def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "circle.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))
@@ -196,6 +198,10 @@ def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path) -> None
     path.write_bytes(data)
     with opened(path) as store, store.access.snapshot() as connection:
         assert list(salvage.damaged_messages(connection)) == []
+        page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
+        monkeypatch.setattr(paging, "ROWS", 64)
+        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+            list(itertools.islice(page.read(connection, "k"), 10))
 
 
 def test_an_index_of_keys_out_of_order_leads_no_examination_in_a_circle(
@@ -212,8 +218,10 @@ def test_an_index_of_keys_out_of_order_leads_no_examination_in_a_circle(
         assert data.count(entry) == 1
         data = data.replace(entry, b"\x03\x15\x01k001" + bytes([number]))
     path.write_bytes(data)
-    with opened(path) as store, store.access.snapshot() as connection:
-        assert list(examination._sessions(connection)) == []
+    with opened(path) as store:
+        with store.access.snapshot() as connection:
+            assert list(examination._sessions(connection)) == []
+        assert {each.detail.split(":")[0] for each in store.examine()} == {"the file is damaged"}
 
 
 def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
@@ -222,6 +230,26 @@ def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
     copy.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
     with opened(copy) as store, pytest.raises(DatabaseUnavailable):
         store.ping()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("message_count", "x'35'"), ("last_seq", "1.5"), ("expires_at", "'never'"), ("updated_at", "7")],
+)
+def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, column: str, value: str) -> None:
+    said(f"UPDATE lango_session SET {column} = {value} WHERE key = 'telegram:1'", copy)
+    with opened(copy) as store:
+        for call in (store.info, store.get):
+            with pytest.raises(DamagedMessage) as raised:
+                call("telegram:1")
+            assert (raised.value.key, raised.value.field) == ("telegram:1", column)
+
+
+def test_a_session_whose_key_is_not_text_is_found(copy: Path) -> None:
+    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:19'", copy)
+    with opened(copy) as store:
+        found = {each.subject for each in store.examine() if each.name == "unreadable session"}
+        assert found == {repr(b"\xff\0")}
 
 
 def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(copy: Path) -> None:

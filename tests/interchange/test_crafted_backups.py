@@ -132,14 +132,19 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
         ("session", {"message_count": 7}, "message_count"),
         ("message", {"role": "nobody"}, "role"),
         ("message", {"tool_calls": [{"id": 1}]}, "tool_calls"),
+        ("message", {"created_at": "2026-11-21T12:00:00"}, "created_at: 2026-11-21T12:00:00 has no time zone"),
         ("turn", {"kind": "song"}, "kind"),
         ("turn", {"usage": [1]}, "usage"),
+        ("compaction", {"metadata": {"original_message_count": "many"}}, "replaced_messages"),
+        ("compaction", {"metadata": {"discarded": 7}}, "discarded"),
     ],
 )
 def test_a_refused_row_is_named_by_line_and_field(
     target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
 ) -> None:
-    number = next(number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"'))
+    number = next(
+        number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"') or f'"{kind}"' in BACKUP[number]
+    )
     path = tmp_path / "crafted.jsonl"
     path.write_text("\n".join(crafted(number, **fields)))
     for dry_run in (True, False):
@@ -152,6 +157,22 @@ def test_a_refused_row_is_named_by_line_and_field(
 def test_an_unchanged_backup_lands(target: Store, tmp_path: Path) -> None:
     assert sealed(BACKUP) == BACKUP
     assert landed(target, BACKUP, tmp_path / "backup.jsonl")
+    every_verb_works(target)
+
+
+def test_a_turn_without_messages_and_a_compaction_of_nothing_land(target: Store, tmp_path: Path) -> None:
+    conversation = target.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    conversation.clear()
+    conversation.save_turn([], {"tokens": 2})
+    with target.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_turn SET kind = 'compaction' WHERE turn_no = 2")
+        connection.exec_driver_sql("UPDATE lango_session SET summary_turn = 2")
+    before = conversation.turns()
+    export(target, tmp_path / "k.jsonl", "jsonl", everything=True)
+    target.delete("k")
+    assert landed(target, (tmp_path / "k.jsonl").read_text().splitlines(), tmp_path / "again.jsonl")
+    assert target.conversation("k").turns() == before
     every_verb_works(target)
 
 
@@ -191,6 +212,7 @@ CHANGES = [
     ("messages", "role", "nobody"),
     ("messages", "seq", "x"),
     ("messages", "content", "{"),
+    ("messages", "content", b"\xff"),
     ("messages", "tool_calls", "[1]"),
 ]
 

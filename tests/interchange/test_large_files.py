@@ -117,6 +117,18 @@ with Store(url) as store:
 """
 )
 
+KEEPING = (
+    MEASURING
+    + """
+url, path, small = sys.argv[1:]
+with Store(url) as store:
+    interchange.import_path(store, small)
+    before = memory("VmRSS")
+    interchange.import_path(store, path)
+    print(memory("VmRSS") - before)
+"""
+)
+
 READING = (
     MEASURING
     + """
@@ -167,6 +179,16 @@ def test_an_import_takes_at_most_four_times_its_largest_line_however_many_are_la
         assert told == "4 [] None\n", done.stderr
         times = int(taken) / largest
         assert int(taken) < TIMES.get(text, 4) * largest + 4 * MB, f"{url}: {times:.1f} times the largest line"
+
+
+@pytest.mark.parametrize("format", ["nanobot", "jsonl"])
+def test_a_file_that_is_open_holds_nothing_of_what_was_imported_last(
+    make_sqlite: MakeDatabase, tmp_path: Path, format: str
+) -> None:
+    small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
+    path = exported(make_sqlite(), tmp_path / "large", format, ["hello", "x" * (16 * MB)])
+    done = run_program(KEEPING, make_sqlite(), path, small)
+    assert int(done.stdout) < 6 * MB, done.stderr
 
 
 @pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
