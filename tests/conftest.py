@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import pgbouncer
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -50,6 +51,21 @@ def _server_url() -> str:
     if _server is None:
         _server = PostgresServer()
     return _server.url()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped, which a quiet run would not."""
+    if pgbouncer.PROGRAM is None:
+        terminalreporter.write_line(
+            "pgbouncer: not installed, and the tests with this marker were skipped (Debian: apt-get install pgbouncer)"
+        )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if pgbouncer.PROGRAM is None:
+        for item in items:
+            if item.get_closest_marker("pgbouncer"):
+                item.add_marker(pytest.mark.skip(reason="pgbouncer is not installed"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -288,15 +288,19 @@ class PostgreSQL(Dialect):
     @contextmanager
     def migration_lock(self, connection: sa.Connection) -> Iterator[None]:
         # On a connection of its own, whose transaction stays open around those of the revisions: the lock goes with it,
-        # whatever happens, behind PgBouncer too. In READ COMMITTED it has no snapshot between statements, which
-        # CREATE INDEX CONCURRENTLY would wait for; so would it for a statement that waits: ask and ask again.
+        # whatever happens, behind a pooler too. In READ COMMITTED it has no snapshot between statements, which
+        # CREATE INDEX CONCURRENTLY would wait for; so would it for a statement that waits: ask and ask again, in
+        # transactions of their own, as a pooler might have no connection left for who has the lock.
         engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
-        with engine.connect().execution_options(isolation_level="READ COMMITTED") as keeper:
+        deadline = time.monotonic() + _MIGRATION_PATIENCE
+        with engine.connect().execution_options(isolation_level="READ COMMITTED") as keeper, _unprepared(connection):
+            while not self._has_lock(keeper):
+                keeper.rollback()
+                self._pause(deadline)
             keeper.exec_driver_sql(
                 "SELECT set_config(name, '0', true) FROM pg_settings "
                 "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
             )
-            self._wait_for_lock(keeper)
             try:
                 yield
             finally:
@@ -326,6 +330,7 @@ class PostgreSQL(Dialect):
     def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # What is set for a transaction is not set here: it is set for the connection, and put back.
         driver: Any = connection.connection.dbapi_connection
+        self._refuse_pooler(connection, driver)
         with self._autocommit(driver), ensure_transaction(connection), _unbounded(connection):
             before = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in _SET_FOR_MIGRATIONS}
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000), local=False)
@@ -336,6 +341,18 @@ class PostgreSQL(Dialect):
             finally:
                 for name, value in before.items() if not driver.closed else ():
                     self._set_config(connection, name, value, local=False)
+
+    @staticmethod
+    def _refuse_pooler(connection: sa.Connection, driver: Any) -> None:
+        # Its clients get numbers of its own for the process that serves them.
+        with ensure_transaction(connection):
+            serving = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        if serving != driver.pgconn.backend_pid:
+            raise LangoStoreError(
+                "this revision makes an index while rows are written, with settings that a pooler between here and the "
+                "server would leave to other clients: run `lango-store db upgrade` with the server's own URL; what was "
+                "done stays done"
+            )
 
     @staticmethod
     @contextmanager
@@ -350,7 +367,9 @@ class PostgreSQL(Dialect):
     @contextmanager
     def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # The lock has to last until the caller commits: before that, nobody else sees the tables.
-        self._wait_for_lock(connection)
+        deadline = time.monotonic() + _MIGRATION_PATIENCE
+        while not self._has_lock(connection):
+            self._pause(deadline)
         before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
         with connection.begin_nested():
             self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
@@ -358,18 +377,15 @@ class PostgreSQL(Dialect):
             self._set_config(connection, "lock_timeout", before)
 
     @staticmethod
-    def _wait_for_lock(connection: sa.Connection) -> None:
-        deadline = time.monotonic() + _MIGRATION_PATIENCE
-        driver: Any = connection.connection.dbapi_connection
-        # A prepared statement keeps its snapshot until the next one.
-        before, driver.prepare_threshold = driver.prepare_threshold, None
-        try:
-            while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
-                if time.monotonic() > deadline:
-                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
-                time.sleep(0.05)
-        finally:
-            driver.prepare_threshold = before
+    def _has_lock(connection: sa.Connection) -> bool:
+        with _unprepared(connection):  # a prepared statement keeps its snapshot until the next one
+            return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar())
+
+    @staticmethod
+    def _pause(deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+        time.sleep(0.05)
 
     def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
         query = (
@@ -406,6 +422,17 @@ class PostgreSQL(Dialect):
 
 def _kinds(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
+
+
+@contextmanager
+def _unprepared(connection: sa.Connection) -> Iterator[None]:
+    """Let the driver prepare no statement, which behind a pooler would stay with another connection to the server."""
+    driver: Any = connection.connection.dbapi_connection
+    before, driver.prepare_threshold = driver.prepare_threshold, None
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = before
 
 
 @contextmanager
