@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import cancellation
-from lango_store.connections import Callers, Connections, Pooled, translated_errors
+from lango_store.connections import Callers, Connections, Detaching, Pooled, translated_errors
 from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import revision, sessions
+from lango_store.operations.search import REBUILD
 from lango_store.pool import DatabaseFile
 from lango_store.retry import Retry
 from lango_store.statement import Observer
@@ -42,6 +44,35 @@ TokenCounter = Callable[[Message], int]
 def utc_now() -> datetime:
     """Return the time, aware, in UTC."""
     return datetime.now(UTC)
+
+
+class HasAccess(Protocol):
+    """What verbs are of."""
+
+    _access: Access
+
+
+Handle = TypeVar("Handle", bound=HasAccess)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
+    """Let a verb that takes words away, and fails for a damaged search index, do it again without the index."""
+
+    @functools.wraps(verb)
+    def call(self: Handle, /, *arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return verb(self, *arguments, **options)
+        except LangoStoreError as error:
+            access = self._access.despite_index(error)
+            if access is None:
+                raise
+        again = copy.copy(self)
+        again._access = access
+        return verb(again, *arguments, **options)
+
+    return call
 
 
 class SchemaGate:
@@ -196,6 +227,29 @@ class Access:
         if self.in_callers_transaction:  # which is over, or the caller's to repeat
             raise error
         return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
+
+    # The search index
+
+    def despite_index(self, error: LangoStoreError) -> Access | None:
+        """Return the same access with the search index detached by what it writes; None if it is not to blame."""
+        cause = error.__cause__
+        driver_error = getattr(cause, "orig", None) or cause
+        index = dialect_of(self.engine).search_index
+        if driver_error is None or not index.may_be_to_blame(driver_error):
+            return None
+        try:
+            if not self._connections.is_whole():
+                return None
+            with self.snapshot() as connection:
+                found = index.state(connection)
+        except LangoStoreError:  # what the caller is told is the first error
+            return None
+        if found is None or found.state == "detached":
+            return None
+        logger.warning("the search index is damaged (%s) and is detached: %s", error, REBUILD)
+        access = copy.copy(self)
+        access._connections = Detaching(self._connections, str(error))
+        return access
 
     # Connections
 

@@ -197,6 +197,7 @@ class AsyncStore:
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
+    search = awaited(Store.search)
     stats = awaited(Store.stats)
     examine = awaited(Store.examine)
 
@@ -287,6 +288,7 @@ class AsyncConversation:
     update_message = awaited(Conversation.update_message)
     delete_message = awaited(Conversation.delete_message)
     redact_message = awaited(Conversation.redact_message)
+    search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
 

@@ -38,6 +38,9 @@ class Connections(Protocol):
     in_callers_transaction: bool
     """Whether an operation is a part of something that may not be rolled back, nor committed."""
 
+    def is_whole(self) -> bool:
+        """Return whether an operation that failed can be done again: the caller's transaction may be lost with it."""
+
     def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, or for one append, with as few round trips as the database allows."""
 
@@ -58,6 +61,10 @@ class Pooled:
         self.dialect = dialect_of(engine)
         self._gate = gate
         self._on_statement = on_statement
+
+    def is_whole(self) -> bool:
+        """Return True: each operation has a transaction of its own."""
+        return True
 
     def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
         """Lend a driver's connection, unless a host listens to transactions."""
@@ -120,6 +127,11 @@ class Callers:
         self._gate = gate
         self._on_statement = on_statement
 
+    def is_whole(self) -> bool:
+        """Return whether the caller's transaction is still open."""
+        connection = self._connection()
+        return dialect_of(connection).in_transaction(connection)
+
     def single(self, *, writes: bool) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, for one append with a savepoint where that takes several statements."""
         return self._lend(_append_whole if writes else nullcontext)
@@ -158,6 +170,34 @@ class Callers:
 
 def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
     return dialect_of(connection).append_whole(connection)
+
+
+class Detaching:
+    """Lends connections of another, and detaches the search index first where they are to write: all of it, or none."""
+
+    def __init__(self, connections: Connections, reason: str) -> None:
+        self._connections = connections
+        self._reason = reason
+        self.in_callers_transaction = connections.in_callers_transaction
+
+    def is_whole(self) -> bool:
+        """Return whether an operation that failed can be done again."""
+        return self._connections.is_whole()
+
+    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, or for one append in a transaction."""
+        return self.transaction() if writes else self._connections.single(writes=False)
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment."""
+        return self._connections.snapshot()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+        with self._connections.transaction() as connection:
+            dialect_of(connection).search_index.detach(connection, self._reason)
+            yield connection
 
 
 class _Single:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from lango_store import upkeep, window, writing
-from lango_store.access import Access
+from lango_store import searching, upkeep, window, writing
+from lango_store.access import Access, despite_index
 from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage
@@ -33,7 +33,9 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
 from lango_store.operations.messages import Range
+from lango_store.operations.search import Which
 from lango_store.operations.sessions import ANYTHING, Expected
+from lango_store.reports import SearchPage
 from lango_store.retry import retried, retried_unless_lost
 from lango_store.summarizer import Summarizer, Summary, summarize
 
@@ -103,6 +105,7 @@ class Conversation:
             [message], after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
         )[0]
 
+    @despite_index
     def append_messages(
         self,
         messages: Sequence[Message],
@@ -196,6 +199,7 @@ class Conversation:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     @retried_unless_lost
+    @despite_index
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
@@ -206,6 +210,7 @@ class Conversation:
             return edits.pop(connection, self._access.moment(connection), self.key, records=records)
 
     @retried
+    @despite_index
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
@@ -216,6 +221,7 @@ class Conversation:
         return writing.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
 
     @retried_unless_lost
+    @despite_index
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
@@ -227,6 +233,7 @@ class Conversation:
             edits.delete(connection, self._access.moment(connection), self.key, seq_or_id, expected)
 
     @retried
+    @despite_index
     def redact_message(
         self,
         seq_or_id: int | str,
@@ -244,6 +251,7 @@ class Conversation:
         return upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
 
     @retried_unless_lost
+    @despite_index
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
@@ -256,6 +264,7 @@ class Conversation:
             return removals.truncate(connection, self._access.now(connection), self.key, after)
 
     @retried_unless_lost
+    @despite_index
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
@@ -263,6 +272,20 @@ class Conversation:
         """
         with self._access.transaction() as connection:
             return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
+
+    def search(
+        self,
+        words: str,
+        *,
+        role: MessageRole | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> SearchPage:
+        """Find messages of the session by their words, the best first; see `Store.search`."""
+        which = Which(role=role, since=since, until=until, key=self.key)
+        return searching.find(self._access, words, which, limit, cursor)
 
     # Turns
 
@@ -407,6 +430,7 @@ class Conversation:
         return pending if pending.session.messages else None
 
     @retried
+    @despite_index
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
         new = self._encoded([summary] if isinstance(summary, Message) else summary)

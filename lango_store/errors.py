@@ -179,6 +179,10 @@ class SchemaOutOfDate(LangoStoreError):
         self.schema = schema
 
 
+class SearchUnavailable(LangoStoreError):
+    """The store cannot be searched: its search index is not there, is being filled, or is detached."""
+
+
 class DatabaseUnavailable(LangoStoreError):
     """The database cannot be reached, opened, read or written."""
 

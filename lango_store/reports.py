@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import Field
 
-from lango_store.model import SessionInfo
+from lango_store.model import MessageRole, SessionInfo
 from lango_store.value import Value, absent
 
 
@@ -13,6 +15,45 @@ class Page(Value):
 
     items: list[SessionInfo]
     next: str | None = None
+
+
+class SearchHit(Value):
+    """A message that was found, and in `snippet` a part of what it says.
+
+    `places` are the words found there, each from an offset to the one behind its end. The greater `rank`, the better;
+    ranks of different searches cannot be compared.
+    """
+
+    key: str
+    seq: int
+    role: MessageRole
+    author: str | None = Field(default=None, exclude_if=absent)
+    created_at: datetime
+    title: str | None = Field(default=None, exclude_if=absent)
+    snippet: str
+    places: list[tuple[int, int]]
+    rank: float
+
+
+class SearchPage(Value):
+    """One page of what was found, the best first, and in `next` the cursor of the page after it, None at the end."""
+
+    items: list[SearchHit]
+    next: str | None = None
+
+
+class SearchStatus(Value):
+    """How the search index is: `disabled`, `filling`, `ready` or `detached`, and then for what `reason`.
+
+    `indexed` counts the messages in it, `waiting` those that are not in it yet, `bytes` is what it takes on disk.
+    """
+
+    state: str
+    configuration: str | None = None
+    indexed: int = 0
+    waiting: int = 0
+    bytes: int = 0
+    reason: str | None = Field(default=None, exclude_if=absent)
 
 
 class AgentStats(Value):

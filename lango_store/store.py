@@ -11,8 +11,8 @@ from typing import Any, Self, Unpack
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store import upkeep, writing
-from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
+from lango_store import searching, upkeep, writing
+from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter, despite_index
 from lango_store.arguments import checked, checking
 from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
@@ -25,8 +25,9 @@ from lango_store.operations import values as named_values
 from lango_store.operations.batches import Batch
 from lango_store.operations.expiry import Policy
 from lango_store.operations.lists import Filter, Filters, Order, aware
+from lango_store.operations.search import SearchFilters, Which
 from lango_store.operations.sessions import Expected, New
-from lango_store.reports import ExpiryReport, Finding, Page, Stats
+from lango_store.reports import ExpiryReport, Finding, Page, SearchPage, Stats
 from lango_store.retry import retried, retried_unless_lost
 from lango_store.statement import Observer
 
@@ -140,6 +141,7 @@ class Store:
         """
         return self._at(key).get(expired=expired)
 
+    @despite_index
     def get_or_create(
         self,
         key: str,
@@ -156,6 +158,7 @@ class Store:
         new = self._new(key, ttl, fields)
         return writing.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
 
+    @despite_index
     def open(
         self,
         key: str | None = None,
@@ -219,6 +222,7 @@ class Store:
             return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
     @retried_unless_lost
+    @despite_index
     def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.
 
@@ -462,8 +466,25 @@ class Store:
         """
         return upkeep.examine(self._access, repair=repair)
 
+    # Search
+
+    def search(
+        self, words: str, *, limit: int = 20, cursor: str | None = None, **which: Unpack[SearchFilters]
+    ) -> SearchPage:
+        """Find messages of live sessions by their words, the best first; `SearchUnavailable` without a search index.
+
+        A message has to hold all of the words, in whatever order and case: `oslo weather`. "A phrase" in quotes stands
+        as it is, `-word` must not be there, and `prefix*` begins a word. Whatever else is typed is read as words. What
+        was said counts most, then texts of blocks, names of tools and texts of their outputs; records are not found.
+        `which` narrows that down by `user_id`, `agent_id`, `key_prefix`, `role` (`model` counts as assistant,
+        `function` as tool), `since` and `until`, the first moment that does not count. `cursor` is the `next` of the
+        page before, else `InvalidCursor`; what is written meanwhile moves hits. See `schema.enable_search`.
+        """
+        return searching.find(self._access, words, Which(**which), limit, cursor)
+
     # Expiry
 
+    @despite_index
     def expire(
         self,
         *,
@@ -491,6 +512,7 @@ class Store:
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
         return upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
 
+    @despite_index
     def delete_where(
         self,
         *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -13,9 +13,23 @@ from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment,
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.sqlite import SQLite
 
-__all__ = ["AnyConnection", "Dialect", "ForeignKey", "Moment", "Now", "Passing", "Started", "dialect_of", "reflected"]
+__all__ = [
+    "SEARCH_TABLES",
+    "AnyConnection",
+    "Dialect",
+    "ForeignKey",
+    "Moment",
+    "Now",
+    "Passing",
+    "Started",
+    "dialect_of",
+    "reflected",
+]
 
 _DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
+
+SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
+"""The tables of the search index, where it is made: ours, but of no revision."""
 
 
 class Now(sa.sql.functions.FunctionElement[datetime]):

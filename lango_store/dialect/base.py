@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
+from lango_store.dialect.search import SearchIndex
 from lango_store.errors import LangoStoreError
 
 NO_TRANSACTION: Final = (
@@ -123,6 +124,9 @@ class Dialect:
     tells_time: bool
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
+    search_index: SearchIndex
+    """The search index, made or not."""
+
     reads_ahead: bool
     """Whether the driver has all rows of a result in memory before it gives the first."""
 
@@ -166,6 +170,10 @@ class Dialect:
 
     def join(self, connection: sa.Connection) -> None:
         """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
+        raise NotImplementedError
+
+    def in_transaction(self, connection: sa.Connection) -> bool:
+        """Return whether the driver has a transaction open: an error may have ended the caller's."""
         raise NotImplementedError
 
     def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:

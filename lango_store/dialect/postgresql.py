@@ -23,6 +23,7 @@ from lango_store.dialect.base import (
     Started,
     ensure_transaction,
 )
+from lango_store.dialect.tsvector import Tsvector
 from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -54,6 +55,7 @@ class PostgreSQL(Dialect):
     modifying_cte = True
     tells_time = True  # clients are on many machines, whose clocks differ
     reads_ahead = True
+    search_index = Tsvector()
 
     def time(self, moment: Moment) -> Moment:
         return moment
@@ -93,6 +95,10 @@ class PostgreSQL(Dialect):
         driver: Any = connection.connection.dbapi_connection
         if driver.autocommit:
             raise LangoStoreError(NO_TRANSACTION)
+
+    def in_transaction(self, connection: sa.Connection) -> bool:
+        driver: Any = connection.connection.dbapi_connection
+        return bool(driver.pgconn.transaction_status)
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:

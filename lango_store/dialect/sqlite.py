@@ -27,6 +27,7 @@ from lango_store.dialect.base import (
     ensure_transaction,
     reflected,
 )
+from lango_store.dialect.fts5 import Fts5
 from lango_store.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.pool import BEGIN_OPTION
@@ -46,6 +47,7 @@ class SQLite(Dialect):
     modifying_cte = False
     tells_time = False  # whoever opens the file is on its machine
     reads_ahead = False
+    search_index = Fts5()
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)
@@ -90,6 +92,10 @@ class SQLite(Dialect):
         if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
             raise LangoStoreError(NO_TRANSACTION)
         _begin_immediate(connection)
+
+    def in_transaction(self, connection: sa.Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.in_transaction)
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:

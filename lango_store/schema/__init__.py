@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from alembic.script.revision import RevisionError
 
 from lango_store.arguments import checking_all
-from lango_store.dialect import dialect_of, reflected
+from lango_store.dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
 from lango_store.schema.differences import columns_and_tables, constraints, predicates
@@ -25,6 +25,13 @@ from lango_store.schema.online import OnProgress, Progress
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import script_directory
 from lango_store.schema.running import migrate, options_of, run_revisions
+from lango_store.schema.searching import (
+    disable_search,
+    drop_search_without_tables,
+    enable_search,
+    rebuild_search,
+    search_status,
+)
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 __all__ = [
@@ -34,19 +41,23 @@ __all__ = [
     "Progress",
     "check",
     "current",
+    "disable_search",
     "downgrade",
+    "enable_search",
     "head",
     "include_name",
     "namespace",
+    "rebuild_search",
     "rows",
     "run",
+    "search_status",
     "sql",
     "stamp",
     "undone",
     "upgrade",
 ]
 
-_TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE})
+_TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE, *SEARCH_TABLES})
 
 
 @checking_all
@@ -86,7 +97,10 @@ def downgrade(
     Transactions, batches and `on_progress` are as in `upgrade`.
     """
     _refuse_empty("revision", revision)
-    return migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, on_progress)
+    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, on_progress)
+    if reached is None:
+        drop_search_without_tables(database)
+    return reached
 
 
 @checking_all

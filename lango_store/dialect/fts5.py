@@ -1,0 +1,256 @@
+"""The search index of SQLite: FTS5 over the messages' texts, which it does not keep a second time.
+
+A write touches FTS5 only where it takes away what is indexed. A new message is a number in `lango_search_waiting`,
+and whoever searches indexes those first, many in one transaction: an index that is damaged costs no append, and FTS5
+writes large segments instead of one per message. A message is indexed, then, or waits, never both. The view
+`lango_search_text` shows those that are indexed, with the very words that FTS5 needs to forget them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+
+from lango_store.dialect.search import PARTS, SIMPLE, STATE, IndexState, Matching, SearchIndex
+from lango_store.tables import Base
+from lango_store.words import Term, Terms
+
+_MESSAGE: Final = Base.metadata.tables["lango_message"]
+_TOKENIZERS: Final = {SIMPLE: "unicode61 remove_diacritics 2", "trigram": "trigram"}
+_SHADOWS: Final = ("lango_search_data", "lango_search_idx", "lango_search_docsize", "lango_search_config")
+_FORGETS_AT_ONCE: Final = (3, 42)
+_TRIED: Final = 200
+_CODES_OF_DAMAGE: Final = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT)
+
+_COLUMNS: Final = ", ".join(PARTS)
+_IS_OUTPUT: Final = "(m.tool_call_id IS NOT NULL OR m.role IN ('tool', 'function'))"
+
+
+def _json(column: str) -> str:
+    # A damaged file may hold anything: what is not JSON has no words. A NUL would end the text it stands in; escaped
+    # backslashes are written another way first, so that what looks like an escape behind one is none.
+    plain = rf"replace(replace({column}, '\\', '\u005c'), '\u0000', ' ')"
+    return f"CASE WHEN json_valid({column}) THEN {plain} ELSE 'null' END"
+
+
+_CONTENT: Final = _json("m.content")
+_CALLS: Final = _json("m.tool_calls")
+
+_TEXT: Final = f"""
+CREATE VIEW lango_search_text AS
+SELECT m.rowid AS id,
+  CASE
+    WHEN {_IS_OUTPUT} THEN NULL
+    WHEN m.text IS NOT NULL THEN m.text
+    WHEN json_type({_CONTENT}) = 'text' THEN json_extract({_CONTENT}, '$')
+  END AS said,
+  CASE WHEN NOT {_IS_OUTPUT} AND m.content IS NOT NULL THEN
+    (SELECT group_concat(t.atom, char(10)) FROM json_tree({_CONTENT}) t WHERE t.key = 'text' AND t.type = 'text')
+  END AS blocks,
+  CASE WHEN {_IS_OUTPUT} OR m.tool_calls IS NOT NULL THEN
+    coalesce(CASE WHEN {_IS_OUTPUT} THEN m.name END || char(10), '') || coalesce(
+      (SELECT group_concat(json_extract(c.value, '$.name'), char(10)) FROM json_each({_CALLS}) c
+      WHERE c.type = 'object' AND json_type(c.value, '$.name') = 'text'), '')
+  END AS tools,
+  CASE WHEN {_IS_OUTPUT} OR m.tool_calls IS NOT NULL THEN
+    coalesce(CASE WHEN {_IS_OUTPUT} THEN coalesce(
+      m.text, (SELECT group_concat(t.atom, char(10)) FROM json_tree({_CONTENT}) t WHERE t.type = 'text')
+    ) END || char(10), '') || coalesce(
+      (SELECT group_concat(t.atom, char(10)) FROM json_each({_CALLS}) c, json_tree(c.value, '$.output') t
+      WHERE c.type = 'object' AND t.type = 'text'), '')
+  END AS outputs
+FROM lango_message m
+WHERE m.role <> 'record' AND NOT EXISTS (SELECT 1 FROM lango_search_waiting w WHERE w.id = m.rowid)
+"""
+
+_FORGET: Final = (
+    f"INSERT INTO lango_search (lango_search, rowid, {_COLUMNS}) "
+    f"SELECT 'delete', id, {_COLUMNS} FROM lango_search_text WHERE id = old.rowid"
+)
+_TRIGGERS: Final = {
+    "lango_search_added": "AFTER INSERT ON lango_message WHEN new.role <> 'record' BEGIN "
+    "INSERT OR IGNORE INTO lango_search_waiting (id) VALUES (new.rowid); END",
+    "lango_search_removed": f"BEFORE DELETE ON lango_message BEGIN {_FORGET}; "
+    "DELETE FROM lango_search_waiting WHERE id = old.rowid; END",
+    "lango_search_changed": "BEFORE UPDATE OF role, name, tool_call_id, text, content, tool_calls ON lango_message "
+    f"BEGIN {_FORGET}; INSERT OR IGNORE INTO lango_search_waiting (id) VALUES (old.rowid); END",
+}
+
+
+class Fts5(SearchIndex):
+    """FTS5 with external content."""
+
+    tables = ("lango_search", "lango_search_state", "lango_search_waiting", *_SHADOWS)
+
+    def state(self, connection: sa.Connection) -> IndexState | None:
+        names = "SELECT name FROM sqlite_master WHERE name LIKE 'lango|_search%' ESCAPE '|'"
+        there = set(connection.exec_driver_sql(names).scalars())
+        if "lango_search_state" not in there:
+            return None
+        found = connection.execute(sa.select(STATE)).first()
+        if found is None:
+            return IndexState(SIMPLE, "detached", "its state is gone")
+        state = IndexState(*found)
+        if state.state != "detached" and (gone := {*_TRIGGERS, "lango_search_text", "lango_search"} - there):
+            # A table that is made anew loses its triggers.
+            return IndexState(state.configuration, "detached", f"{', '.join(sorted(gone))} is gone")
+        return state
+
+    def refuse_configuration(self, connection: sa.Connection, configuration: str) -> None:
+        if configuration not in _TOKENIZERS:
+            raise ValueError(f"configuration={configuration!r}: SQLite has {', '.join(_TOKENIZERS)}")
+
+    def create(self, connection: sa.Connection, configuration: str) -> None:
+        tokenizer = _TOKENIZERS[configuration]
+        for statement in (
+            "CREATE TABLE lango_search_state (configuration TEXT NOT NULL, state TEXT NOT NULL, reason TEXT)",
+            "CREATE TABLE lango_search_waiting (id INTEGER PRIMARY KEY)",
+            "INSERT INTO lango_search_waiting (id) SELECT rowid FROM lango_message WHERE role <> 'record'",
+            _TEXT,
+            f"CREATE VIRTUAL TABLE lango_search USING fts5({_COLUMNS}, content='lango_search_text', "
+            f"content_rowid='id', tokenize='{tokenizer}')",
+            *(f"CREATE TRIGGER {name} {does}" for name, does in _TRIGGERS.items()),
+        ):
+            connection.exec_driver_sql(statement)
+        if sqlite3.sqlite_version_info >= _FORGETS_AT_ONCE:
+            connection.exec_driver_sql("INSERT INTO lango_search (lango_search, rank) VALUES ('secure-delete', 1)")
+        connection.execute(sa.insert(STATE).values(configuration=configuration, state="filling"))
+
+    def drop(self, connection: sa.Connection) -> None:
+        for name in _TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
+        self._drop_fts(connection)
+        connection.exec_driver_sql("DROP VIEW IF EXISTS lango_search_text")
+        connection.exec_driver_sql("DROP TABLE IF EXISTS lango_search_waiting")
+        connection.exec_driver_sql("DROP TABLE IF EXISTS lango_search_state")
+
+    @staticmethod
+    def _drop_fts(connection: sa.Connection) -> None:
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql("DROP TABLE IF EXISTS lango_search")
+        except sa.exc.DBAPIError:
+            # To drop its table FTS5 has to open it. Where it cannot, because of damage or since it is not there at
+            # all, the table is taken out of the schema, and what it kept is dropped like any other.
+            connection.exec_driver_sql("PRAGMA writable_schema = ON")
+            try:
+                connection.exec_driver_sql("DELETE FROM sqlite_master WHERE name = 'lango_search'")
+            finally:
+                connection.exec_driver_sql("PRAGMA writable_schema = RESET")
+        for name in _SHADOWS:
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+
+    def detach(self, connection: sa.Connection, reason: str) -> None:
+        for name in _TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
+        connection.execute(sa.update(STATE).values(state="detached", reason=reason))
+
+    def waiting(self, connection: sa.Connection) -> int:
+        return _number(connection, "SELECT count(*) FROM lango_search_waiting")
+
+    def indexed(self, connection: sa.Connection) -> int:
+        return _number(connection, "SELECT count(*) FROM lango_search_docsize")
+
+    def is_behind(self, connection: sa.Connection) -> bool:
+        return connection.exec_driver_sql("SELECT 1 FROM lango_search_waiting LIMIT 1").first() is not None
+
+    def may_be_to_blame(self, error: BaseException) -> bool:
+        # What FTS5 finds damaged is called an error, a damage or a violated constraint, which no constraint's code is.
+        code = getattr(error, "sqlite_errorcode", None)
+        return code is not None and (code & 0xFF in _CODES_OF_DAMAGE or code == sqlite3.SQLITE_CONSTRAINT)
+
+    def fill(self, connection: sa.Connection, most: int) -> int:
+        first = f"SELECT id FROM lango_search_waiting ORDER BY id LIMIT {most:d}"
+        ids = connection.exec_driver_sql(first).scalars().all()
+        if not ids:
+            connection.execute(sa.update(STATE).where(STATE.c.state == "filling").values(state="ready"))
+            return 0
+        chosen = {"ids": json.dumps(list(ids))}
+        which = "IN (SELECT value FROM json_each(:ids))"
+        connection.execute(sa.text(f"DELETE FROM lango_search_waiting WHERE id {which}"), chosen)
+        texts = f"SELECT id, {_COLUMNS} FROM lango_search_text WHERE id {which}"
+        connection.execute(sa.text(f"INSERT INTO lango_search (rowid, {_COLUMNS}) {texts}"), chosen)
+        return len(ids)
+
+    def tidy(self, connection: sa.Connection) -> None:
+        if sqlite3.sqlite_version_info < _FORGETS_AT_ONCE:
+            # A word stands in its segment until that is merged with the one that says it is gone.
+            connection.exec_driver_sql("INSERT INTO lango_search (lango_search) VALUES ('optimize')")
+
+    def bytes_on_disk(self, connection: sa.Connection) -> int:
+        # What pages a table takes is told only by reading the whole file: this is what stands in them.
+        blocks = _number(connection, "SELECT coalesce(sum(length(block)), 0) FROM lango_search_data")
+        return blocks + 16 * self.indexed(connection)
+
+    def matching(self, found: IndexState, terms: Terms) -> Matching:
+        # Chosen before anything else is looked at: the planner thinks that FTS5 is asked for one row at a time.
+        rank = sa.literal_column("-bm25(lango_search, 8.0, 4.0, 2.0, 1.0)", sa.Float())
+        columns = sa.literal_column("rowid", sa.BigInteger()).label("id"), rank.label("rank")
+        match = sa.text("lango_search MATCH :words").bindparams(words=_expression(terms))
+        matches = sa.select(*columns).select_from(sa.table("lango_search")).where(match)
+        source = matches.cte("found").prefix_with("MATERIALIZED")
+        rowid: sa.ColumnElement[int] = sa.literal_column("lango_message.rowid", sa.BigInteger())
+        return Matching(source, source.c.id == rowid, sa.true(), source.c.rank)
+
+    def marked(
+        self,
+        connection: sa.Connection,
+        found: IndexState,
+        terms: Terms,
+        places: Sequence[tuple[str, int]],
+        marks: tuple[str, str],
+    ) -> dict[tuple[str, int], list[tuple[str, str]]]:
+        at = sa.tuple_(_MESSAGE.c.session_key, _MESSAGE.c.seq)
+        rowid = sa.literal_column("lango_message.rowid", sa.BigInteger())
+        chosen = sa.select(rowid, _MESSAGE.c.session_key, _MESSAGE.c.seq).where(at.in_(places))
+        ids = {id_: (key, seq) for id_, key, seq in connection.execute(chosen)}
+        shown = ", ".join(f"highlight(lango_search, {n}, :start, :stop)" for n in range(len(PARTS)))
+        query = f"SELECT rowid, {shown} FROM lango_search WHERE lango_search MATCH :words AND rowid = :id"
+        marked: dict[tuple[str, int], list[tuple[str, str]]] = {}
+        for id_, place in ids.items():
+            values = {"words": _expression(terms), "id": id_, "start": marks[0], "stop": marks[1]}
+            for _, *parts in connection.execute(sa.text(query), values):
+                texts = [_readable(part) for part in parts if part]
+                marked[place] = [(text.replace(marks[0], "").replace(marks[1], ""), text) for text in texts]
+        return marked
+
+    def differences(self, connection: sa.Connection, found: IndexState) -> Iterator[str]:
+        there = _number(connection, "SELECT count(*) FROM lango_search_text")
+        indexed = self.indexed(connection)
+        if there != indexed:
+            yield f"{indexed:,} messages are indexed, {there:,} should be"
+        said = "SELECT id, substr(said, 1, 60) FROM lango_search_text WHERE said IS NOT NULL"
+        some = f"{said} ORDER BY random() LIMIT {_TRIED}"
+        asked = "SELECT 1 FROM lango_search WHERE lango_search MATCH :words AND rowid = :id"
+        missed = 0
+        for id_, text in connection.exec_driver_sql(some).all():
+            words = re.findall(r"[0-9A-Za-z]{3,}", text) if isinstance(text, str) else []
+            if words:
+                values = {"words": _phrase(Term(words[0])), "id": id_}
+                missed += connection.execute(sa.text(asked), values).first() is None
+        if missed:
+            yield f"{missed} of {_TRIED} messages or fewer that were tried are not found by their own words"
+
+
+def _readable(text: str | bytes) -> str:
+    """Return a text; of what is not UTF-8, such as half of a surrogate pair, a mark that there was something."""
+    return text if isinstance(text, str) else text.decode(errors="replace")
+
+
+def _number(connection: sa.Connection, query: str) -> int:
+    return int(connection.exec_driver_sql(query).scalar_one())
+
+
+def _expression(terms: Terms) -> str:
+    """Write terms as FTS5 does: words beside each other are all wanted, and bind closer than NOT."""
+    return " NOT ".join([" ".join(map(_phrase, terms.wanted)), *map(_phrase, terms.unwanted)])
+
+
+def _phrase(term: Term) -> str:
+    quoted = term.words.replace('"', '""')
+    return f'"{quoted}" *' if term.prefix else f'"{quoted}"'

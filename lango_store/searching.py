@@ -1,0 +1,72 @@
+"""A search of the store: what was written since the last one is indexed first, where writers leave that to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from lango_store.access import Access
+from lango_store.dialect import dialect_of
+from lango_store.errors import LangoStoreError, SearchUnavailable
+from lango_store.operations import search, sessions
+from lango_store.operations.search import REBUILD, Which
+from lango_store.reports import SearchPage
+
+logger = logging.getLogger("lango_store")
+
+_BATCH: Final = 1_000
+
+
+def find(access: Access, typed: str, which: Which, limit: int, cursor: str | None) -> SearchPage:
+    """Find messages by their words; one session's only, if `which` names it, which has to be there."""
+    catch_up(access)
+    with access.snapshot() as connection:
+        now = access.moment(connection)
+        if which.key is not None:
+            sessions.row_of(connection, now, which.key)
+        return search.page(connection, now, typed, which, limit, cursor)
+
+
+def catch_up(access: Access) -> None:
+    """Index what waits for it, if the store has an index that is in use; `SearchUnavailable` if that is damaged."""
+    index = dialect_of(access.engine).search_index
+    with access.snapshot() as connection:
+        found = index.state(connection)
+        if found is None or found.state != "ready" or not index.is_behind(connection):
+            return
+        waiting = index.waiting(connection)
+    while waiting > 0:  # what comes in meanwhile waits for the next one
+        try:
+            with access.transaction() as connection:
+                done = index.fill(connection, _BATCH)
+        except LangoStoreError as error:
+            _detach(access, error)
+            raise
+        if not done:
+            return
+        waiting -= done
+
+
+def tidy(access: Access) -> None:
+    """Index what waits, and let words of what was deleted leave the file, if the store has an index that is in use."""
+    catch_up(access)
+    index = dialect_of(access.engine).search_index
+    with access.snapshot() as connection:
+        found = index.state(connection)
+    if found is not None and found.state == "ready":
+        try:
+            with access.transaction() as connection:
+                index.tidy(connection)
+        except LangoStoreError as error:
+            _detach(access, error)
+            raise
+
+
+def _detach(access: Access, error: LangoStoreError) -> None:
+    """Detach the index if it is to blame for an error, and raise `SearchUnavailable`."""
+    detaching = access.despite_index(error)
+    if detaching is None:
+        return
+    with detaching.transaction():
+        pass
+    raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
