@@ -15,13 +15,14 @@ from lango_store.errors import (
     LangoStoreError,
     MessageNotFound,
     SchemaOutOfDate,
+    SearchUnavailable,
     SessionExists,
     SessionExpired,
     SessionHeld,
     SessionNotFound,
 )
 from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, ToolCall, Turn
-from lango_store.reports import ExpiryReport, Page
+from lango_store.reports import ExpiryReport, Page, SearchHit, SearchPage
 from lango_store.store import Store
 
 __all__ = [
@@ -45,6 +46,9 @@ __all__ = [
     "MessageRole",
     "Page",
     "SchemaOutOfDate",
+    "SearchHit",
+    "SearchPage",
+    "SearchUnavailable",
     "Session",
     "SessionExists",
     "SessionExpired",

@@ -241,10 +241,9 @@ class Access:
             if not self._connections.is_whole():
                 return None
             with self.snapshot() as connection:
-                found = index.state(connection)
+                if not index.follows(connection):
+                    return None
         except LangoStoreError:  # what the caller is told is the first error
-            return None
-        if found is None or found.state == "detached":
             return None
         logger.warning("the search index is damaged (%s) and is detached: %s", error, REBUILD)
         access = copy.copy(self)

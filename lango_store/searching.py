@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from lango_store.access import Access
@@ -11,8 +10,6 @@ from lango_store.errors import LangoStoreError, SearchUnavailable
 from lango_store.operations import search, sessions
 from lango_store.operations.search import REBUILD, Which
 from lango_store.reports import SearchPage
-
-logger = logging.getLogger("lango_store")
 
 _BATCH: Final = 1_000
 
@@ -40,33 +37,33 @@ def catch_up(access: Access) -> None:
             with access.transaction() as connection:
                 done = index.fill(connection, _BATCH)
         except LangoStoreError as error:
-            _detach(access, error)
-            raise
+            if not _is_detached_for(access, error):
+                raise
+            raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
         if not done:
             return
         waiting -= done
 
 
 def tidy(access: Access) -> None:
-    """Index what waits, and let words of what was deleted leave the file, if the store has an index that is in use."""
-    catch_up(access)
+    """Let words of what was deleted leave the file, if the store has an index that is in use; a warning if it fails."""
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
         found = index.state(connection)
-    if found is not None and found.state == "ready":
-        try:
-            with access.transaction() as connection:
-                index.tidy(connection)
-        except LangoStoreError as error:
-            _detach(access, error)
+    if found is None or found.state != "ready":
+        return
+    try:
+        with access.transaction() as connection:
+            index.tidy(connection)
+    except LangoStoreError as error:
+        if not _is_detached_for(access, error):  # and the log has said so
             raise
 
 
-def _detach(access: Access, error: LangoStoreError) -> None:
-    """Detach the index if it is to blame for an error, and raise `SearchUnavailable`."""
+def _is_detached_for(access: Access, error: LangoStoreError) -> bool:
+    """Detach the index if it is to blame for an error, and return whether it was."""
     detaching = access.despite_index(error)
     if detaching is None:
-        return
+        return False
     with detaching.transaction():
-        pass
-    raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
+        return True

@@ -510,7 +510,10 @@ class Store:
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
-        return upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        report = upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        if not dry_run:
+            searching.tidy(self._access)
+        return report
 
     @despite_index
     def delete_where(
@@ -531,7 +534,9 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        return upkeep.delete_all(self._access, policy, batch_size)
+        deleted = upkeep.delete_all(self._access, policy, batch_size)
+        searching.tidy(self._access)
+        return deleted
 
     @retried
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:

@@ -67,10 +67,7 @@ def snippet(text: str, marked: str, start: str, stop: str) -> Snippet:
         places = []
     if len(text) <= _SNIPPET:
         return Snippet(text, places)
-    first = 0
-    if places:
-        _, first = max((_within(places, at), -at) for at, _ in places)
-        first = max(0, -first - _BEFORE)
+    first = max(0, _densest(places) - _BEFORE)
     if first and (space := re.search(r"\s", text[first : first + _BEFORE])):
         first += space.end()
     last = min(len(text), first + _SNIPPET)
@@ -80,8 +77,15 @@ def snippet(text: str, marked: str, start: str, stop: str) -> Snippet:
     return Snippet(text[first:last], inside)
 
 
-def _within(places: Sequence[tuple[int, int]], at: int) -> int:
-    return sum(at <= start and end <= at + _SNIPPET - _BEFORE for start, end in places[:_LONGEST])
+def _densest(places: Sequence[tuple[int, int]]) -> int:
+    """Return where the first of those places begins of which the most fit beside each other; 0 without any."""
+    densest = most = behind = 0
+    for number, (at, _) in enumerate(places):
+        while behind < len(places) and places[behind][1] <= at + _SNIPPET - _BEFORE:
+            behind += 1
+        if behind - number > most:
+            densest, most = at, behind - number
+    return densest
 
 
 def _unmarked(marked: str, start: str, stop: str) -> tuple[int, list[tuple[int, int]]]:

@@ -64,6 +64,7 @@ SOUND: dict[str, Any] = {
     "summarizer": lambda _: message("short", tokens=1),
     "page_size": 2,
     "scope": "a",
+    "words": "hello",
     "values": {"n": 1},
 }
 
@@ -82,6 +83,10 @@ FUNCTIONS: dict[str, list[Callable[..., Any]]] = {
         schema.namespace,
         schema.check,
         schema.sql,
+        schema.enable_search,
+        schema.disable_search,
+        schema.rebuild_search,
+        schema.search_status,
     ],
     "window": [
         window.answers,

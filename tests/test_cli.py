@@ -127,7 +127,7 @@ finally:
 
 def test_help_names_every_command_and_a_mistyped_one_is_told_the_next() -> None:
     shown = run("--help").stdout
-    names = ("sessions", "expire", "stats", "doctor", "archive", "import", "export", "copy", "db", "demo")
+    names = ("sessions", "search", "expire", "stats", "doctor", "archive", "import", "export", "copy", "db", "demo")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
     mistyped = run("sesions", "list")
     assert mistyped.returncode == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from factories import message, messages
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, LangoStoreError, Store, create_engine
+from lango_store import AsyncConversation, AsyncStore, Conversation, LangoStoreError, Store, create_engine, schema
 from lango_store.cancellation import Cancellation
 
 
@@ -30,6 +30,7 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
         store.create("old")
         store.expire(older_than=timedelta(0), archive=cold)
         store.create("k", messages=messages(2, tokens=1))
+        schema.enable_search(url)
         store.conversation("k").save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
     engine = read_only(url)
     with Store(engine) as store:
@@ -73,6 +74,7 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "drop_values": [lambda: store.drop_values("k", ["a"]), lambda: store.drop_values("app")],
                 "list_sessions": [store.list_sessions],
                 "count": [store.count],
+                "search": [lambda: store.search("hello")],
                 "stats": [store.stats],
                 "examine": [store.examine],
                 "expire": [lambda: store.expire(older_than=timedelta(0)), lambda: store.expire(dry_run=True)],
@@ -95,6 +97,7 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "update_message": [lambda: k.update_message(1, message())],
                 "delete_message": [lambda: k.delete_message(1)],
                 "redact_message": [lambda: k.redact_message(1)],
+                "search": [lambda: k.search("hello")],
                 "truncate": [lambda: k.truncate(after=1)],
                 "clear": [k.clear],
                 "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],

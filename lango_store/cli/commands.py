@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 _PLACES: Final = {
     "sessions": "sessions:app",
+    "search": "search:app",
     "expire": "upkeep:expire",
     "stats": "upkeep:stats",
     "doctor": "upkeep:doctor",

@@ -53,16 +53,16 @@ SELECT m.rowid AS id,
     (SELECT group_concat(t.atom, char(10)) FROM json_tree({_CONTENT}) t WHERE t.key = 'text' AND t.type = 'text')
   END AS blocks,
   CASE WHEN {_IS_OUTPUT} OR m.tool_calls IS NOT NULL THEN
-    coalesce(CASE WHEN {_IS_OUTPUT} THEN m.name END || char(10), '') || coalesce(
+    trim(coalesce(CASE WHEN {_IS_OUTPUT} THEN m.name END, '') || char(10) || coalesce(
       (SELECT group_concat(json_extract(c.value, '$.name'), char(10)) FROM json_each({_CALLS}) c
-      WHERE c.type = 'object' AND json_type(c.value, '$.name') = 'text'), '')
+      WHERE c.type = 'object' AND json_type(c.value, '$.name') = 'text'), ''), char(10))
   END AS tools,
   CASE WHEN {_IS_OUTPUT} OR m.tool_calls IS NOT NULL THEN
-    coalesce(CASE WHEN {_IS_OUTPUT} THEN coalesce(
+    trim(coalesce(CASE WHEN {_IS_OUTPUT} THEN coalesce(
       m.text, (SELECT group_concat(t.atom, char(10)) FROM json_tree({_CONTENT}) t WHERE t.type = 'text')
-    ) END || char(10), '') || coalesce(
+    ) END, '') || char(10) || coalesce(
       (SELECT group_concat(t.atom, char(10)) FROM json_each({_CALLS}) c, json_tree(c.value, '$.output') t
-      WHERE c.type = 'object' AND t.type = 'text'), '')
+      WHERE c.type = 'object' AND t.type = 'text'), ''), char(10))
   END AS outputs
 FROM lango_message m
 WHERE m.role <> 'record' AND NOT EXISTS (SELECT 1 FROM lango_search_waiting w WHERE w.id = m.rowid)
@@ -88,8 +88,7 @@ class Fts5(SearchIndex):
     tables = ("lango_search", "lango_search_state", "lango_search_waiting", *_SHADOWS)
 
     def state(self, connection: sa.Connection) -> IndexState | None:
-        names = "SELECT name FROM sqlite_master WHERE name LIKE 'lango|_search%' ESCAPE '|'"
-        there = set(connection.exec_driver_sql(names).scalars())
+        there = self._names(connection)
         if "lango_search_state" not in there:
             return None
         found = connection.execute(sa.select(STATE)).first()
@@ -101,6 +100,11 @@ class Fts5(SearchIndex):
             return IndexState(state.configuration, "detached", f"{', '.join(sorted(gone))} is gone")
         return state
 
+    @staticmethod
+    def _names(connection: sa.Connection) -> set[str]:
+        names = "SELECT name FROM sqlite_master WHERE name LIKE 'lango|_search%' ESCAPE '|'"
+        return set(connection.exec_driver_sql(names).scalars())
+
     def refuse_configuration(self, connection: sa.Connection, configuration: str) -> None:
         if configuration not in _TOKENIZERS:
             raise ValueError(f"configuration={configuration!r}: SQLite has {', '.join(_TOKENIZERS)}")
@@ -108,7 +112,8 @@ class Fts5(SearchIndex):
     def create(self, connection: sa.Connection, configuration: str) -> None:
         tokenizer = _TOKENIZERS[configuration]
         for statement in (
-            "CREATE TABLE lango_search_state (configuration TEXT NOT NULL, state TEXT NOT NULL, reason TEXT)",
+            "CREATE TABLE lango_search_state (configuration TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, "
+            "filled INTEGER NOT NULL DEFAULT 0, upto INTEGER NOT NULL DEFAULT 0)",
             "CREATE TABLE lango_search_waiting (id INTEGER PRIMARY KEY)",
             "INSERT INTO lango_search_waiting (id) SELECT rowid FROM lango_message WHERE role <> 'record'",
             _TEXT,
@@ -120,6 +125,8 @@ class Fts5(SearchIndex):
         if sqlite3.sqlite_version_info >= _FORGETS_AT_ONCE:
             connection.exec_driver_sql("INSERT INTO lango_search (lango_search, rank) VALUES ('secure-delete', 1)")
         connection.execute(sa.insert(STATE).values(configuration=configuration, state="filling"))
+        upto = "(SELECT coalesce(max(id), 0) FROM lango_search_waiting)"
+        connection.exec_driver_sql(f"UPDATE lango_search_state SET upto = {upto}")
 
     def drop(self, connection: sa.Connection) -> None:
         for name in _TRIGGERS:
@@ -145,10 +152,14 @@ class Fts5(SearchIndex):
         for name in _SHADOWS:
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
 
+    def follows(self, connection: sa.Connection) -> bool:
+        return not _TRIGGERS.keys().isdisjoint(self._names(connection))
+
     def detach(self, connection: sa.Connection, reason: str) -> None:
         for name in _TRIGGERS:
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
-        connection.execute(sa.update(STATE).values(state="detached", reason=reason))
+        if "lango_search_state" in self._names(connection):
+            connection.execute(sa.update(STATE).values(state="detached", reason=reason))
 
     def waiting(self, connection: sa.Connection) -> int:
         return _number(connection, "SELECT count(*) FROM lango_search_waiting")
@@ -165,11 +176,18 @@ class Fts5(SearchIndex):
         return code is not None and (code & 0xFF in _CODES_OF_DAMAGE or code == sqlite3.SQLITE_CONSTRAINT)
 
     def fill(self, connection: sa.Connection, most: int) -> int:
-        first = f"SELECT id FROM lango_search_waiting ORDER BY id LIMIT {most:d}"
+        # What was there before is walked through once; what comes in meanwhile, also in a place that is free again,
+        # waits for who searches.
+        filling = "s.state = 'filling'"
+        ahead = f"SELECT w.id FROM lango_search_waiting w, lango_search_state s WHERE NOT {filling} OR "
+        first = f"{ahead} w.id > s.filled AND w.id <= s.upto ORDER BY w.id LIMIT {most:d}"
         ids = connection.exec_driver_sql(first).scalars().all()
         if not ids:
             connection.execute(sa.update(STATE).where(STATE.c.state == "filling").values(state="ready"))
             return 0
+        connection.exec_driver_sql(
+            "UPDATE lango_search_state AS s SET filled = ? WHERE s.state = 'filling'", (ids[-1],)
+        )
         chosen = {"ids": json.dumps(list(ids))}
         which = "IN (SELECT value FROM json_each(:ids))"
         connection.execute(sa.text(f"DELETE FROM lango_search_waiting WHERE id {which}"), chosen)

@@ -65,6 +65,10 @@ class SearchIndex:
         """Drop the index, however damaged it is."""
         raise NotImplementedError
 
+    def follows(self, connection: sa.Connection) -> bool:
+        """Return whether anything of the index takes part in what is written."""
+        raise NotImplementedError
+
     def detach(self, connection: sa.Connection, reason: str) -> None:
         """Let the index follow no longer what is written."""
         raise NotImplementedError

@@ -33,7 +33,8 @@ def _plain(text: str) -> str:
 
 _TABLES: Final = (
     "CREATE TABLE lango_search_state (one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one), configuration TEXT NOT NULL, "
-    'state TEXT NOT NULL, reason TEXT, filled_key TEXT COLLATE "C", filled_seq BIGINT)',
+    'state TEXT NOT NULL, reason TEXT, filled_key TEXT COLLATE "C", filled_seq BIGINT, '
+    'upto_key TEXT COLLATE "C", upto_seq BIGINT)',
     'CREATE TABLE lango_search (session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL, words TSVECTOR NOT NULL, '
     "CONSTRAINT pk_lango_search PRIMARY KEY (session_key, seq))",
     "CREATE INDEX ix_lango_search_words ON lango_search USING gin (words)",
@@ -58,7 +59,7 @@ _FUNCTIONS: Final = (
     """,
     """
     CREATE FUNCTION lango_search_texts(found jsonb, path jsonpath) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
-      SELECT string_agg(each #>> '{}', chr(10)) FROM jsonb_path_query(found, path) AS each
+      SELECT string_agg(each #>> '{}', chr(10)) FROM jsonb_path_query(found, path, '{}', true) AS each
     $$
     """,
     """
@@ -84,7 +85,8 @@ _FUNCTIONS: Final = (
       IF calls IS NOT NULL THEN
         tools := concat_ws(chr(10), tools, lango_search_texts(calls, '$[*].name ? (@.type() == "string")'));
         outputs := concat_ws(
-          chr(10), outputs, lango_search_texts(calls, 'strict $[*].output.** ? (@.type() == "string")')
+          chr(10), outputs,
+          lango_search_texts(calls, 'strict $[*] ? (exists (@.output)).output.** ? (@.type() == "string")')
         );
       END IF;
     END $$
@@ -189,14 +191,16 @@ class Tsvector(SearchIndex):
         query = f"SELECT 1 FROM pg_class c WHERE c.relname = :name AND {_IN_SCHEMA}"
         return connection.execute(sa.text(query), {"name": name}).first() is not None
 
-    def _gone(self, connection: sa.Connection) -> list[str]:
+    def _triggers(self, connection: sa.Connection) -> set[str]:
         query = (
             "SELECT tgname::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
             f"WHERE c.relname = 'lango_message' AND {_IN_SCHEMA} AND t.tgenabled IN ('O', 'A')"
         )
-        there = set(connection.exec_driver_sql(query).scalars())
+        return set(connection.exec_driver_sql(query).scalars())
+
+    def _gone(self, connection: sa.Connection) -> list[str]:
         tables = [name for name in ("lango_search", "ix_lango_search_words") if not self._is_there(connection, name)]
-        return tables + sorted(_TRIGGERS.keys() - there)
+        return tables + sorted(_TRIGGERS.keys() - self._triggers(connection))
 
     def refuse_configuration(self, connection: sa.Connection, configuration: str) -> None:
         known = connection.exec_driver_sql(
@@ -215,6 +219,10 @@ class Tsvector(SearchIndex):
             does = "FOR EACH STATEMENT EXECUTE FUNCTION lango_search_follow()"
             connection.exec_driver_sql(f"CREATE TRIGGER {name} {when} {does}")
         connection.execute(sa.insert(STATE).values(configuration=configuration, state="filling"))
+        connection.exec_driver_sql(
+            "UPDATE lango_search_state SET upto_key = m.session_key, upto_seq = m.seq FROM "
+            "(SELECT session_key, seq FROM lango_message ORDER BY session_key DESC, seq DESC LIMIT 1) m"
+        )
 
     def drop(self, connection: sa.Connection) -> None:
         if self._is_there(connection, "lango_message"):
@@ -222,6 +230,9 @@ class Tsvector(SearchIndex):
                 connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name} ON lango_message")
         for statement in _DROPPED:
             connection.exec_driver_sql(statement)
+
+    def follows(self, connection: sa.Connection) -> bool:
+        return not _TRIGGERS.keys().isdisjoint(self._triggers(connection))
 
     def detach(self, connection: sa.Connection, reason: str) -> None:
         connection.execute(sa.update(STATE).values(state="detached", reason=reason))
@@ -240,14 +251,16 @@ class Tsvector(SearchIndex):
 
     def fill(self, connection: sa.Connection, most: int) -> int:
         # The row of the state is locked: of two who fill, one waits. The messages are locked against being deleted
-        # meanwhile: who deletes one waits, and then takes its words away too.
-        place = sa.text("SELECT configuration, filled_key, filled_seq, state FROM lango_search_state FOR UPDATE")
-        configuration, key, seq, state = connection.execute(place).one()
+        # meanwhile: who deletes one waits, and then takes its words away too. The walk ends where the table ended when
+        # the index was made: what came later is indexed by its writers.
+        place = "SELECT configuration, filled_key, filled_seq, state FROM lango_search_state FOR UPDATE"
+        configuration, key, seq, state = connection.exec_driver_sql(place).one()
         if state != "filling":
             return 0
         behind = "" if key is None else "AND (session_key, seq) > (:key, :seq) "
         query = (
-            f"WITH a AS MATERIALIZED (SELECT * FROM lango_message WHERE true {behind}"
+            "WITH a AS MATERIALIZED (SELECT * FROM lango_message WHERE (session_key, seq) <= "
+            f"(SELECT upto_key, upto_seq FROM lango_search_state) {behind}"
             "ORDER BY session_key, seq LIMIT :most FOR KEY SHARE), "
             "written AS (INSERT INTO lango_search (session_key, seq, words) "
             f"SELECT a.session_key, a.seq, {_WORDS.format('CAST(:configuration AS text)')} "

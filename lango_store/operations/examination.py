@@ -17,6 +17,7 @@ from lango_store.operations import removals, salvage, sessions
 from lango_store.operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
+from lango_store.operations.search import REBUILD
 from lango_store.reports import Finding
 from lango_store.tables import Base
 
@@ -25,7 +26,19 @@ _PAGE = 1_000
 
 def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
     """Return the checks, to be run one by one: what one stumbles over keeps no other from being run."""
-    return [_settings, _indexes, _counters, _summaries, _orphans, _times, _sessions, _messages, _shared_scopes, _values]
+    return [
+        _settings,
+        _indexes,
+        _counters,
+        _summaries,
+        _orphans,
+        _times,
+        _sessions,
+        _messages,
+        _shared_scopes,
+        _values,
+        _search_index,
+    ]
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
@@ -143,6 +156,22 @@ def _values(connection: sa.Connection) -> Iterator[Finding]:
             detail=f"value {name!r} of scope {scope!r} {reason}",
             remedy="set or drop it, or delete its row of lango_value by hand",
         )
+
+
+def _search_index(connection: sa.Connection) -> Iterator[Finding]:
+    index = dialect_of(connection).search_index
+    found = index.state(connection)
+    if found is None:
+        return
+    remedy = REBUILD
+    if found.state == "detached":
+        details = [f"it is detached, {found.reason}"]
+    elif found.state == "filling":
+        details, remedy = ["it is not filled yet"], "run `lango-store search enable`, which goes on with it"
+    else:
+        details = list(index.differences(connection, found))
+    for detail in details:
+        yield Finding(name="search index", subject="lango_search", detail=detail, remedy=remedy)
 
 
 _IS_ADRIFT: Final = VALUE.c.session_key.is_(None) & sa.exists().where(of_session(SESSION, VALUE.c.scope))
