@@ -35,7 +35,7 @@ def test_an_index_is_made_used_made_anew_and_dropped(filled: str) -> None:
     assert (code, "search rebuild" in told) == (1, True)
     assert command("rebuild")[0] == 0
     assert command("disable")[0] == 2
-    assert command("disable", "--yes")[1].endswith("the search index is dropped\n")
+    assert command("disable", "--yes")[1].startswith("the search index is dropped\n")
     assert json.loads(command("status", "--json")[1])["state"] == "disabled"
 
 
@@ -77,8 +77,8 @@ def test_a_terminal_sees_a_bar_and_what_was_found_on_lines_of_their_own(filled: 
     with Store(filled) as store:
         store.append_messages("ann:1", [message(f"oslo \x1b[31m {number}") for number in range(500)])
     shown, code = run_on_terminal("search", "enable", "--url", filled)
-    assert (code, "lango_search" in shown, "503" in shown) == (0, True, True)
+    assert (code, "lango_search" in shown, "503 messages are indexed" in shown) == (0, True, True)
     shown, code = run_on_terminal("search", "weather", "--url", filled)
-    assert (code, "ann:1" in shown, "Weather in Oslo?" in shown) == (0, True, True)
+    assert (code, "ann:1" in shown, " in Oslo?" in shown) == (0, True, True)
     shown, _ = run_on_terminal("search", "oslo", "499", "--url", filled)
     assert "\x1b[31m" not in shown

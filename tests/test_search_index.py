@@ -107,7 +107,10 @@ def test_it_is_filled_beside_writers_and_misses_nothing(url: str, monkeypatch: p
         there = {("a", each.seq) for each in store.all_messages("a")} | {
             ("b", each.seq) for each in store.all_messages("b")
         }
-        assert set(found(store, "oslo", limit=1_000)) == there
+        pages = [store.search("oslo", limit=1_000)]
+        while (cursor := pages[-1].next) is not None:
+            pages.append(store.search("oslo", limit=1_000, cursor=cursor))
+        assert {(hit.key, hit.seq) for page in pages for hit in page.items} == there
         assert [each for each in store.examine() if each.name == "search index"] == []
 
 
