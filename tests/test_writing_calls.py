@@ -36,6 +36,8 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
     with Store(engine) as store:
         k = store.conversation("k")
         (turn,) = k.turns()
+        pending = k.begin_compaction()
+        assert pending is not None
         calls: dict[type, dict[str, list[Callable[[], object]]]] = {
             Store: {
                 "ping": [store.ping],
@@ -61,6 +63,7 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "messages": [lambda: store.messages("k")],
                 "all_messages": [lambda: store.all_messages("k")],
                 "iter_messages": [lambda: list(store.iter_messages("k"))],
+                "message_pages": [lambda: list(store.message_pages("k"))],
                 "iter_sessions": [lambda: list(store.iter_sessions())],
                 "salvage": [lambda: store.salvage("k")],
                 "find_message": [lambda: store.find_message("k", "one")],
@@ -90,6 +93,7 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "messages": [k.messages, lambda: k.messages(last=1)],
                 "all_messages": [k.all_messages],
                 "iter_messages": [lambda: list(k.iter_messages())],
+                "message_pages": [lambda: list(k.message_pages())],
                 "salvage": [k.salvage],
                 "find_message": [lambda: k.find_message("one")],
                 "last_message": [k.last_message],
@@ -112,6 +116,8 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
                 "fork": [k.fork],
                 "compactions": [k.compactions],
                 "history": [k.history, lambda: k.history(max_tokens=1)],
+                "begin_compaction": [k.begin_compaction],
+                "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],
                 "compact": [lambda: k.compact(lambda window: message("summary"))],
             },
         }

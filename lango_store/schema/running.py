@@ -37,7 +37,7 @@ def run_alone(
     connection: sa.Connection, options: dict[str, Any], lock_timeout: float, on_progress: OnProgress | None = None
 ) -> None:
     """Run revisions in transactions of their own, `lock_timeout` seconds for a table, while other migrations wait."""
-    _refuse_timeout(lock_timeout)
+    refuse_timeout(lock_timeout)
     with dialect_of(connection).migration_lock(connection):
         # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
@@ -53,7 +53,7 @@ def run_within(
     connection: sa.Connection, options: dict[str, Any], lock_timeout: float, on_progress: OnProgress | None = None
 ) -> None:
     """Run revisions in the caller's transaction, alone until that ends."""
-    _refuse_timeout(lock_timeout)
+    refuse_timeout(lock_timeout)
     database = dialect_of(connection)
     if not connection.in_transaction():
         connection.begin()
@@ -81,6 +81,7 @@ def run_revisions(context: Migration) -> None:
         context.run_migrations()
 
 
-def _refuse_timeout(lock_timeout: float) -> None:
+def refuse_timeout(lock_timeout: float) -> None:
+    """Raise ValueError for seconds that no database can wait."""
     if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
         raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")

@@ -19,6 +19,7 @@ from lango_store.reports import SearchStatus
 from lango_store.schema.migration import LOCK_TIMEOUT
 from lango_store.schema.online import OnProgress, Progress
 from lango_store.schema.opening import Database, Opened, connected, opened
+from lango_store.schema.running import refuse_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 _SECONDS: Final = 0.1
@@ -111,6 +112,8 @@ def _make(connection: sa.Connection, configuration: str | None) -> None:
 
 
 def _lender(target: Opened, lock_timeout: float) -> _Lend:
+    refuse_timeout(lock_timeout)
+
     @contextmanager
     def lend() -> Iterator[sa.Connection]:
         with target.connect() as connection:
