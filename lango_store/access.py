@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import cancellation
-from lango_store.connections import Callers, Connections, Detaching, Pooled, translated_errors
+from lango_store.connections import Callers, Connections, Detaching, Pooled, of_driver, translated_errors
 from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
@@ -54,7 +54,6 @@ class HasAccess(Protocol):
 
 Handle = TypeVar("Handle", bound=HasAccess)
 P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
@@ -232,10 +231,8 @@ class Access:
 
     def despite_index(self, error: LangoStoreError) -> Access | None:
         """Return the same access with the search index detached by what it writes; None if it is not to blame."""
-        cause = error.__cause__
-        driver_error = getattr(cause, "orig", None) or cause
         index = dialect_of(self.engine).search_index
-        if driver_error is None or not index.may_be_to_blame(driver_error):
+        if error.__cause__ is None or not index.may_be_to_blame(of_driver(error.__cause__)):
             return None
         try:
             if not self._connections.is_whole():
