@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lango_store import Store
+from lango_store import DamagedMessage, Store
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.transfer import Row
@@ -78,7 +78,8 @@ def all_rows(store: Store) -> dict[str, list[Row]]:
 def shared_rows(store: Store) -> list[Row]:
     """Read all values of shared scopes."""
     with store.engine.connect() as connection:
-        return [row for page in transfer.shared_values(connection) for row in page]
+        found = [row for page in transfer.shared_values(connection) for row in page]
+    return [row for row in found if not isinstance(row, DamagedMessage)]
 
 
 def fill(store: Store) -> None:

@@ -137,6 +137,37 @@ def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path:
     assert other.values("s") == {}
 
 
+def spoilt(store: Store, column: str, value: str) -> None:
+    """Give a shared scope three values, and one of them something that cannot be read."""
+    store.set_values("s", {"a": 1, "b": 2, "c": 3})
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_value SET {column} = '{value}' WHERE name = 'b'")
+
+
+def test_a_shared_value_that_cannot_be_read_is_named_and_left_out_of_a_backup(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    spoilt(store, "value", "[" * 300 + "]" * 300)
+    store.create("k", messages=messages(2))
+    done = list(export(store, tmp_path / "all.jsonl", "jsonl", everything=True))
+    assert [(each.key, each.error is None) for each in done] == [("k", True), ("s", False)]
+    assert "value 'b', value: is more than" in str(done[1].error)
+    (report,) = import_path(other, tmp_path / "all.jsonl")
+    assert (report.keys, report.values, report.error) == (["k"], 2, None)
+    assert other.values("s") == {"a": 1, "c": 3}
+
+
+def test_a_shared_value_without_a_time_is_named_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+    with Store(make_sqlite()) as store, Store(make_sqlite()) as other:
+        spoilt(store, "updated_at", "never")
+        (done,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
+        report = copy(store, other)
+        assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
+        for reason in str(done.error), report.failed[0].reason:
+            assert "value 'b', updated_at: " in reason
+        assert other.values("s") == {"a": 1, "c": 3}
+
+
 def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
     fill(store)
     store.create("k", values={"k": VALUES, "user:ann": VALUES})

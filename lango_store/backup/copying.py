@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.dialect import dialect_of
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.operations import scopes, transfer
 from lango_store.operations.binds import VALUE
 from lango_store.store import Store
@@ -23,7 +23,7 @@ BATCH: Final = 100
 
 
 class Failure(Value):
-    """A session that could not be read, or that the target refused, and why."""
+    """A session, or a value of the shared scope `key`, that could not be read or that the target refused, and why."""
 
     key: str
     reason: str
@@ -97,6 +97,9 @@ def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
     ):
         for rows in transfer.shared_values(reading):
             for row in rows:
+                if isinstance(row, DamagedMessage):
+                    report.failed.append(Failure(key=row.key, reason=row.fact))
+                    continue
                 there = transfer.shared_value(writing, row["scope"], row["name"])
                 if there == row:
                     continue

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from lango_store.columns import JsonColumn
 from lango_store.encoding import refuse_constant
-from lango_store.errors import DamagedMessage
 from lango_store.operations import transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store.operations.incoming import columns
@@ -111,7 +110,7 @@ def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
         try:
             text = json_line(value)
         except TypeError as error:
-            raise DamagedMessage(*transfer.identity(row), name, str(error)) from None
+            raise transfer.damaged(row, name, str(error)) from None
         if isinstance(column.type, JsonColumn):
             if _stands_in_a_line(value):
                 text = value

@@ -27,12 +27,13 @@ _IN_MEMORY: Final = 1 << 20
 
 def write_sessions(
     connection: sa.Connection, keys: Sequence[str], file: IO[bytes], *, shared: bool = False
-) -> dict[str, LangoStoreError]:
+) -> tuple[dict[str, LangoStoreError], list[DamagedMessage]]:
     """Write sessions to a file, with the values of shared scopes if asked to.
 
-    Returns what keeps those out of it that are not there or cannot be read.
+    Returns what keeps those out of it that are not there or cannot be read: sessions by their keys, and shared values.
     """
     faults: dict[str, LangoStoreError] = {}
+    unread: list[DamagedMessage] = []
     _write(file, first_line())
     for key in keys:
         with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back
@@ -44,10 +45,10 @@ def write_sessions(
                 continue
             lines.seek(0)
             shutil.copyfileobj(lines, file)
-    for line in shared_lines(connection) if shared else ():
+    for line in _shared_lines(connection, unread) if shared else ():
         _write(file, line)
     _write(file, last_line(len(keys) - len(faults)))
-    return faults
+    return faults, unread
 
 
 def _write(file: IO[bytes], line: str) -> None:
@@ -77,18 +78,28 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
     yield counted.closing()
 
 
-def shared_lines(connection: sa.Connection) -> Iterator[str]:
-    """Yield the lines of the values of shared scopes, none if there are none."""
+def _shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[str]:
+    """Yield the lines of the values of shared scopes, none if there are none; collect what cannot be read."""
     counted, incoming = SessionDigest(), Incoming()
     for rows in transfer.shared_values(connection):
         for row in rows:
-            with _named(row):
-                incoming.admit(VALUE, row)
-            line = row_line(VALUE, row)
+            try:
+                line = _shared_line(incoming, row)
+            except DamagedMessage as error:
+                unread.append(error)
+                continue
             counted.add(VALUE, line.encode())
             yield line
     if counted.values:
         yield counted.closing_shared()
+
+
+def _shared_line(incoming: Incoming, row: Row | DamagedMessage) -> str:
+    if isinstance(row, DamagedMessage):
+        raise row
+    with _named(row):
+        incoming.admit(VALUE, row)
+    return row_line(VALUE, row)
 
 
 @contextmanager
@@ -97,7 +108,7 @@ def _named(row: Row) -> Iterator[None]:
         yield
     except InvalidMessage as error:
         reason = str(error).removeprefix(f"{error.field}: ")
-        raise DamagedMessage(*transfer.identity(row), error.field, f"{reason}: see what `doctor` says") from None
+        raise transfer.damaged(row, error.field, f"{reason}: see what `doctor` says") from None
 
 
 def last_line(sessions: int) -> str:

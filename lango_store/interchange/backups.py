@@ -66,10 +66,11 @@ class Backups(WritableFormat):
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
         with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
-            faults = write_sessions(connection, chosen, file, shared=shared)
+            faults, unread = write_sessions(connection, chosen, file, shared=shared)
         for key in chosen:
             fault = faults.get(key)
             yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, path=path and str(path))
+        yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)
 
 
 def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:

@@ -46,7 +46,10 @@ class FileReport(Value):
 
 
 class Exported(Value):
-    """A session on disk, or with an `error` not; `records` is how many records the format left out."""
+    """A session on disk, or with an `error` not; `records` is how many records the format left out.
+
+    A value of a shared scope that cannot be read is an `error` by its scope.
+    """
 
     key: str
     path: Shown | None = None

@@ -38,14 +38,14 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
     row = {column.name: value for column, value in zip(_KEPT[table.name], values, strict=True)}
     if table is MESSAGE:
         if fault := content_fault(row["text"], row["content"]):
-            raise DamagedMessage(*identity(row), *fault)
+            raise damaged(row, *fault)
         row["content"] = json_of_content(row.pop("text"), row["content"])
     for name in _TIMES[table.name]:
         if row[name] is not None:
             try:
                 row[name] = encode_time_text(decode_time(row[name]))
             except ValueError as error:
-                raise DamagedMessage(*identity(row), name, str(error)) from None
+                raise damaged(row, name, str(error)) from None
     return row
 
 
@@ -55,9 +55,11 @@ _TIMES: Final = {
 }
 
 
-def identity(row: Mapping[str, Any]) -> tuple[str, int]:
-    """Return which session or shared scope a row belongs to, and its seq, 0 for a row that is not a message."""
-    return row.get("session_key") or row.get("key") or row["scope"], row.get("seq", 0)
+def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
+    """Return the error for a row that cannot be read, by its session or shared scope."""
+    key = row.get("session_key") or row.get("key") or row["scope"]
+    where = f"value {row['name']!r}, {field}" if "scope" in row else field
+    return DamagedMessage(key, row.get("seq", 0), where, reason)
 
 
 def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
@@ -137,17 +139,24 @@ _shared_page: Final = Statement(
 _shared_one: Final = Statement(lambda _: _shared.where(_place == _after))
 
 
-def shared_values(connection: sa.Connection) -> Iterator[list[Row]]:
-    """Read the values of shared scopes, page by page."""
+def shared_values(connection: sa.Connection) -> Iterator[list[Row | DamagedMessage]]:
+    """Read the values of shared scopes page by page, a damaged one as the error that names it."""
     after = "", ""
     while True:
         found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
         if found:
-            rows = [_row(VALUE, values) for values in found]
-            yield rows
-            after = next_place(after, (rows[-1]["scope"], rows[-1]["name"]))
+            yield [_row_or_damage(VALUE, values) for values in found]
+            scope, name, *_ = found[-1]
+            after = next_place(after, (scope, name))
         if len(found) < paging.ROWS:
             return
+
+
+def _row_or_damage(table: sa.Table, values: Sequence[Any]) -> Row | DamagedMessage:
+    try:
+        return _row(table, values)
+    except DamagedMessage as error:
+        return error
 
 
 def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
