@@ -1,0 +1,85 @@
+"""What the page about Google ADK shows, runs and prints that; and ADK's web server works with what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "frameworks" / "google-adk.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def started(*words: str, folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(400)  # ADK takes seconds to load
+def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
+    program, stale = blocks("python")
+    printed, shown = blocks("text")
+    assert started("-c", program, folder=tmp_path) == printed
+    assert started("-c", stale, folder=tmp_path) == ""
+
+    words = ("-m", "lango_store.cli", "sessions")
+    told = started(*words, "show", "weather:ann:trip", "--url", "sqlite:///adk.db", folder=tmp_path)
+    times = re.compile(r"\d\d:\d\d:\d\d")
+    assert times.sub("", shown) in times.sub("", told)
+    listed = started(
+        *words, "list", "--agent", "weather", "--user", "ann", "--url", "sqlite:///adk.db", folder=tmp_path
+    )
+    assert listed.startswith("weather:ann:trip\t")
+
+
+SERVER = """
+import sys
+from fastapi.testclient import TestClient
+from google.adk.cli.fast_api import get_fast_api_app
+
+app = get_fast_api_app(agents_dir="agents", session_service_uri=sys.argv[1], web=False)
+with TestClient(app) as client:
+    of_ann = "/apps/weather/users/ann/sessions"
+    client.post(f"{of_ann}/trip", json={"user:name": "Ann"}).raise_for_status()
+    message = {"role": "user", "parts": [{"text": "How warm is it?"}]}
+    asked = {"app_name": "weather", "user_id": "ann", "session_id": "trip", "new_message": message}
+    client.post("/run", json=asked).raise_for_status()
+    print([each["id"] for each in client.get(of_ann).raise_for_status().json()])
+    print(client.get(f"{of_ann}/trip").raise_for_status().text)
+    client.delete(f"{of_ann}/trip").raise_for_status()
+    print(client.get(f"{of_ann}/trip").status_code)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path) -> None:
+    program, _ = blocks("python")
+    (services,) = blocks("yaml")
+    assert len(services.splitlines()) == 4
+    uri = f"lango+{url}".replace("+psycopg", "")
+    agent = tmp_path / "agents" / "weather"
+    agent.mkdir(parents=True)
+    (agent.parent / "services.yaml").write_text(services.replace("lango+postgresql", uri.partition(":")[0]))
+    definitions = program.partition("async def main()")[0]
+    made = 'root_agent = LlmAgent(name="meteorologist", model=Script(model="script"), tools=[forecast])\n'
+    (agent / "agent.py").write_text(definitions + made)
+    listed, read, gone = started("-c", SERVER, uri, folder=tmp_path).splitlines()[-3:]
+    assert listed == "['trip']"
+    session = json.loads(read)
+    assert session["state"] == {"user:name": "Ann", "user:city": "Oslo"}
+    told = [part["text"] for event in session["events"] for part in event["content"]["parts"] if "text" in part]
+    assert told == ["How warm is it?", "It has -3 degrees."]
+    assert gone == "404"
