@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from lango_store import Store
+
+HERE = Path(__file__).parent
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what ADK and Google's client say of Python and of each other when they load
@@ -15,8 +17,12 @@ with warnings.catch_warnings():
     from lango_store.integrations.google_adk import LangoSessionService
 
 
-def pytest_report_header() -> str:
-    return f"google-adk {version('google-adk')}"
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let ADK say once that features of it are experimental; that is news to nobody who uses them."""
+    told = pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning")
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(told)
 
 
 @pytest.fixture
