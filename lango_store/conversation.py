@@ -273,6 +273,7 @@ class Conversation:
         with self._access.transaction() as connection:
             return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
 
+    @retried
     def search(
         self,
         words: str,

@@ -468,6 +468,7 @@ class Store:
 
     # Search
 
+    @retried
     def search(
         self, words: str, *, limit: int = 20, cursor: str | None = None, **which: Unpack[SearchFilters]
     ) -> SearchPage:

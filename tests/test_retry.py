@@ -30,6 +30,7 @@ from lango_store import (
     cancellation,
     create_engine,
     retry,
+    schema,
 )
 
 HALF_A_MINUTE: Final = timedelta(seconds=30)
@@ -110,6 +111,7 @@ VERBS: Final[dict[str, Callable[[Store, Path], object]]] = {
     "redact_message": lambda store, _: store.redact_message("k", 1),
     "salvage": lambda store, _: store.salvage("k"),
     "save_turn": lambda store, _: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
+    "search": lambda store, _: store.search("hello"),
     "set_values": lambda store, _: store.set_values("k", {"a": 1}),
     "stats": lambda store, _: store.stats(),
     "total_usage": lambda store, _: store.conversation("k").total_usage(),
@@ -143,6 +145,8 @@ def test_each_verb_is_tried_again_or_named_with_its_reason() -> None:
 def test_a_verb_waits_for_a_server_that_is_away(
     url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
+    if verb == "search":
+        schema.enable_search(url)
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(3))
         caplog.clear()
