@@ -33,6 +33,11 @@ _CUSTOM: Final = {"extra": {"type": "custom"}}
 _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
 _NOTHING: Final[_Fields] = {}
 
+_RECORD: Final = MessageRole.RECORD.value
+_OF_TOOLS: Final = (MessageRole.TOOL.value, MessageRole.FUNCTION.value)
+_WORDS: Final = {name: name for name in _SAID_BY} | {MessageRole.MODEL.value: MessageRole.ASSISTANT.value}
+"""The word of the Responses API for the role of who says something."""
+
 
 # Items that become messages
 
@@ -138,7 +143,7 @@ def _saying(item: Mapping[str, Any], role: MessageRole) -> Message:
     content, own = item["content"], _fields(_without(item, "role", "content"))
     if (block := _only_text(content)) is not None:
         own, content = own | {"block": _without(block, "text")}, block["text"]
-    elif _readable(content, role) is content and not own:
+    elif _readable(content, role.value) is content and not own:
         return Message(role=role, content=content)
     return Message(role=role, content=content, extra={NAME: own} if own or not isinstance(content, str) else {})
 
@@ -170,17 +175,15 @@ def items_from(role: str, content: Any, calls: Sequence[_Call], call_id: str | N
 
     A message that something else wrote is what was said, what was called, and what the tools answered.
     """
-    if role == MessageRole.RECORD.value:
+    if role == _RECORD:
         return [content]
     own: _Fields | None = extra.get(NAME)
-    if role in (MessageRole.TOOL.value, MessageRole.FUNCTION.value):
+    if role in _OF_TOOLS:
         return _answers(content, calls, call_id, own)
-    if role == MessageRole.MODEL.value:
-        role = MessageRole.ASSISTANT.value
     if not calls:
         return [_said(role, content, own)]
     items = [] if content is None or content == "" or content == [] else [_said(role, content, own)]
-    others = (own or {}).get("calls") or [_NOTHING] * len(calls)
+    others = (own or _NOTHING).get("calls") or [_NOTHING] * len(calls)
     for call, fields in zip(calls, others, strict=True):
         items.append(_call_item(call, fields))
         if "output" in call:
@@ -190,20 +193,20 @@ def items_from(role: str, content: Any, calls: Sequence[_Call], call_id: str | N
 
 def _said(role: str, content: Any, own: _Fields | None) -> Item:
     if own is None:
-        return {"role": role, "content": _readable(content, _SAID_BY[role])}
+        role = _WORDS[role]
+        return {"role": role, "content": content if type(content) is str else _readable(content, role)}
     if (block := own.get("block")) is not None:
         content = [{**block, "text": content}]
     return {"role": role, "content": content, **own.get("fields", _NOTHING)}
 
 
 def _answers(content: Any, calls: Sequence[_Call], call_id: str | None, own: _Fields | None) -> list[Item]:
-    outputs = {call["id"] for call in calls if "output" in call}
-    asked = [_call_item(call, _NOTHING) for call in calls if "output" not in call]
+    # What a tool's message says of calls that it gives no output of is which one its content answers.
     answered = [_answer_item(call, own) for call in calls if "output" in call]
-    if outputs and (not call_id or call_id in outputs):
-        return [*asked, *answered]
+    if answered and (not call_id or any(item["call_id"] == call_id for item in answered)):
+        return answered
     about = {"id": call_id or (calls[0]["id"] if calls else ""), "output": "" if content is None else content}
-    return [*asked, _answer_item(about, None), *answered]
+    return [_answer_item(about, None), *answered]
 
 
 def _call_item(call: _Call, fields: _Fields) -> Item:
@@ -229,14 +232,14 @@ def _is_custom(call: _Call) -> bool:
 # What others wrote, in the words of the Responses API
 
 
-def _readable(content: Any, role: MessageRole) -> Any:
+def _readable(content: Any, role: str) -> Any:
     """Return a content as the Responses API takes it, the very one if it takes it as it is."""
     if isinstance(content, str) or _all_of_responses(content):
         return content
     if content is None:
         return ""
     text = text_of(content)
-    if text is not None or role is MessageRole.ASSISTANT or not _all_blocks(content):
+    if text is not None or role == MessageRole.ASSISTANT.value or not _all_blocks(content):
         return as_text(content) if text is None else text
     return [_block(block) for block in content]
 
@@ -267,11 +270,21 @@ def _block(block: Mapping[str, Any]) -> Item:
 
 def without_last(message: Message) -> Message | None:
     """Return the message without the last of its items, None if that is all it says."""
-    if not message.tool_calls or len(items_of(message)) == 1:
+    calls = list(message.tool_calls)
+    if not calls or len(items_of(message)) == 1:
         return None
-    *others, last = message.tool_calls
-    if last.answered and message.role.canonical is MessageRole.ASSISTANT:
-        return message.model_copy(update={"tool_calls": [*others, ToolCall(**last.model_dump(exclude={"output"}))]})
+    if message.role.canonical is MessageRole.TOOL:
+        place = max(place for place, call in enumerate(calls) if call.answered)
+        gone = calls.pop(place)
+        return message.model_copy(
+            update={
+                "tool_calls": calls,
+                "tool_call_id": message.tool_call_id if message.tool_call_id != gone.id else None,
+            }
+        )
+    last = calls.pop()
+    if last.answered:
+        return message.model_copy(update={"tool_calls": [*calls, ToolCall(**last.model_dump(exclude={"output"}))]})
     own = message.extra.get(NAME, {})
     extra = message.extra | {NAME: own | {"calls": own["calls"][:-1]}} if "calls" in own else message.extra
-    return message.model_copy(update={"tool_calls": others, "extra": extra})
+    return message.model_copy(update={"tool_calls": calls, "extra": extra})

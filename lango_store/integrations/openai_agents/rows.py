@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,6 +13,7 @@ from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.encoding import NO_CONTENT, content_fault
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.integrations.openai_agents.items import NAME, Item, items_from, without_last
+from lango_store.model import MessageRole
 from lango_store.operations import appends, compactions, edits, messages, removals, sessions
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import IS_RECORD, LIVE_SESSION, MESSAGE, SESSION, number, of_session
@@ -23,6 +24,7 @@ from lango_store.statement import Statement
 
 _READ: Final = ("seq", "turn_no", "role", "tool_call_id", "text", "content", "tool_calls", "extra")
 _COLUMNS: Final = [MESSAGE_COLUMNS[MESSAGE_FIELDS.index(name)] for name in _READ]
+_ROLES: Final = frozenset(role.value for role in MessageRole)
 _DELETED_AT_ONCE: Final = 500  # a statement binds a limited number of values
 
 
@@ -45,8 +47,7 @@ _all = Statement(lambda _: _window(backwards=False))
 _last = Statement(lambda _: _window(backwards=True))
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """The items of one row, and its `seq`."""
 
     seq: int
@@ -82,7 +83,7 @@ def _summary_first(rows: list[Any]) -> list[Any]:
 
 def _stored(key: str, row: Sequence[Any]) -> Stored:
     seq, _, role, call_id, text, content, tool_calls, extra, _ = row
-    if content_fault(text, content):
+    if role not in _ROLES or ((type(text) is not str or content is not None) and content_fault(text, content)):
         raise _damage(key, row)
     if text is None and content != NO_CONTENT:
         text = stored_json(key, seq, "content", content)

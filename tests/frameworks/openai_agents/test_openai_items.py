@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
 from lango_store.integrations.openai_agents import LangoSession
-from lango_store.integrations.openai_agents.items import items_of, messages_of
+from lango_store.integrations.openai_agents.items import items_of, messages_of, without_last
 from lango_store.interchange.fidelity import same
 
 from .responses import ANSWER_OSLO, ANSWER_ROME, CALL_OSLO, EXCHANGE, OTHERS, QUESTION, REASONING, SAID, Item
@@ -263,6 +263,10 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
         Message(role=MessageRole.FUNCTION, content=[{"type": "text", "text": "17"}], tool_call_id="1"),
         [{"type": "function_call_output", "call_id": "1", "output": "17"}],
     ),
+    "an answer that repeats its call": (
+        Message.tool("17", tool_calls=[ToolCall(id="1", name="f", arguments="{}")]),
+        [{"type": "function_call_output", "call_id": "1", "output": "17"}],
+    ),
     "answers": (
         Message.tool(
             tool_calls=[ToolCall(id="1", name="f", output="a"), ToolCall(id="2", name="g", output=[1])],
@@ -273,6 +277,32 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
         ],
     ),
 }
+
+
+calls = st.builds(
+    lambda id, fields: ToolCall(id=id, name="f", **fields),
+    st.sampled_from("123"),
+    st.dictionaries(st.sampled_from(["arguments", "output"]), json_values, max_size=2),
+)
+foreign = st.builds(
+    Message,
+    role=st.sampled_from(MessageRole).filter(lambda role: role is not MessageRole.RECORD),
+    content=json_values | st.lists(blocks, max_size=2),
+    tool_calls=st.lists(calls, max_size=3),
+    tool_call_id=st.none() | st.sampled_from("123"),
+)
+
+
+@given(foreign)
+def test_whatever_a_message_holds_it_reads_as_items_that_go_one_by_one(message: Message) -> None:
+    found = items_of(message)
+    assert found
+    left: Message | None = message
+    for count in range(len(found), 0, -1):
+        assert left is not None
+        assert same(items_of(left), found[:count])
+        left = without_last(left)
+    assert left is None
 
 
 @pytest.mark.parametrize("case", FOREIGN)

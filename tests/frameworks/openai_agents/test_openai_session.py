@@ -236,6 +236,8 @@ def test_an_item_that_cannot_be_read_is_named(url: str, seq: int, field: str, co
         (1, "text", "text = x'ff'"),
         (1, "text", "text = CAST(x'ff' AS TEXT)"),
         (1, "role", "role = 'nobody'"),
+        (3, "role", "role = 'nobody'"),
+        (6, "role", "role = 'nobody'"),
         (2, "content", "content = '{'"),
         (3, "tool_calls", "tool_calls = '[{]'"),
     ],
