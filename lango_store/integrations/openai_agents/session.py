@@ -133,8 +133,8 @@ class LangoSession:
 
         0 is none, a negative number all. An item that cannot be read is `DamagedMessage`.
         """
-        if wrapper is not None and not self._counted.knows(wrapper):
-            self._counted.note(wrapper, usage_of(wrapper.usage))
+        if wrapper is not None:
+            self._counted.meet(wrapper, reads=True)
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit == 0:
@@ -188,8 +188,9 @@ class LangoSession:
             return
         with self._counting:  # what a run cost is counted once, however many write at a time
             usage = usage_of(wrapper.usage)
-            if not self._counted.knows(wrapper):
-                self._counted.note(wrapper, _stored_usage(store, self._key, wrapper.usage))
+            self._counted.meet(wrapper, reads=False)
+            if self._counted.is_resumed(wrapper) and (stored := _stored_usage(store, self._key, wrapper.usage)):
+                self._counted.note(wrapper, stored)
             grown = self._counted.grown(wrapper, usage)
             if grown:
                 conversation.save_turn(new, grown, create=True)

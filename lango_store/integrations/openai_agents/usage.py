@@ -42,24 +42,37 @@ class Counted:
 
     def __init__(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, Usage] = weakref.WeakKeyDictionary()
+        self._resumed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def knows(self, wrapper: Any) -> bool:
-        """Whether something of this run was seen before."""
-        return wrapper in self._runs
+    def meet(self, wrapper: Any, *, reads: bool) -> None:
+        """Note what a run had cost before: nothing, unless it goes on from a state that was kept.
+
+        Then it begins with a read, and what it cost until then is stored, as far as one knows.
+        """
+        if wrapper not in self._runs:
+            usage = usage_of(wrapper.usage)
+            self._runs[wrapper] = usage if reads else {}
+            if growth(usage, {}):
+                self._resumed.add(wrapper)
+
+    def is_resumed(self, wrapper: Any) -> bool:
+        """Whether what is stored of a run is to be looked up."""
+        return wrapper in self._resumed
 
     def note(self, wrapper: Any, usage: Usage) -> None:
-        """Note that so much of a run's usage is stored, or was none of ours."""
+        """Note that so much of a run's usage is stored."""
         self._runs[wrapper] = usage
+        self._resumed.discard(wrapper)
 
     def grown(self, wrapper: Any, usage: Usage) -> Usage:
         """Return what a run's usage grew by since."""
-        return growth(usage, self._runs.get(wrapper, {}))
+        return growth(usage, self._runs[wrapper])
 
 
 def stored_before(usage: Any, turns: Sequence[Usage]) -> Usage:
-    """Return how much of a run that goes on in another process is stored: the last turns, if they are its first steps.
+    """Return how much of a run that was resumed is stored: the last turns, if they are its first requests.
 
-    The framework hands on what the run cost so far; each of its requests stands there by itself.
+    Nothing where that cannot be told: others may have written since.
     """
     steps = [usage_of(each) | {"requests": 1} for each in getattr(usage, "request_usage_entries", ())]
     found: Usage = {}

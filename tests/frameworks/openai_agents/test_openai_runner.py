@@ -13,7 +13,7 @@ from agents.memory import SessionSettings
 from conftest import MakeDatabase
 from processes import Program, run_program
 
-from lango_store import Store
+from lango_store import Message, Store
 from lango_store.integrations.openai_agents import LangoSession
 
 from .scripted import Item, agent, asks, says, total, weather_tool, words
@@ -156,6 +156,62 @@ def test_a_run_that_waited_for_an_approval_is_counted_once(url: str, elsewhere: 
                 "Cold.",
             ]
             assert store.conversation("k").total_usage() == total(5, 10, 11, 20)
+
+    asyncio.run(main())
+
+
+def resumed(*costs: int) -> Any:
+    """What the framework gives a session of a run that cost so much before it was resumed."""
+    run = Run()
+    for cost in costs:
+        run.usage.add(Usage(requests=1, input_tokens=cost, total_tokens=cost))
+    return run
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["it reads first", "it writes first"])
+@pytest.mark.parametrize(
+    ("stored", "costs", "counted"),
+    [
+        ([[5], [10]], [10], 15),
+        ([[5], [10]], [10, 11], 26),
+        ([[5], [10, 11]], [10, 11, 12], 38),
+        ([[5], [10], [11]], [10, 11], 26),
+        ([[10], [10]], [10, 10, 10], 30),
+    ],
+)
+def test_of_a_run_that_is_resumed_what_is_not_stored_yet_is_counted(
+    url: str, stored: list[list[int]], costs: list[int], counted: int, reads: bool
+) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            item: Any = {"role": "user", "content": "a"}
+            for turn in stored:
+                usage = {"requests": len(turn), "input_tokens": sum(turn), "total_tokens": sum(turn)}
+                store.conversation("k").save_turn([Message.user("a")], usage, create=True)
+            session, run = LangoSession("k", store), resumed(*costs)
+            if reads:
+                await session.get_items(1, wrapper=run)
+            for _ in range(2):
+                await session.add_items([item], wrapper=run)
+            assert store.conversation("k").total_usage()["input_tokens"] == counted
+            run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
+            await session.add_items([item], wrapper=run)
+            assert store.conversation("k").total_usage()["input_tokens"] == counted + 100
+
+    asyncio.run(main())
+
+
+def test_of_a_run_that_is_resumed_after_others_wrote_only_what_it_costs_from_then_is_counted(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            for cost in (10, 3):  # the run, and another one
+                usage = {"requests": 1, "input_tokens": cost, "total_tokens": cost}
+                store.conversation("k").save_turn([Message.user("a")], usage, create=True)
+            session, run = LangoSession("k", store), resumed(10)
+            await session.get_items(1, wrapper=run)
+            run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
+            await session.add_items([{"role": "user", "content": "a"}], wrapper=run)
+            assert store.conversation("k").total_usage()["input_tokens"] == 113
 
     asyncio.run(main())
 
