@@ -6,7 +6,7 @@ seq, as the first of a branch does. What a branch leaves lies in the log as reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -189,6 +189,18 @@ class Log:
     def last_entry(self) -> int:
         """The seq of the last entry, of whatever branch; 0 if there is none."""
         return self.entries[-1].seq if self.entries else 0
+
+    def as_left(self, history: Collection[str]) -> list[tuple[Row, Json]]:
+        """Return the rows of the window that a history leaves, and what each is to say of itself then.
+
+        It says which entry it follows, if that is not the one before it: an edit may have taken that from it.
+        """
+        found: list[tuple[Row, Json]] = []
+        for before, row in zip([0, *(row.seq for row in self.window)], self.window, strict=False):
+            if row.id not in history:
+                follows = {PARENT: before} if self._before.get(row.seq, 0) != before < row.seq else {}
+                found.append((row, row.own | {LEFT: row.role} | follows))
+        return found
 
     def way(self, id: str) -> list[Row]:
         """Return the rows from the first one to an entry; KeyError for an entry that is not there, or one before it."""

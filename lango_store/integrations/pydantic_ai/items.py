@@ -245,7 +245,7 @@ def foreign(fields: Fields, tool_call_id: str | None, name: str | None) -> Field
     content, calls = fields.content, fields.calls
     if role is MessageRole.TOOL:
         calls = [call for call in calls if "output" in call]
-        if not calls:
+        if not calls and (tool_call_id or content is not None):
             calls, content = [{"id": tool_call_id or "", "name": name or "", "output": content}], None
     return fields._replace(role=role, content=None if content is None else as_text(content), calls=calls)
 

@@ -159,11 +159,10 @@ def _found(
     log = Log(row["last_seq"], row["message_count"], row["record_count"])
     own = str(value.get("revision", ""))
     moved = "@".join(map(str, [own, incarnation, *log.json]))
-    if value.get("turns") == row["turn_count"]:
-        usage = loaded(key, "usage", USAGE, value.get("usage"))
-    else:
+    plain = mapping(value.get("usage"))
+    if value.get("turns") != row["turn_count"]:  # another writer spent something, too
         summed = turns.total(turns.usages(connection, key))
-        usage = loaded(key, "usage", USAGE, {name: each for name, each in summed.items() if name in _USAGE_FIELDS})
+        plain = {name: each for name, each in summed.items() if name in _USAGE_FIELDS}
     state = State(
         key=key,
         number=row["revision"],
@@ -173,7 +172,7 @@ def _found(
         head_seq=head_seq or 0,
         turns=row["turn_count"],
         summary_turn=row.get("summary_turn"),
-        usage=dumped(USAGE, usage),
+        usage=plain,
         user_id=row.get("user_id"),
         forked_from=row.get("forked_from"),
     )
@@ -184,7 +183,7 @@ def _found(
     record = ConversationRecord(
         conversation_id=key.removeprefix(prefix),
         head_id=None if state.head is None else Known.of(state.head, state),
-        usage=usage,
+        usage=loaded(key, "usage", USAGE, plain),
         deferred_tool_requests=None if deferred is None else loaded(key, "deferred", DEFERRED, deferred),
         scope=state.user_id,
         forked_from=forked_from,

@@ -200,7 +200,7 @@ class Save:
 
     def _turned(self, connection: sa.Connection, log: Log, state: State, history: set[str]) -> records.Log:
         """Make records of the rows that the history leaves, messages of those that it takes up again."""
-        left = [row for row in log.window if row.id not in history]
+        left = log.as_left(history)
         taken = [row for row in log.entries if not row.is_shown and row.id in history]
         if not left and not taken:
             return state.log
@@ -210,11 +210,13 @@ class Save:
                     f"entry {row.id!r} of session {self._key!r} was left before a summary took the place of what "
                     "came then: fork the conversation from it"
                 )
-        _turn.run_many(connection, [*map(_as_left, left), *map(_as_taken, taken)])
+        _turn.run_many(
+            connection, [*(_turned(row, MessageRole.RECORD, own) for row, own in left), *map(_as_taken, taken)]
+        )
         counts = {
             "message_count": len(taken) - len(left),
             "record_count": len(left) - len(taken),
-            "token_count": sum(map(_tokens, taken)) - sum(map(_tokens, left)),
+            "token_count": sum(map(_tokens, taken)) - sum(_tokens(row) for row, _ in left),
         }
         # One seq is used up, so that a load notices: see `messages.load_life`.
         changed: dict[str, Any] = {name: SESSION.c[name] + added for name, added in counts.items()}
@@ -235,19 +237,15 @@ _turn = Statement(
 )
 
 
-def _as_left(row: Row) -> dict[str, Any]:
-    return _turned_row(row, MessageRole.RECORD.value, row.own | {LEFT: row.role})
-
-
 def _as_taken(row: Row) -> dict[str, Any]:
-    return _turned_row(row, row.own[LEFT], {name: value for name, value in row.own.items() if name != LEFT})
+    return _turned(row, row.own[LEFT], {name: value for name, value in row.own.items() if name != LEFT})
 
 
-def _turned_row(row: Row, role: str, own: dict[str, Any]) -> dict[str, Any]:
+def _turned(row: Row, role: str, own: dict[str, Any]) -> dict[str, Any]:
     extra = ({} if row.extra is None else stored_json(row.key, row.seq, "extra", row.extra)) | {NAME: own}
     if not own:
         del extra[NAME]
-    return {"key": row.key, "seq": row.seq, "role": role, "extra": encode_json(extra, "extra") if extra else None}
+    return {"key": row.key, "seq": row.seq, "role": str(role), "extra": encode_json(extra, "extra") if extra else None}
 
 
 def _tokens(row: Row) -> int:

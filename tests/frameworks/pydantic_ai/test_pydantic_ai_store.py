@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -848,5 +850,126 @@ def test_a_summary_stands_in_the_place_of_what_it_speaks_of(conversations: Conve
         with pytest.raises(LangoStoreError, match="left before a summary"):
             await conversations.branch("c", from_entry=record.branches[0], expected_revision=back.revision)
         assert faults(lango) == []
+
+    run(test)
+
+
+def test_what_is_redacted_or_deleted_by_hand_is_missing_and_nothing_else(
+    conversations: Conversations, lango: Store
+) -> None:
+    async def test() -> None:
+        talk = conversation("c", "1", "2", "3", "4")
+        await conversations.save(talk)
+        branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
+        branched.messages += exchange("secret", "ok", "fine")
+        stored = await conversations.save(branched)
+        lango.redact_message("c", str(stored[0].id), reason="a password")
+        lango.delete_message("c", str(stored[1].id))
+        loaded = await conversations.load("c")
+        assert loaded is not None
+        assert texts(loaded.messages) == ["1", "2", "fine"]
+        assert loaded.messages[2].parts == []
+        again = await conversations.branch("c", at=1, expected_revision=loaded.revision)
+        record = await conversations.read_record("c")
+        assert record is not None
+        assert [entry.message for entry in await conversations.read_history(record.branches[-1])] == loaded.messages
+        back = await conversations.branch("c", from_entry=record.branches[-1], expected_revision=again.revision)
+        assert back.messages == loaded.messages
+        assert faults(lango) == []
+
+    run(test)
+
+
+def test_a_tool_whose_answer_was_redacted_answers_nothing(conversations: Conversations, lango: Store) -> None:
+    async def test() -> None:
+        result = await weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c"))
+        stored = await conversations.save(result)
+        lango.redact_message("c", str(stored[2].id))
+        loaded = await conversations.load("c")
+        assert loaded is not None
+        assert loaded.messages[2].parts == []
+        assert loaded.messages[3] == result.all_messages()[3]
+
+    run(test)
+
+
+def test_a_fork_of_the_session_is_a_conversation_too(conversations: Conversations, lango: Store) -> None:
+    async def test() -> None:
+        talk = conversation("c", "1", "2", "3")
+        talk.usage = RunUsage(requests=2)
+        stored = await conversations.save(talk)
+        branched = await conversations.branch("c", at=1, expected_revision=talk.revision)
+        branched.messages += exchange("zwei")
+        await conversations.save(branched)
+        lango.conversation("c").fork("whole")
+        lango.conversation("c").fork("part", upto=3)
+        for id, expected in (("whole", ["1", "zwei"]), ("part", ["1"])):
+            loaded = await conversations.load(id)
+            assert loaded is not None
+            assert texts(loaded.messages) == expected
+            record = await conversations.read_record(id)
+            assert record is not None
+            assert (record.forked_from, record.forked_at) == ("c", None)
+            loaded.messages += exchange("on")
+            await conversations.save(loaded)
+            assert await texts_of(conversations, id) == [*expected, "on"]
+            assert await conversations.read_history(record.branches[0]) == stored
+        assert await texts_of(conversations, "c") == ["1", "zwei"]
+
+    run(test)
+
+
+def test_records_and_entries_may_be_copied_and_pickled(conversations: Conversations) -> None:
+    async def test() -> None:
+        await conversations.save(conversation("c", "1", "2"), scope="ann")
+        record = await conversations.read_record("c")
+        entries = await conversations.load_entries("c")
+        for again in (copy.deepcopy((record, entries)), pickle.loads(pickle.dumps((record, entries)))):
+            assert again == (record, entries)
+            assert again[0] is not None
+            assert await conversations.read_history(again[0].head_id) == entries
+
+    run(test)
+
+
+def test_in_a_callers_transaction_a_save_is_the_callers_to_commit(url: str) -> None:
+    async def test() -> None:
+        with Store(url) as store:
+            for commits in (False, True):
+                with store.engine.connect() as connection:
+                    conversations = Conversations(store.using(connection))
+                    await conversations.save(conversation("c", "1", "2"))
+                    loaded = await conversations.load("c")
+                    assert loaded is not None
+                    loaded.messages += exchange("3")
+                    await conversations.save(loaded)
+                    with pytest.raises(ConversationConflict):
+                        await conversations.save(conversation("c", "other"))
+                    assert await texts_of(conversations, "c") == ["1", "2", "3"]
+                    await conversations.close()
+                    if commits:
+                        connection.commit()
+                assert store.exists("c") is commits
+
+    run(test)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it is written", "after it is written"])
+def test_a_cancelled_save_is_written_whole_or_not_at_all(url: str, before: bool) -> None:
+    async def test() -> None:
+        async with Conversations(url) as conversations:
+            for number in range(5):
+                talk = conversation(f"c{number}", *map(str, range(50)))
+                saving = asyncio.ensure_future(conversations.save(talk))
+                while not before and not conversations.store.exists(talk.conversation_id):
+                    await asyncio.sleep(0)
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                saving.cancel()
+                await asyncio.wait([saving])
+                loaded = await conversations.load(talk.conversation_id)
+                assert loaded is None or len(loaded.messages) == 50
+                if not before:
+                    assert loaded is not None
 
     run(test)
