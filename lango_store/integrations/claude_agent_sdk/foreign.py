@@ -26,11 +26,12 @@ def entries_of(key: str, message: Message, parent: str | None, **fields: Any) ->
         own = f"{key}/{message.seq}/{number}"
         id = (_uuid(message.id) if number == 0 else None) or str(uuid.uuid5(uuid.NAMESPACE_OID, own))
         word = _WORDS[each["role"]]
+        response = {"id": f"msg_{id}"} if word == "assistant" else {}  # those of one response are put together
         yield {
             "parentUuid": parent,
             "isSidechain": False,
             "type": word,
-            "message": {"role": word, "content": _content(each)},
+            "message": {**response, "role": word, "content": _content(each)},
             "uuid": id,
             **({} if moment is None else {"timestamp": timestamp_of(moment)}),
             **fields,
@@ -49,9 +50,10 @@ def _content(said: dict[str, Any]) -> Any:
     content, calls = said["content"], said.get("tool_calls") or []
     if said["role"] == "tool":
         return [{"type": "tool_result", "tool_use_id": said.get("tool_call_id", ""), "content": content or ""}]
-    if not calls:
+    if said["role"] == "user":
         return content or _NOTHING
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    text = content or ("" if calls else _NOTHING)
+    blocks = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return blocks + [
         {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call.get("arguments"))}
         for call in calls

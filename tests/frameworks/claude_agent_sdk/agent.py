@@ -43,6 +43,8 @@ async def main(*words: str) -> None:
         "ANTHROPIC_API_KEY": "dummy",
         "CLAUDE_CONFIG_DIR": str(config),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_ERROR_REPORTING": "1",
         "ENABLE_TOOL_SEARCH": "false",
         "HOME": str(config),
     }

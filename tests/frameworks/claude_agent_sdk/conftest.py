@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from importlib import metadata
 from typing import Any, TypeVar
 
 import anyio
@@ -16,10 +15,6 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 R = TypeVar("R")
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, R]]], R]
-
-
-def pytest_report_header() -> str:
-    return f"claude-agent-sdk {metadata.version('claude-agent-sdk')}"
 
 
 @pytest.fixture(params=["asyncio", "trio"])
