@@ -12,6 +12,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import sqlalchemy as sa
@@ -160,6 +161,37 @@ class Fts5(SearchIndex):
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
         if "lango_search_state" in self._names(connection):
             connection.execute(sa.update(STATE).values(state="detached", reason=reason))
+
+    @contextmanager
+    def laid_aside(self, connection: sa.Connection) -> Iterator[None]:
+        """Let a migration rename the messages' table, which SQLite refuses while a view or a trigger names it.
+
+        A table that was made anew has other rowids, so that the index is detached then.
+        """
+        there = self._names(connection)
+        if "lango_search_text" not in there:
+            yield
+            return
+        page = self._root_page(connection)
+        for name in _TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
+        connection.exec_driver_sql("DROP VIEW lango_search_text")
+        yield
+        found = self._root_page(connection)
+        if found is None:  # the schema was taken away, and the index goes with it
+            return
+        connection.exec_driver_sql(_TEXT)
+        if found == page:
+            for name in _TRIGGERS.keys() & there:
+                connection.exec_driver_sql(f"CREATE TRIGGER {name} {_TRIGGERS[name]}")
+        else:
+            self.detach(connection, "a migration made the messages' table anew")
+
+    @staticmethod
+    def _root_page(connection: sa.Connection) -> int | None:
+        query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'lango_message'"
+        found: int | None = connection.exec_driver_sql(query).scalar()
+        return found
 
     def waiting(self, connection: sa.Connection) -> int:
         return _number(connection, "SELECT count(*) FROM lango_search_waiting")

@@ -281,7 +281,8 @@ class SQLite(Dialect):
         try:
             with self.transaction(connection):
                 tables, changes = self._root_pages(connection), driver.total_changes
-                yield
+                with self.search_index.laid_aside(connection):
+                    yield
                 # The check reads every message. A revision that adds a column or an index leaves our tables where they
                 # are, and changes one row, its own in the version table.
                 if self._root_pages(connection) != tables or driver.total_changes > changes + 1:
@@ -329,7 +330,8 @@ class SQLite(Dialect):
             event.listen(connection, "before_cursor_execute", guard)
         try:
             with connection.begin_nested():
-                yield
+                with self.search_index.laid_aside(connection):
+                    yield
                 self._refuse_orphans(connection)
         finally:
             if guarded:
