@@ -9,6 +9,7 @@ from conftest import MakeDatabase
 from factories import message
 
 from lango_store import (
+    LangoStoreError,
     MessageRole,
     Store,
     create_engine,
@@ -52,6 +53,32 @@ def test_roles_of_many_messages_are_estimated(store: Store) -> None:
     assert sum(found.roles.values()) == pytest.approx(24_000, rel=0.01)
     assert found.roles["assistant"] == pytest.approx(12_000, rel=0.2)
     assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
+
+
+def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
+    for agent in ("b", None, "a"):
+        store.create(agent_id=agent, messages=[message()])
+    store.create(agent_id="c", messages=[message(), message()])
+    assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b"]
+
+
+def test_roles_are_not_looked_for_without_end_where_counters_are_damaged(store: Store) -> None:
+    for key, count in (("a", 2**40), ("b", 30_000 - 2**40)):
+        store.create(key, messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count} WHERE key = '{key}'")
+    with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
+        store.stats()
+
+
+def test_settings_of_a_server_that_can_cost_rows_are_told(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres(), connect_args={"options": "-c synchronous_commit=off"})
+    with engine.connect() as connection:
+        names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
+        off = {name for name in names if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off"}
+    told = {each.detail.split(" is off: ")[0] for each in Store(engine).examine() if " is off: " in each.detail}
+    assert told == off >= {"synchronous_commit"}
+    engine.dispose()
 
 
 def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from conftest import Clock, Counts, MakeDatabase, counted
 from factories import message, messages
 
-from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store
+from lango_store import Conflict, InvalidMessage, Message, Store
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "append_message": lambda store: store.append_message("k", message()),
@@ -42,7 +42,7 @@ def test_every_write_moves_the_revision(store: Store, write: Callable[[Store], o
     after = store.info("k").revision
     assert after > before
     with pytest.raises(Conflict) as conflict:
-        store.update("k", title="stale", expect=before)
+        store.update("k", title="stale", last_consolidated=0, expect=before)
     assert conflict.value.revision == after
     assert store.get("k").revision == after
 
@@ -183,8 +183,9 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_written(store: Store) -> N
             store.update("k", title="x", expect=number)
         with pytest.raises(ValueError, match="expect"):
             store.delete("k", expect=number)
-    with pytest.raises(SessionNotFound):
+    with pytest.raises(Conflict, match="there is no session 'nobody'"):
         store.append_message("nobody", message(), expect=1, create=True)
+    assert not store.exists("nobody")
     assert store.get("k") == before
 
 
