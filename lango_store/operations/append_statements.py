@@ -70,6 +70,12 @@ class Shape:
         return replace(self, makes="never") if self.inserts else self
 
 
+@functools.cache
+def shape_of(**does: Any) -> Shape:
+    """Return the shape with these attributes, always the same one, so that what it knows by itself is kept."""
+    return Shape(**does)
+
+
 def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +16,7 @@ from lango_store.errors import SessionExpired, SessionNotFound, Withheld
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
-from lango_store.operations.append_statements import Shape
+from lango_store.operations.append_statements import Shape, shape_of
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import check_seq
@@ -43,7 +42,7 @@ class NewTurn:
         return {f"turn_{name}": value for name, value in vars(self).items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Terms:
     """What an append asks of its session and changes there: its place, fields and values encoded, what it is made of.
 
@@ -54,11 +53,11 @@ class Terms:
     fields: Mapping[str, Any] = field(default_factory=dict)
     make: New | None = None
     named: NamedValues = NO_VALUES
+    shape: Shape = field(init=False)
+    """What the statement of the append has to do."""
 
-    @functools.cached_property
-    def shape(self) -> Shape:
-        """What the statement of the append has to do."""
-        return Shape(
+    def __post_init__(self) -> None:
+        self.shape = shape_of(
             compare=self.expected.last_seq is not None,
             expect=self.expected.revision is not None,
             fields=tuple(sorted(self.fields)),
@@ -244,13 +243,12 @@ def _write(
     values = {"key": key, "now": moment, "added": len(new.rows), "tokens_added": new.tokens, **values}
     if records := new.records:
         shape, values["records_added"] = shape.of_records, records
-    if make is not None and shape.makes != "never":
-        values |= sessions.encoded(dialect, now, make)
     rows = [
         row | {"created_at": moment if message.created_at is None else dialect.time(message.created_at)}
         for row, message in zip(new.rows, new.messages, strict=True)
     ]
-    found = _run(connection, dialect, shape, values, rows, named)
+    made = sessions.encoded(make) if make is not None and shape.inserts else {}
+    found = _run(connection, dialect, shape, values, rows, named, made)
     if found is None:
         return None
     last_seq, updated_at, *told = found
@@ -279,9 +277,12 @@ def _run(
     values: dict[str, Any],
     rows: list[dict[str, Any]],
     named: NamedValues,
+    made: dict[str, Any],
 ) -> Sequence[Any] | None:
-    """Run the statements; return what the first one tells of the session's row."""
+    """Run the statements; return what the first one tells of the session's row, which is `made` if there is none."""
     if dialect.modifying_cte:
+        if shape.inserts:
+            values |= made | sessions.new_life()
         if shape.named:
             values |= named.arrays(values["key"])
         if len(rows) == 1 and not shape.turn:
@@ -294,7 +295,7 @@ def _run(
             return None
         found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
         if not found and shape.inserts:
-            found = statements.counting(shape).run(connection, values)
+            found = statements.counting(shape).run(connection, values | made | sessions.new_life())
     if not found:
         return None
     last_seq = whole_number(values["key"], "last_seq", found[0][0])

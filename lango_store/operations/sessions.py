@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from lango_store.errors import (
     SessionNotFound,
     Withheld,
 )
-from lango_store.model import UNSET, SessionInfo, Unset
+from lango_store.model import UNSET, SessionFields, SessionInfo, Unset
 from lango_store.operations import scopes
 from lango_store.operations.binds import (
     BEFORE_ANY_EXPIRY,
@@ -35,7 +36,6 @@ from lango_store.operations.binds import (
 )
 from lango_store.operations.rows import (
     SESSION_COLUMNS,
-    SESSION_FIELDS,
     decode_session,
     encode_session,
     session_value,
@@ -74,18 +74,12 @@ def server_time(connection: AnyConnection) -> datetime:
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
 
-def new_incarnation() -> int:
-    """Return a random number that tells a session from those that had its key before, and will have it after."""
-    return secrets.randbits(63)
+def new_life() -> dict[str, int]:
+    """Return two random numbers that tell a session that is made now from those that had its key before.
 
-
-def new_revision() -> int:
-    """Return the number from which the writes to a new session are counted.
-
-    It is random, so that a session made anew under its key has no revision that it had before, and small enough to be
-    a whole number in JSON for everybody.
+    Its writes are counted from `revision` on, which is small enough to be a whole number in JSON for everybody.
     """
-    return secrets.randbits(48)
+    return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}
 
 
 REVISED: Final = {"revision": SESSION.c.revision + 1}
@@ -245,15 +239,21 @@ def not_made(key: str) -> Withheld:
     return Withheld(SESSION.name, f"session {key!r} is not there, and was not made")
 
 
+_UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
+_BOUND: Final = ("key", *_UNSAID, "ttl_seconds", "incarnation", "revision")
+
+
 def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.ColumnElement[bool]) -> Any:
-    """Insert a new session, with these counters, unless a condition does not hold; what `encoded` gives is bound."""
-    names = (*SESSION_FIELDS, "incarnation")
-    given: dict[str, Any] = {name: column(SESSION.c[name]) for name in names}
+    """Insert a new session with these counters, unless a condition does not hold; binds `encoded` and `new_life`.
+
+    What is left out the table's defaults say, which cost an append less than values that are bound.
+    """
+    given: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
     expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
-    computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at, "last_turn_no": sa.literal_column("0")}
+    computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at}
     values: dict[str, Any] = {**given, **computed, **counts}
     row = sa.select(*values.values()).where(scopes.IS_NOT_SHARED, *conditions)
-    return dialect.insert(SESSION).from_select(list(values), row)
+    return dialect.insert(SESSION).from_select(list(values), row, include_defaults=False)
 
 
 _insert = Statement(
@@ -265,10 +265,6 @@ _insert = Statement(
 )
 
 
-_BLANK: Final[dict[str, Any]] = {name: None if SESSION.c[name].nullable else 0 for name in SESSION_FIELDS}
-"""What a new session's row holds beside its key, its times and what its creator gives."""
-
-
 @dataclass(frozen=True)
 class New:
     """A session about to be made: its key, its TTL and the fields its creator gave."""
@@ -277,18 +273,22 @@ class New:
     ttl: timedelta | None
     fields: Mapping[str, Any]
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, but for None."""
+        return {name: value for name, value in self.fields.items() if value is not None}
 
-def encoded(dialect: Dialect, now: Moment, new: New) -> dict[str, Any]:
-    """Encode a session about to be made; `InvalidMessage` names the field that cannot be stored."""
-    row = _BLANK | encode_session(_given(new))
-    row |= {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl), "incarnation": new_incarnation()}
-    row["revision"] = new_revision()
-    return row | {"now": dialect.time(now)}
+
+def encoded(new: New) -> dict[str, Any]:
+    """Encode what its creator says of a session; `InvalidMessage` names the field that cannot be stored."""
+    said = {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl)}
+    return _UNSAID | encode_session(new.given) | said
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
     """Create a session; None if its key is taken, by a live or an expired one."""
-    rows = _insert.run(connection, encoded(dialect_of(connection), now, new))
+    values = encoded(new) | new_life() | {"now": dialect_of(connection).time(now)}
+    rows = _insert.run(connection, values)
     if not rows:
         scopes.refuse_shared(connection, new.key)
         return None
@@ -306,11 +306,7 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
         ttl_seconds=seconds(new.ttl),
         revision=revision,
     )
-    return value.model_copy(update=_given(new))
-
-
-def _given(new: New) -> dict[str, Any]:
-    return {name: value for name, value in new.fields.items() if value is not None}
+    return value.model_copy(update=new.given)
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:

@@ -16,7 +16,7 @@ from lango_store.operations import paging, scopes
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, column, number, of_session, of_sessions
 from lango_store.operations.paging import Pages
 from lango_store.operations.rows import next_place
-from lango_store.operations.sessions import new_incarnation, new_revision
+from lango_store.operations.sessions import new_life
 from lango_store.statement import Statement
 
 Row = dict[str, Any]
@@ -216,7 +216,7 @@ def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> Non
 def _encoded(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> Row:
     encoded = {column.name: row[column.name] for column in _KEPT[table.name]}
     if table is SESSION:
-        encoded |= {"incarnation": new_incarnation(), "revision": new_revision()}
+        encoded |= new_life()
     for name in _TIMES[table.name]:
         if encoded[name] is not None:
             encoded[name] = dialect_of(connection).time(datetime.fromisoformat(encoded[name]))
