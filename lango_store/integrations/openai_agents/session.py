@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import sqlalchemy as sa
 from agents.items import TResponseInputItem
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 Wrapper: TypeAlias = RunContextWrapper[Any]
 
+_read: Final[ContextVar[tuple[LangoSession, rows.Snapshot | None] | None]] = ContextVar("_read", default=None)
+"""What the compaction that is under way here has read: others may be, of the same session."""
+
 
 class LangoSession:
     """A session of OpenAI Agents in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`.
@@ -35,7 +39,9 @@ class LangoSession:
     `session_id` is the session's key, after `prefix` if there is one. `store` is a `Store`, an `AsyncStore` or a URL,
     also one of asyncpg or aiosqlite; sessions of one URL share its connections. In the place of a store, `engine` is
     an `AsyncEngine` as `SQLAlchemySession` takes it: its URL is used, with connections of our own. `create_tables`
-    brings the schema of a URL or an engine up to date. `session_settings.limit` is how many items `get_items` gives.
+    brings the schema of a URL or an engine up to date; `engine_kwargs` are options of `lango_store.create_engine`.
+    `session_settings.limit` is how many items `get_items` gives. `ensure_ascii` is taken as `SQLAlchemySession` takes
+    it, and changes nothing: texts are stored as they are.
 
     The first item makes the session; one that has expired counts as absent, and the next item begins it anew. What a
     run costs becomes the usage of the turns that it writes.
@@ -84,7 +90,6 @@ class LangoSession:
             self._store = self._lease.store
         self._counted = Counted()
         self._counting = threading.Lock()
-        self._seen: rows.Snapshot | None = None
 
     @classmethod
     def from_url(
@@ -209,7 +214,8 @@ class LangoSession:
         """Return the items that a compaction is to speak of, and whether these are all."""
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
-        self._seen = seen = await self._in_thread(_snapshot, self._key, None)
+        seen = await self._in_thread(_snapshot, self._key, None)
+        _read.set((self, seen))
         if seen is None:
             return [], True
         shown = seen.items if limit is None or limit < 0 else rows.latest(seen.rows, limit)
@@ -220,14 +226,20 @@ class LangoSession:
 
         `Conflict` if what it read is not there any more.
         """
-        seen, self._seen = self._seen, None
-        return bool(await self._in_thread(_replaced_all, self._key, seen, messages_of(items)))
+        reader, seen = _read.get() or (None, None)
+        _read.set(None)
+        if reader is self and seen is None:  # it read nothing, and what came in stays
+            await self.add_items(items)
+            return True
+        return bool(
+            await self._in_thread(_replaced_all, self._key, seen if reader is self else None, messages_of(items))
+        )
 
     def _replacing(self, seen: rows.Snapshot) -> Callable[[int, list[TResponseInputItem]], Awaitable[bool]]:
         async def replace(start: int, output: list[TResponseInputItem]) -> bool:
             try:
                 return bool(await self._in_thread(_replaced, seen, start, messages_of(output)))
-            except Conflict:
+            except (Conflict, SessionNotFound):
                 return False
 
         return replace
@@ -304,6 +316,8 @@ def _stored_usage(store: Store, key: str, usage: Any) -> Usage:
 
 
 def _key(prefix: str, session_id: str) -> str:
+    if not isinstance(session_id, str):
+        return checked_key(session_id)  # which says what it is
     longest, part = max((len(part), name) for name, part in (("prefix", prefix), ("session_id", session_id)))
     if len(prefix) + len(session_id) > MAX_KEY_LENGTH:
         raise InvalidKey(

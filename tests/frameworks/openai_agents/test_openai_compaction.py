@@ -154,6 +154,23 @@ def test_a_summary_of_items_that_are_gone_meanwhile_changes_nothing(url: str) ->
     asyncio.run(main())
 
 
+def test_of_two_compactions_of_a_session_each_replaces_what_it_read(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            await session.add_items(EXCHANGE)
+
+            async def meanwhile() -> None:
+                await session.add_items([LATER])
+                other = asyncio.create_task(session._read_compaction_items(None))
+                assert await other == ([*EXCHANGE, LATER], True)
+
+            await compacting(session, Client(meanwhile)).run_compaction({"force": True})
+            assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
+
+    asyncio.run(main())
+
+
 def test_what_read_elsewhere_replaces_what_is_there_in_one_transaction(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
@@ -207,14 +224,22 @@ def test_the_end_of_a_session_is_replaced_and_what_came_before_stays(url: str) -
 def test_an_end_that_goes_on_meanwhile_is_left_as_it_is(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
-            for added in ([LATER], []):
-                session = LangoSession(f"k{len(added)}", store)
+            writes: list[Callable[[LangoSession], Awaitable[Any]]] = [
+                lambda session: session.add_items([LATER]),
+                lambda session: session.pop_item(),
+                lambda session: session.clear_session(),
+                lambda session: asyncio.to_thread(store.delete, session.session_id),
+            ]
+            for number, write in enumerate(writes):
+                session = LangoSession(f"k{number}", store)
                 await session.add_items([*EXCHANGE, *EXCHANGE])
-                seen = await snapshot(session, 4)
-                await (session.add_items(added) if added else session.pop_item())
+                seen, whole = await snapshot(session, 4), await snapshot(session, 20)
+                await write(session)
                 there = await session.get_items()
                 assert await seen.replace_suffix(0, SUMMARY) is False
                 assert await session.get_items() == there
+                assert await whole.replace_suffix(0, SUMMARY) is (number == 0)
+                assert await session.get_items() == (there if number else [*SUMMARY, LATER])
 
     asyncio.run(main())
 
@@ -250,8 +275,9 @@ def test_of_nothing_there_is_nothing_to_compact(url: str) -> None:
         with Store(url) as store:
             session = LangoSession("k", store)
             assert await snapshot(session, 5) is None
-            await compacting(session, Client()).run_compaction()
-            assert await session.get_items() == SUMMARY
+            client = Client(lambda: LangoSession("k", store).add_items([LATER]))
+            await compacting(session, client).run_compaction()
+            assert await session.get_items() == ([LATER, *SUMMARY] if atomic() else SUMMARY)
 
     asyncio.run(main())
 

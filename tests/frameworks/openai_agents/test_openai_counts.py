@@ -74,6 +74,26 @@ def test_adding_items_with_what_they_cost_is_no_more(
     assert asyncio.run(main()) == Counts(1, 1)
 
 
+def test_a_resumed_run_looks_once_for_what_is_stored_of_it(one_connection: sa.Engine, tmp_path: Path) -> None:
+    run = Run()
+    wrapper: Any = run
+    run.usage.add(Usage(requests=1, total_tokens=7))
+
+    async def main() -> list[Counts]:
+        with Store(one_connection) as store:
+            session, found = LangoSession("k", store), []
+            store.conversation("k").save_turn([Message.user("a")], {"requests": 1, "total_tokens": 7}, create=True)
+            for _ in range(2):
+                with counted(one_connection, tmp_path) as counts:
+                    await session.add_items(EXCHANGE, wrapper=wrapper)
+                found.append(counts)
+            return found
+
+    first, later = asyncio.run(main())
+    assert first.statements == 3
+    assert later == Counts(1, 1)
+
+
 @pytest.mark.parametrize("limit", [None, 1, 3, 1_000])
 @pytest.mark.parametrize("before", [[], EXCHANGE, EXCHANGE * 50], ids=["none", "some", "many"])
 def test_reading_items_is_one_statement_and_one_round_trip(

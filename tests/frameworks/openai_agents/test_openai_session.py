@@ -155,13 +155,14 @@ def test_the_id_is_the_key_after_a_prefix_if_there_is_one(url: str) -> None:
         ("", "", "1 to 512"),
         ("\x00", "", "NUL"),
         ("\ud800", "", "surrogate"),
+        (5, "", "is int, not text"),
         ("i" * 513, "", "session_id alone 513"),
         ("i" * 400, "p" * 300, "session_id alone 400"),
         ("i" * 100, "p" * 500, "prefix alone 500"),
     ],
 )
 def test_an_id_that_is_no_key_is_refused_when_the_session_is_made(
-    url: str, session_id: str, prefix: str, named: str
+    url: str, session_id: Any, prefix: str, named: str
 ) -> None:
     with Store(url) as store, pytest.raises(InvalidKey, match=named):
         LangoSession(session_id, store, prefix=prefix)
