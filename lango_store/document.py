@@ -282,6 +282,7 @@ article a:hover,article a:focus{text-decoration:underline}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:.85rem/1.45 ui-monospace,monospace}
 details{margin:.3rem 0}
 summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
+mark{background:var(--user);color:var(--bg)}
 summary .name{font-family:ui-monospace,monospace;font-weight:700}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
 nav a,td a{color:var(--user)}

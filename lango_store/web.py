@@ -22,18 +22,21 @@ from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     LangoStoreError,
+    SearchUnavailable,
     SessionNotFound,
 )
 from lango_store.model import Message, SessionInfo
 from lango_store.operations import turns
 from lango_store.operations.binds import TURN
 from lango_store.operations.lists import Filters, Order
+from lango_store.reports import SearchHit
 from lango_store.store import Store
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _MESSAGES: Final = 100
 _SESSIONS: Final = 50
+_HITS: Final = 20
 _FILTERS: Final = ("agent_id", "user_id", "key_prefix", "title")
 
 _POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")  # the list has filters
@@ -65,18 +68,27 @@ def read_only_engine(url: str) -> sa.Engine:
     return engine
 
 
-def application(store: Store, token: str, *, hosts: tuple[str, ...] = LOOPBACK) -> Starlette:
+def application(
+    store: Store, token: str, *, hosts: tuple[str, ...] = LOOPBACK, searching: Store | None = None
+) -> Starlette:
     """Return an ASGI application that shows a store to those who know the token, under `/TOKEN/`.
+
+    `searching` is the store to search in, if `store` is on a `read_only_engine`: on SQLite a search first indexes what
+    waits to be.
 
     `hosts` are the names that it answers to, so that no page of somebody else's reaches it under a name of its own;
     `("*",)` is any. ValueError for a token of less than 16 characters.
     """
     if len(token) < 16:
         raise ValueError("the token is shorter than 16 characters: leave it out, and one is made")
-    pages = _Pages(store)
+    pages = _Pages(store, searching or store)
     guarded = Mount(
         "/{token}",
-        routes=[Route("/", pages.sessions, methods=["GET"]), Route("/session", pages.session, methods=["GET"])],
+        routes=[
+            Route("/", pages.sessions, methods=["GET"]),
+            Route("/session", pages.session, methods=["GET"]),
+            Route("/search", pages.search, methods=["GET"]),
+        ],
     )
     app = Starlette(routes=[guarded], exception_handlers={404: _missing, 405: _missing})
     app.add_middleware(_Guard, token=token)
@@ -107,8 +119,9 @@ class _Guard:
 class _Pages:
     """The pages: each reads what it shows, in a thread of the server's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, searching: Store) -> None:
         self._store = store
+        self._searching = searching
 
     def sessions(self, request: Request) -> Response:
         """List sessions, the last updated first."""
@@ -117,6 +130,21 @@ class _Pages:
     def session(self, request: Request) -> Response:
         """Show a part of a session's log, its end if no other is asked for."""
         return _answered(lambda: self._session(request.query_params))
+
+    def search(self, request: Request) -> Response:
+        """List messages that hold some words, the best first."""
+        return _answered(lambda: self._search(request.query_params))
+
+    def _search(self, given: Mapping[str, str]) -> Response:
+        words = given.get("words", "")
+        links = [_link(".", {}, "all sessions")]
+        hits = ""
+        if words.strip():
+            found = self._searching.search(words, limit=_HITS, cursor=given.get("cursor") or None)
+            hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
+            if found.next:
+                links.append(_link("search", {"words": words, "cursor": found.next}, "more"))
+        return _page("Search", f"<h1>Search</h1>{_words(words)}{_nav(links)}{hits}")
 
     def _sessions(self, given: Mapping[str, str]) -> Response:
         order: Order = "created" if given.get("order") == "created" else "updated"
@@ -132,7 +160,7 @@ class _Pages:
             f'<th scope="col">{name}</th>' for name in ("session", "agent", "user", "messages", "updated")
         )
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
-        return _page("Sessions", f"<h1>Sessions</h1>{_form(given, order)}{table}{_nav(links)}")
+        return _page("Sessions", f"<h1>Sessions</h1>{_words('')}{_form(given, order)}{table}{_nav(links)}")
 
     def _session(self, given: Mapping[str, str]) -> Response:
         key = given.get("key", "")
@@ -165,7 +193,7 @@ def _answered(read: Callable[[], Response]) -> Response:
         return read()
     except SessionNotFound as error:
         return _failed(404, error)
-    except (DatabaseBusy, DatabaseUnavailable) as error:
+    except (DatabaseBusy, DatabaseUnavailable, SearchUnavailable) as error:
         return _failed(503, error)
     except ValueError as error:  # a key, a cursor or a number that nobody was given by a page
         return _failed(400, error)
@@ -190,6 +218,24 @@ def _row(info: SessionInfo) -> str:
     under = f"<br><small>{line(info.key)}</small>" if info.title else ""
     cells = (line(info.agent_id), line(info.user_id), f"{info.message_count:,}", time_of(info.updated_at))
     return f'<tr><td dir="auto">{name}{under}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _hit(hit: SearchHit) -> str:
+    at, parts = 0, []
+    for start, end in hit.places:
+        parts += [line(hit.snippet[at:start]), f"<mark>{line(hit.snippet[start:end])}</mark>"]
+        at = end
+    to = _link("session", {"key": hit.key, "after": max(hit.seq - 2, 0)}, f"{hit.title or hit.key}, {hit.seq}")
+    facts = " · ".join(filter(None, [hit.role, line(hit.author), time_of(hit.created_at)]))
+    return (
+        f'<article><header><h2 dir="auto">{to}</h2><p class="facts">{facts}</p></header>'
+        f'<div class="text" dir="auto">{"".join(parts)}{line(hit.snippet[at:])}</div></article>'
+    )
+
+
+def _words(words: str) -> str:
+    field = f'<label>words<input name="words" type="search" value="{line(words)}"></label>'
+    return f'<form method="get" action="search" role="search">{field}<button>Search</button></form>'
 
 
 def _form(given: Mapping[str, str], order: str) -> str:

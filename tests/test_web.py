@@ -17,7 +17,7 @@ from factories import message, messages
 from processes import Program
 from starlette.testclient import TestClient
 
-from lango_store import LangoStoreError, Message, MessageRole, Store
+from lango_store import LangoStoreError, Message, MessageRole, Store, schema
 from lango_store.web import application, new_token, read_only_engine
 
 TOKEN = "a token of some length"
@@ -121,6 +121,28 @@ def test_records_and_damage_are_shown(browser: TestClient, url: str, make_databa
     with Store(url) as store:
         store.append_message("records", Message(role=MessageRole.RECORD, content={"usd": 1}), create=True)
     assert '<article class="record" id="m1">' in get(browser, "session", key="records")
+
+
+def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> None:
+    engine = read_only_engine(url)
+    with Store(engine) as store, Store(url) as searching:
+        browser = TestClient(application(store, TOKEN, searching=searching), base_url="http://localhost")
+        without = browser.get(f"/{TOKEN}/search", params={"words": "refund"})
+        assert (without.status_code, "search enable" in without.text) == (503, True)
+
+        schema.enable_search(searching.engine)
+        for number in range(25):
+            searching.append_message("telegram:1", message(f"a <b>refund</b> in Oslo {number}"))
+        page = get(browser, "search", words="oslo refund")
+        assert page.count("<mark>") == 40
+        assert "<b>" not in page
+        more = get(browser, links(page)["more"])
+        assert more.count("<article>") == 5
+        found = next(to for text, to in links(page).items() if text.startswith("Router on fire, "))
+        assert "refund" in get(browser, found)
+        assert "No message has" in get(browser, "search", words="bergen")
+        assert "<article>" not in get(browser, "search")
+    engine.dispose()
 
 
 @pytest.mark.parametrize("path", ["/", "/session?key=telegram:1", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "//", "/%00/"])

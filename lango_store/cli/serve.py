@@ -31,13 +31,18 @@ def serve(
     except ImportError as error:
         raise typer.BadParameter(f"{error.name} is not installed: pip install 'lango-store[web]'") from None
 
-    engine = web.read_only_engine(database(url))
+    found = database(url)
+    engine = web.read_only_engine(found)
     try:
-        with Store(engine) as store, socket.create_server((host, port), family=_family(host)) as listening:
+        with (
+            Store(engine) as store,
+            Store(found) as searching,
+            socket.create_server((host, port), family=_family(host)) as listening,
+        ):
             secret = token or web.new_token()
             store.ping()
             alone = host in ("127.0.0.1", "::1", "localhost")
-            app = web.application(store, secret, hosts=web.LOOPBACK if alone else ("*",))
+            app = web.application(store, secret, hosts=web.LOOPBACK if alone else ("*",), searching=searching)
             shown = f"[{host}]" if ":" in host else host
             console().print(f"http://{shown}:{listening.getsockname()[1]}/{secret}/", soft_wrap=True)
             sys.stdout.flush()

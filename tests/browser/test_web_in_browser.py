@@ -9,10 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from factories import messages
+from factories import message, messages
 from starlette.testclient import TestClient
 
-from lango_store import Store
+from lango_store import Store, schema
 from lango_store.web import application
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
@@ -28,11 +28,13 @@ def served(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         for number in range(60):
             store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
         store.append_messages("telegram:7", messages(250))
+        store.append_message("telegram:7", message("hello there"))
+        schema.enable_search(store.engine)
         browser = TestClient(application(store, TOKEN), base_url="http://localhost")
         yield lambda to: browser.get(f"/{TOKEN}/{to}").text
 
 
-@pytest.mark.parametrize("to", ["", "?cursor=bogus", "session?key=telegram:7&before=200"])
+@pytest.mark.parametrize("to", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_no_violation(served: Callable[[str], str], look: Look, to: str, dark: bool) -> None:
     violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
