@@ -15,7 +15,7 @@ from conftest import MakeDatabase
 from factories import message, messages
 from rows import all_rows, fill, put, session_row, shared_rows, value_row
 
-from lango_store import DamagedMessage, Store
+from lango_store import DamagedMessage, SessionExists, Store
 from lango_store.backup.copying import copy
 from lango_store.interchange import export, import_path
 
@@ -227,8 +227,11 @@ def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
 def test_shared_values_under_a_session_s_key_are_found_and_become_its_own(store: Store) -> None:
     """Two at once, one that makes the session and one that sets the values, may leave them so."""
     store.set_values("k", {"a": 1, "b": 1})
+    store.set_values("shared", {"a": 1})
     put(store, session_row("k"))
     assert faults(store) == [("shared values of a session", "k")]
+    with pytest.raises(SessionExists):
+        store.create("k")
     store.set_values("k", {"a": 2})
     assert store.values("k") == {"a": 2, "b": 1}
     store.append_message("k", message(), create=True, values={"k": {"c": 3}})

@@ -61,6 +61,18 @@ def test_an_edit_that_a_trigger_eats_is_an_error_and_changes_nothing(
 
 
 @each_edit
+def test_an_edit_whose_session_a_trigger_keeps_as_it_is_names_the_session_and_changes_nothing(
+    store: Store, edit: Callable[[Conversation], object]
+) -> None:
+    conversation = filled(store)
+    before = conversation.get(), conversation.turns()
+    eat(store.engine, "UPDATE", "lango_session")
+    with pytest.raises(DatabaseUnavailable, match=r"session 'k' is there .*policy on lango_session "):
+        edit(conversation)
+    assert (conversation.get(), conversation.turns()) == before
+
+
+@each_edit
 def test_an_edit_that_no_policy_allows_is_an_error_and_changes_nothing(
     make_postgres: MakeDatabase, administrator: sa.Engine, edit: Callable[[Conversation], object]
 ) -> None:
