@@ -18,12 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store.errors import DamagedMessage, InvalidMessage
 from lango_store.integrations.equality import same_json
+from lango_store.integrations.google_adk.foreign import foreign_json
+from lango_store.integrations.google_adk.lines import NAME, Line, line_of
 from lango_store.integrations.google_adk.state import as_json
 from lango_store.interchange.fidelity import mapping, storable_id, storable_text
 from lango_store.model import Message, MessageRole, ToolCall
-
-NAME: Final = "google_adk"
-"""Under which key `extra` holds what our fields do not say."""
 
 _EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)
@@ -49,22 +48,6 @@ _BLOCK, _CALL = "b", "c"
 _events: Final = TypeAdapter(list[Event])
 
 
-class Line(NamedTuple):
-    """A message as its row has it, decoded, and the usage of its turn if that is its alone."""
-
-    seq: int
-    id: str | None
-    role: str
-    author: str | None
-    name: str | None
-    tool_call_id: str | None
-    content: Any
-    calls: Sequence[Mapping[str, Any]]
-    extra: Mapping[str, Any]
-    created_at: datetime
-    usage: Mapping[str, Any]
-
-
 class Stored(NamedTuple):
     """An event about to be stored: its JSON, the message that it becomes, and what it cost."""
 
@@ -86,7 +69,7 @@ class Stored(NamedTuple):
 
     def is_in(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
         """Whether a stored message is this event."""
-        return same_json(event_json(_line(message, usage)), self.json)
+        return same_json(event_json(line_of(message, usage)), self.json)
 
     def is_the_same(self, event: Event) -> bool:
         """Whether an event would be stored as this one."""
@@ -127,7 +110,10 @@ def _dumped(event: Event) -> dict[str, Any]:
     actions = mapping(data.get("actions"))
     if delta := mapping(actions.get("state_delta")):
         actions["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
-    if not data["invocation_id"]:
+    for name in ("id", "author", "timestamp"):
+        if name not in data:
+            raise InvalidMessage(f"event.{name}", "is None")
+    if data.get("invocation_id") == "":
         del data["invocation_id"]
     for name, default in _DEFAULTS.items():
         rest = {k: v for k, v in mapping(data.pop(name, None)).items() if k not in default or v != default[k]}
@@ -252,46 +238,27 @@ def _event_json(key: str, line: Line) -> dict[str, Any]:
         raise DamagedMessage(key, line.seq, "extra", f"makes no event with the rest: {error!r}") from error
 
 
-def timestamp_of(extra: Mapping[str, Any], created_at: datetime) -> float:
-    """Return the time of an event, to the float."""
-    return float(mapping(extra.get(NAME)).get("timestamp", created_at.timestamp()))
-
-
-def is_event(line: Line) -> bool:
-    """Whether a line of the log is an event: all but records that something else wrote."""
-    return line.role != MessageRole.RECORD or NAME in line.extra
-
-
-def id_of(line: Line) -> str:
-    """Return the id of the event that a line is."""
-    return str(mapping(line.extra.get(NAME)).get("id") or line.id or f"seq:{line.seq}")
-
-
 def event_json(line: Line) -> dict[str, Any]:
     """Return the JSON of the event that a message is."""
-    kept = mapping(line.extra.get(NAME))
-    data: dict[str, Any] = {
-        "id": id_of(line),
-        "author": line.author or "",
-        "timestamp": line.created_at.timestamp(),
-    }
+    data: dict[str, Any] = {"id": line.event_id, "author": line.author or "", "timestamp": line.timestamp}
+    if NAME not in line.extra:
+        return data | foreign_json(line)
+    kept = line.extra[NAME]
     if line.usage:
         data["usage_metadata"] = line.usage
-    if NAME not in line.extra:
-        return data | _foreign(line)
-    if line.role == MessageRole.RECORD:
+    if line.role is MessageRole.RECORD:
         return {**data, **line.content, **kept}
-    told = mapping(kept.get("content"))
+    told = kept.get("content", {})
     said: dict[str, Any] = {"parts": _parts(line, told)}
-    role = told.get("role", _ROLES.get(MessageRole(line.role), "user"))
+    role = told.get("role", _ROLES.get(line.role, "user"))
     return data | kept | {"content": said if role is None else said | {"role": role}}
 
 
 def _parts(line: Line, told: Mapping[str, Any]) -> list[Any]:
     content = line.content
     blocks = [] if content is None else [{"text": content}] if isinstance(content, str) else list(content)
-    rests = mapping(told.get("calls"))
-    calls = [_part(call, mapping(rests.get(str(number)))) for number, call in enumerate(line.calls)]
+    rests = told.get("calls", {})
+    calls = [_part(call, rests.get(str(number), {})) for number, call in enumerate(line.calls)]
     if "order" not in told:
         return blocks + calls
     of_kind = {_BLOCK: iter(blocks), _CALL: iter(calls)}
@@ -303,74 +270,4 @@ def _part(call: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
     inside = {name: call[name] for name in ("id", "name") if call[name]}
     if _KINDS[kind] in call:
         inside[_WORDS[kind]] = call[_KINDS[kind]]
-    return {**rest, kind: inside | mapping(rest.get(kind))}
-
-
-# A message that something else wrote
-
-
-def _foreign(line: Line) -> dict[str, Any]:
-    """Return what an event says of a message that this adapter did not write."""
-    role = MessageRole(line.role)
-    is_model = role.canonical is MessageRole.ASSISTANT
-    said = {"role": "model" if is_model else "user", "parts": list(_foreign_parts(line, role))}
-    author = line.author or ("model" if is_model else "user")
-    return {"author": author, "content": said if said["parts"] else None}
-
-
-def _foreign_parts(line: Line, role: MessageRole) -> list[dict[str, Any]]:
-    calls = [call for call in line.calls if "output" not in call]
-    parts: list[dict[str, Any]] = [
-        {"function_call": _with_id(call["id"], call["name"]) | {"args": _arguments(call.get("arguments"))}}
-        for call in calls
-    ]
-    answers = [(call["id"], call["name"], call["output"]) for call in line.calls if "output" in call]
-    if role.canonical is MessageRole.TOOL and not answers:
-        answers = [(line.tool_call_id or "", line.name or "", line.content)]
-    elif role.canonical is not MessageRole.TOOL:
-        parts = _foreign_blocks(line.content) + parts
-    return parts + [
-        {"function_response": _with_id(id, name) | {"response": out if isinstance(out, dict) else {"result": out}}}
-        for id, name, out in answers
-    ]
-
-
-def _with_id(id: str, name: str) -> dict[str, Any]:
-    return ({"id": id} if id else {}) | {"name": name}
-
-
-def _arguments(given: Any) -> dict[str, Any]:
-    """Return arguments as a dict; OpenAI's are the text of one."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {"arguments": given}
-    return given if isinstance(given, dict) else {} if given is None else {"arguments": given}
-
-
-def _foreign_blocks(content: Any) -> list[dict[str, Any]]:
-    blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
-    return [{"text": _text(block)} for block in blocks]
-
-
-def _text(block: Any) -> str:
-    text = block.get("text") if isinstance(block, dict) else block
-    return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)
-
-
-def _line(message: Message, usage: Mapping[str, Any] | None) -> Line:
-    calls = [call.model_dump() for call in message.tool_calls]
-    return Line(
-        message.seq,
-        message.id,
-        message.role.value,
-        message.author,
-        message.name,
-        message.tool_call_id,
-        message.content,
-        calls,
-        message.extra,
-        message.created_at or _EARLIEST,
-        usage or {},
-    )
+    return {**rest, kind: inside | rest.get(kind, {})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -15,7 +16,8 @@ from lango_store.dialect import AnyConnection, Moment, dialect_of
 from lango_store.encoding import NO_CONTENT, content_fault, decode_role, decode_time
 from lango_store.errors import DamagedMessage
 from lango_store.integrations.google_adk import state
-from lango_store.integrations.google_adk.events import Line, events, id_of, is_event, moment, timestamp_of
+from lango_store.integrations.google_adk.events import events, moment
+from lango_store.integrations.google_adk.lines import Line, timestamp_of
 from lango_store.integrations.google_adk.state import Place
 from lango_store.operations.binds import (
     LIVE,
@@ -34,7 +36,7 @@ from lango_store.operations.lists import end_of_prefix
 from lango_store.operations.rows import seq_or_zero, stored_json, stored_time, whole_number
 from lango_store.statement import Statement
 
-Kind = TypeVar("Kind", list[Any], dict[str, Any])
+_Kind = TypeVar("_Kind", list[Any], dict[str, Any])
 
 
 class Found(NamedTuple):
@@ -57,11 +59,14 @@ class Chosen(NamedTuple):
     def of(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the lines that are asked for."""
         if self.since is not None:
-            lines = [line for line in lines if timestamp_of(line.extra, line.created_at) >= self.since]
+            lines = [line for line in lines if line.timestamp >= self.since]
         return lines if self.last is None else lines[max(len(lines) - self.last, 0) :]
 
 
-def find(access: Access, place: Place, chosen: Chosen = Chosen()) -> Found | None:  # noqa: B008 # it cannot change
+ALL: Final = Chosen()
+
+
+def find(access: Access, place: Place, chosen: Chosen = ALL) -> Found | None:
     """Read a live session in two statements; None if there is none."""
     with access.single_read() as connection:
         head = _head(connection, access.moment(connection), place)
@@ -83,7 +88,7 @@ class Head(NamedTuple):
 
     key: str
     incarnation: int
-    created_at: Any
+    created_at: datetime
     last_seq: int
     lines: int
     summary_turn: int | None
@@ -150,7 +155,11 @@ _COLUMNS: Final = [
     for name in ("seq", "id", "role", "author", "name", "tool_call_id", "text", "content", "tool_calls", "extra")
 ]
 _OWN_TURN: Final = sa.and_(OF_ITS_TURN, TURN.c.first_seq == TURN.c.last_seq)
-_LAST_SEQ: Final = sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE)).scalar_subquery()
+_LAST_SEQ: Final = (
+    sa.select(sa.func.max(MESSAGE.c.seq))
+    .where(of_session(MESSAGE), MESSAGE.c.seq <= number("last_seq"))
+    .scalar_subquery()
+)
 _REMOVED: Final = (
     sa.select(SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count)
     .where(of_session(SESSION), SESSION.c.incarnation == number("incarnation"))
@@ -191,8 +200,8 @@ def _lines(connection: AnyConnection, head: Head, chosen: Chosen) -> list[Line]:
     if head.summary_turn is not None:
         rows.sort(key=lambda row: row[-2] != head.summary_turn)
     lines = [_line(head.key, row) for row in rows]
-    if chosen != Chosen() and not all(map(is_event, lines)):  # a record of somebody else's was counted
-        return _lines(connection, head, Chosen())
+    if chosen != ALL and not all(line.is_event for line in lines):  # a record of somebody else's was counted
+        return _lines(connection, head, ALL)
     return lines
 
 
@@ -201,11 +210,12 @@ def _line(key: str, row: Sequence[Any]) -> Line:
     if fault := content_fault(text, content) if content is not None or not isinstance(text, str) else None:
         raise DamagedMessage(key, seq_or_zero(seq), *fault)
     try:
-        role, created_at = decode_role(role), decode_time(created_at)
+        role = decode_role(role)
     except ValueError as error:
-        raise DamagedMessage(key, seq_or_zero(seq), "role or created_at", str(error)) from None
+        raise DamagedMessage(key, seq_or_zero(seq), "role", str(error)) from None
     if text is None and content != NO_CONTENT:
         text = stored_json(key, seq, "content", content)
+    extra = _json(key, seq, "extra", extra, dict)
     return Line(
         seq,
         id,
@@ -215,13 +225,20 @@ def _line(key: str, row: Sequence[Any]) -> Line:
         call_id,
         text,
         _json(key, seq, "tool_calls", calls, list),
-        _json(key, seq, "extra", extra, dict),
-        created_at,
+        extra,
+        _timestamp(key, seq, extra, created_at),
         _json(key, seq, "usage of its turn", usage, dict),
     )
 
 
-def _json(key: str, seq: Any, field: str, text: Any, kind: type[Kind]) -> Kind:
+def _timestamp(key: str, seq: Any, extra: Mapping[str, Any], created_at: Any) -> float:
+    try:
+        return timestamp_of(extra, decode_time(created_at))
+    except (ValueError, TypeError) as error:
+        raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
+
+
+def _json(key: str, seq: Any, field: str, text: Any, kind: type[_Kind]) -> _Kind:
     """Decode a JSON column that holds a list or a dict, nothing as an empty one."""
     value = kind() if text is None else stored_json(key, seq, field, text)
     if not isinstance(value, kind):
@@ -230,14 +247,14 @@ def _json(key: str, seq: Any, field: str, text: Any, kind: type[Kind]) -> Kind:
 
 
 def _found(head: Head, lines: Sequence[Line], chosen: Chosen) -> Found:
-    said = [line for line in lines if is_event(line)]
+    said = [line for line in lines if line.is_event]
     last = max(lines, key=lambda line: line.seq, default=None)
     return Found(
         head.state,
         events(head.key, chosen.of(said)),
-        timestamp_of({}, head.created_at) if last is None else timestamp_of(last.extra, last.created_at),
+        head.created_at.timestamp() if last is None else last.timestamp,
         head.revision,
-        id_of(said[-1]) if said else None,
+        said[-1].event_id if said else None,
     )
 
 
@@ -302,13 +319,10 @@ def find_all(access: Access, app_name: str, user_id: str | None) -> list[tuple[P
 
 def _listed(place: Place, row: Sequence[Any], values: Mapping[str, list[tuple[str, str]]]) -> Found:
     key, created_at, seq, last_at, extra = row
-    try:
-        time = decode_time(created_at if seq is None else last_at)
-    except ValueError as error:
-        raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
     merged = {  # decoded for each session: what is done to one is seen in no other
         state.unscoped(scope, name, place): _value(scope, name, text)
         for scope in (place.key, place.app_scope, place.user_scope)
         for name, text in values.get(scope, ())
     }
-    return Found(merged, [], timestamp_of(_json(key, seq, "extra", extra, dict), time), 0, None)
+    extra = _json(key, seq, "extra", extra, dict)
+    return Found(merged, [], _timestamp(key, seq, extra, created_at if seq is None else last_at), 0, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -17,7 +17,7 @@ from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.google_adk.events import Stored, state_json, stored
 from lango_store.integrations.google_adk.reading import Chosen, Found, find, find_all
 from lango_store.integrations.google_adk.state import Place, key_of, place_of, scoped, user_scope
-from lango_store.model import Message, new_key
+from lango_store.model import new_key
 from lango_store.operations import sessions
 from lango_store.store import Store
 
@@ -127,24 +127,29 @@ class LangoSessionService(Adapter, BaseSessionService):
     async def _append(self, place: Place, new: Stored, expected: int | None) -> bool:
         """Append an event; return whether it was there already."""
         try:
-            there = await self._write(place, new, expect=expected)
+            outcome = await self._write(place, new, expect=expected)
         except SessionExpired:
-            there = await self._write(place, new, create=True, **place.fields)
-        if there is None or new.is_in(*there):
-            return there is not None
-        renamed = new.renamed()  # another event has its id
-        return await self._write(place, renamed, expect=expected) is not None
+            outcome = await self._write(place, new, create=True, **place.fields)
+        if outcome == "another":
+            outcome = await self._write(place, new.renamed(), expect=expected)
+        return outcome != "written"
 
-    async def _write(self, place: Place, new: Stored, **terms: Any) -> tuple[Message, dict[str, Any] | None] | None:
-        """Append an event; if its id was there already, return the message that has it, and what that cost."""
+    async def _write(self, place: Place, new: Stored, **terms: Any) -> Literal["written", "again", "another"]:
+        """Append an event; tell whether its id was there already, and if so, as the id of this event or of another."""
         conversation = self._awaited.conversation(place.key)
         terms["values"] = scoped(new.delta, place) or None
         if new.usage is None:
             message = await conversation.append_message(new.message, **terms)
-            return (message, None) if message.replayed else None
-        turn = await conversation.save_turn([new.message], new.usage, **terms)
-        message = next(each for each in turn.messages if each.id == new.message.id)
-        return (message, turn.usage) if turn.replayed or message.replayed else None
+            if not message.replayed:
+                return "written"
+            same = message.turn_no is None and new.is_in(message, None)  # what cost something is in a turn
+        else:
+            turn = await conversation.save_turn([new.message], new.usage, **terms)
+            message = next(each for each in turn.messages if each.id == new.message.id)
+            if not turn.replayed and not message.replayed:
+                return "written"
+            same = new.is_in(message, turn.usage)
+        return "again" if same else "another"
 
     async def _expected(self, session: Session, place: Place) -> int:
         """Return the revision that a session in hand was read at."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from google.adk.sessions import State
 from pydantic_core import to_jsonable_python
 
-from lango_store.integrations.keys import joined_key, split_key
+from lango_store.integrations.keys import escaped, joined_key, split_key
 from lango_store.interchange.fidelity import storable_text
 from lango_store.model import SessionFields
 
@@ -73,7 +73,7 @@ def key_prefix(app_name: str, user_id: str | None) -> str:
 def found_at(key: str) -> Place | None:
     """Return the place that a key is of; None for a key of anything else than a session of ADK's."""
     ids = split_key(key)
-    return place_of(*ids) if len(ids) == 3 else None
+    return place_of(*ids) if len(ids) == 3 and key == ":".join(map(escaped, ids)) else None
 
 
 # Names and scopes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -546,6 +547,29 @@ async def test_another_event_with_an_id_that_is_taken_is_kept_beside_it(service:
         ("same", said("one").content),
         ("same", said("two").content),
     ]
+
+
+@in_a_loop
+async def test_an_event_that_cost_something_is_another_than_one_that_did_not(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    free = said("one", author="agent", id="same", timestamp=1000.0)
+    usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
+    dear = free.model_copy(update={"usage_metadata": usage})
+    for event in (dear, free, dear, free):
+        await service.append_event(session, event)
+    assert (await stored(service, session)).events == [dear, free]
+
+
+@in_a_loop
+async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    event = said()
+    event.author = None  # type: ignore[assignment]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic's
+        with pytest.raises(InvalidMessage, match="author"):
+            await service.append_event(session, event)
+    assert session.events == []
 
 
 @in_a_loop

@@ -275,6 +275,25 @@ def _recent(number: int | None) -> GetSessionConfig | None:
 
 
 @in_a_loop
+async def test_what_something_else_says_a_turn_cost_stays_with_the_turn(service: LangoSessionService) -> None:
+    conversation = service.store.open("weather:ann:trip")
+    conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})
+    found = await service.get_session(**WHERE, session_id="trip")
+    assert found is not None
+    assert (texts(found), found.events[0].usage_metadata) == (["Hello"], None)
+
+
+@in_a_loop
+async def test_sessions_of_others_are_in_no_list_whatever_their_keys(service: LangoSessionService) -> None:
+    await service.create_session(**WHERE, session_id="trip")
+    long = "weather:ann:" + "/" * 480  # as an id of ADK's it would be too long
+    for key in ("weather:1", "weather:", "weather:ann:trip:1", "weather:ann:%3a", "weather:ann:%", long):
+        service.store.create(key)
+    for listed in (await service.list_sessions(**WHERE), await service.list_sessions(app_name="weather")):
+        assert [each.id for each in listed.sessions] == ["trip"]
+
+
+@in_a_loop
 async def test_what_is_edited_popped_or_redacted_in_the_store_is_what_adk_reads(service: LangoSessionService) -> None:
     session = await transcript(service)
     store, key = service.store, "weather:ann:trip"
@@ -324,6 +343,9 @@ async def test_after_a_compaction_in_the_store_adk_reads_the_summary_and_what_ca
         "UPDATE lango_message SET role = 'record' WHERE seq = 2",
         "UPDATE lango_message SET role = 'nobody' WHERE seq = 2",
         'UPDATE lango_message SET extra = \'{"google_adk": {"timestamp": []}}\' WHERE seq = 2',
+        'UPDATE lango_message SET extra = \'{"google_adk": {"timestamp": "soon"}}\' WHERE seq = 2',
+        "UPDATE lango_message SET extra = '{\"google_adk\": 5}' WHERE seq = 2",
+        'UPDATE lango_message SET extra = \'{"google_adk": {"content": []}}\' WHERE seq = 2',
         'UPDATE lango_message SET extra = \'{"google_adk": {"content": {"order": "ccccc"}}}\' WHERE seq = 2',
     ],
 )
@@ -338,13 +360,15 @@ async def test_damage_is_named_and_never_skipped(service: LangoSessionService, d
         await service.get_session(**WHERE, session_id="trip")
 
 
+@pytest.mark.parametrize("extra", ["[]", '{"google_adk": {"timestamp": {}}}'])
 @in_a_loop
-async def test_damage_of_the_last_event_is_named_in_lists(service: LangoSessionService) -> None:
+async def test_damage_of_the_last_event_is_named_in_lists_too(service: LangoSessionService, extra: str) -> None:
     await transcript(service)
     with service.store.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE lango_message SET extra = '[]' WHERE seq = 5"))
-    with pytest.raises(DamagedMessage, match="message 5 of session 'weather:ann:trip'"):
-        await service.list_sessions(**WHERE)
+        connection.execute(sa.text("UPDATE lango_message SET extra = :extra WHERE seq = 5"), {"extra": extra})
+    for call in (service.list_sessions(**WHERE), service.get_session(**WHERE, session_id="trip", config=_recent(0))):
+        with pytest.raises(DamagedMessage, match="message 5 of session 'weather:ann:trip'"):
+            await call
 
 
 def test_calls_and_answers_are_a_prompt_of_the_store(service: LangoSessionService) -> None:
