@@ -1,0 +1,147 @@
+"""`python -m benchmarks.frameworks`: the processor's time of an append and a load, beside the frameworks' own stores.
+
+All of a framework run in turns in one process, threads and event loop included, and each gets the same items.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.contender import Awaited, Comparable
+from benchmarks.peers.openai_agents import EngineSessions, FileSessions
+from benchmarks.turns import databases
+
+LENGTH: Final = 1_000
+KEY: Final = "session"
+
+Item = dict[str, Any]
+
+
+# OpenAI Agents
+
+
+class LangoSessions(Awaited):
+    """`LangoSession`, one object a conversation."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self._sessions: dict[str, Any] = {}
+
+    def create(self, key: str) -> None:
+        from lango_store.integrations.openai_agents import LangoSession
+
+        self._sessions[key] = LangoSession(key, self._url)
+
+    def append(self, key: str, message: Item) -> None:
+        self.append_many(key, [message])
+
+    def append_many(self, key: str, messages: list[Item]) -> None:
+        self.wait(self._sessions[key].add_items(messages))
+
+    def load(self, key: str) -> list[Any]:
+        return list(self.wait(self._sessions[key].get_items()))
+
+    def last(self, key: str, n: int) -> list[Any]:
+        return list(self.wait(self._sessions[key].get_items(n)))
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            self.wait(session.close())
+        super().close()
+
+
+def responses(length: int) -> list[Item]:
+    """Make items of turns with a tool call each, of about 700 bytes on average."""
+    found: list[Item] = []
+    for turn in range(length // 4):
+        call = {"type": "function_call", "call_id": f"call_{turn:020}", "name": "get_weather", "status": "completed"}
+        block = {"type": "output_text", "text": "cold and windy. " * 60, "annotations": [], "logprobs": []}
+        said = {"id": f"msg_{turn:040}", "type": "message", "role": "assistant", "status": "completed"}
+        found += [
+            {"role": "user", "content": f"{turn}: " + "how is the weather in Oslo today? " * 20},
+            call | {"id": f"fc_{turn:040}", "arguments": '{"city":"Oslo"}'},
+            {"type": "function_call_output", "call_id": call["call_id"], "output": '{"celsius": -3} ' * 20},
+            said | {"content": [block]},
+        ]
+    return found
+
+
+Make = Callable[[str], Comparable]
+
+FRAMEWORKS: Final[dict[str, tuple[Callable[[int], list[Item]], dict[str, dict[str, Make]]]]] = {
+    "openai-agents": (
+        responses,
+        {
+            "SQLite": {"ours": LangoSessions, "SQLAlchemySession": EngineSessions, "SQLiteSession": FileSessions},
+            "PostgreSQL": {"ours": LangoSessions, "SQLAlchemySession": EngineSessions},
+        },
+    ),
+}
+"""What each framework's items are, and who keeps them on which database, ours first."""
+
+
+def measured(make: Callable[[int], list[Item]], stores: dict[str, Comparable], rounds: int) -> dict[str, list[float]]:
+    """Give the medians of an append and of a load in seconds of the processor, for each store."""
+    items, appends, loads = make(LENGTH), {name: [] for name in stores}, {name: [] for name in stores}
+    for name, store in stores.items():
+        store.create(KEY)
+        store.append_many(KEY, items)
+        if store.load(KEY) != items:
+            raise RuntimeError(f"{name} gives back something else")
+    for number in range(rounds):
+        for name, store in stores.items():
+            appends[name].append(_spent(store.append, KEY, items[number % 4]))
+    for _ in range(rounds // 5):
+        for name, store in stores.items():
+            gc.collect()
+            loads[name].append(_spent(store.load, KEY))
+    return {name: [statistics.median(appends[name]), statistics.median(loads[name])] for name in stores}
+
+
+def _spent(work: Callable[..., Any], *words: Any) -> float:
+    start = time.process_time()
+    work(*words)
+    return time.process_time() - start
+
+
+def main() -> None:
+    """Print a table for each framework and database."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.frameworks", description=__doc__)
+    parser.add_argument("framework", nargs="*", choices=[*FRAMEWORKS, []], default=[], help="all if none is named")
+    parser.add_argument("--rounds", type=int, default=60, help="appends; a fifth of that are loads")
+    options = parser.parse_args()
+    console = Console()
+    for framework in options.framework or FRAMEWORKS:
+        make, sides = FRAMEWORKS[framework]
+        with databases([name.lower() for name in sides]) as urls:
+            for database, url in urls.items():
+                stores = {name: side(url) for name, side in sides[database].items()}
+                found = measured(make, stores, options.rounds)
+                for store in stores.values():
+                    store.close()
+                console.print(_table(f"{framework} on {database}", found))
+
+
+def _table(title: str, found: dict[str, list[float]]) -> Table:
+    table = Table("", "append", "load", "ours, append", "ours, load", title=title)
+    ours = found["ours"]
+    for name, (append, load) in found.items():
+        table.add_row(name, f"{append * 1e6:,.0f} µs", f"{load * 1e3:.1f} ms", *_ratios(ours, append, load))
+    return table
+
+
+def _ratios(ours: list[float], append: float, load: float) -> list[str]:
+    return [f"{ours[0] / append:.2f}", f"{ours[1] / load:.2f}"]
+
+
+if __name__ == "__main__":
+    main()
