@@ -10,6 +10,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, Final
 
 from rich.console import Console
@@ -77,8 +78,9 @@ def responses(length: int) -> list[Item]:
 
 Make = Callable[[str], Comparable]
 
-FRAMEWORKS: Final[dict[str, tuple[Callable[[int], list[Item]], dict[str, dict[str, Make]]]]] = {
+FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, dict[str, Make]]]]] = {
     "openai-agents": (
+        "agents",
         responses,
         {
             "SQLite": {"ours": LangoSessions, "SQLAlchemySession": EngineSessions, "SQLiteSession": FileSessions},
@@ -86,12 +88,14 @@ FRAMEWORKS: Final[dict[str, tuple[Callable[[int], list[Item]], dict[str, dict[st
         },
     ),
 }
-"""What each framework's items are, and who keeps them on which database, ours first."""
+"""By its extra: what each framework is imported as, its items, and who keeps them on which database, ours first."""
 
 
 def measured(make: Callable[[int], list[Item]], stores: dict[str, Comparable], rounds: int) -> dict[str, list[float]]:
     """Give the medians of an append and of a load in seconds of the processor, for each store."""
-    items, appends, loads = make(LENGTH), {name: [] for name in stores}, {name: [] for name in stores}
+    items = make(LENGTH)
+    appends: dict[str, list[float]] = {name: [] for name in stores}
+    loads: dict[str, list[float]] = {name: [] for name in stores}
     for name, store in stores.items():
         store.create(KEY)
         store.append_many(KEY, items)
@@ -121,7 +125,12 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     for framework in options.framework or FRAMEWORKS:
-        make, sides = FRAMEWORKS[framework]
+        package, make, sides = FRAMEWORKS[framework]
+        if find_spec(package) is None:
+            console.print(
+                f"{framework} is not measured: pip install 'lango-store[{framework}]'", soft_wrap=True, markup=False
+            )
+            continue
         with databases([name.lower() for name in sides]) as urls:
             for database, url in urls.items():
                 stores = {name: side(url) for name, side in sides[database].items()}
