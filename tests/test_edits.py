@@ -49,6 +49,26 @@ def three(store: Store) -> Conversation:
 # What stands there afterwards
 
 
+@each_edit
+@pytest.mark.parametrize("place", [2, "b"])
+def test_an_edit_meets_the_message_of_its_session_alone(
+    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+) -> None:
+    def others() -> list[list[Message]]:
+        return [store.all_messages(key) for key in ("a", "z")]
+
+    for number, key in enumerate(("a", "z"), start=10):
+        store.create(key, messages=[message(key, id=id, tokens=number) for id in ("a", "b", "c")])
+    conversation = three(store)
+    before = others()
+    told = edit(conversation, place)
+    assert (conversation.info().token_count, others()) == (4 + getattr(told, "tokens", 0), before)
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert (popped.content, popped.turn_no, others()) == ("three", 1, before)
+    sound(store)
+
+
 @pytest.mark.parametrize("place", [2, "b"])
 def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
     store: Store, clock: Clock, place: int | str
@@ -74,6 +94,7 @@ def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Stor
     assert store.find_message("k", "b") is None
     assert store.append_message("k", message("b again", id="b")).replayed is False
     assert store.update_message("k", "c", stored) == stored
+    sound(store)
 
 
 def test_an_id_of_another_message_is_refused(store: Store) -> None:
