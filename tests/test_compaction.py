@@ -8,6 +8,7 @@ import threading
 import pytest
 from conftest import Clock
 from factories import contents, message, messages
+from session_checks import assert_sound
 
 from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store, ToolCall
 
@@ -228,6 +229,19 @@ def test_popping_a_summary_brings_back_nothing_that_was_discarded(store: Store) 
     assert contents(conversation.messages()) == ["one"]
     conversation.pop_message()
     assert (conversation.messages(), conversation.all_messages(), conversation.compactions()) == ([], [], [])
+
+
+def test_popping_summary_after_summary_goes_back_one_by_one(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    for text in ("first", "second", "third"):
+        pending = conversation.begin_compaction()
+        assert pending is not None
+        conversation.finish_compaction(pending, message(text))
+    for popped, left in (("third", ["second"]), ("second", ["first"]), ("first", ["message 0", "message 1"])):
+        found = conversation.pop_message()
+        assert found is not None
+        assert (found.content, contents(conversation.messages())) == (popped, left)
+        assert_sound(store)
 
 
 def test_popping_takes_the_last_message_of_the_window(store: Store) -> None:

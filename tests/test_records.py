@@ -407,6 +407,15 @@ def test_a_plan_of_what_to_evict_names_places_of_the_list_and_no_records() -> No
     assert window.evict(TALK, plan) == window.fit(PLAIN, 11)
 
 
+def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidated(store: Store) -> None:
+    store.create("k", messages=[*messages(3), record(), record()])
+    store.update("k", last_consolidated=1)
+    store.delete_message("k", 2)
+    assert store.info("k").last_consolidated == 1
+    store.delete_message("k", 1)
+    assert store.info("k").last_consolidated == 0
+
+
 def test_a_record_answers_no_call() -> None:
     assert window.answers(record(tool_calls=[ToolCall(id="c1", name="dice", output=6)])) == []
 
