@@ -266,9 +266,10 @@ class Store:
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return self._at(key).append_message(
-            message, after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
+        stored = self._at(key).append_messages(
+            [message], after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
         )
+        return stored[0]
 
     def append_messages(
         self,

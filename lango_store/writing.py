@@ -37,6 +37,8 @@ _FIELDS: Final = list(typing.get_type_hints(SessionFields))
 
 def encoded(access: Access, new: Sequence[Message]) -> Batch:
     """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
+    if access.token_counter is None and not access.gives_ids:
+        return batch(list(new))
     return batch([access.identified(access.counted(message)) for message in new])
 
 
@@ -60,6 +62,8 @@ def missing(
     """
     if create:
         return new_session(access, key, ttl, fields)
+    if ttl is UNSET and not fields:
+        return None
     given = [metadata if name == "metadata" else name for name, value in fields.items() if value is not None]
     if given or ttl is not UNSET:
         named = ", ".join(given) or "ttl"
