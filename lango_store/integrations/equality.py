@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+_ABSENT: Final = object()
 
 
 def same_json(one: Any, other: Any) -> bool:
@@ -16,7 +18,13 @@ def same_json(one: Any, other: Any) -> bool:
     if kind is not type(other):
         return False
     if kind is dict:
-        return len(one) == len(other) and all(name in other and same_json(one[name], other[name]) for name in one)
+        if len(one) != len(other):
+            return False
+        for name, value in one.items():
+            found = other.get(name, _ABSENT)
+            if found is not value and not same_json(value, found):
+                return False
+        return True
     if kind is list:
         return len(one) == len(other) and all(map(same_json, one, other))
     if kind is float:

@@ -22,8 +22,9 @@ from lango_store.operations.batches import Batch
 from lango_store.operations.rows import encode_message
 from lango_store.store import Store
 
-_TITLES: Final = ("summary", "aiTitle", "customTitle")
-"""The fields of entries that name a session; a later one of these outweighs an earlier one."""
+_CUSTOM: Final = "customTitle"
+_WEIGHTS: Final = {_CUSTOM: 3, "aiTitle": 2, "summary": 1}
+"""The fields of entries that name a session, and which of them outweighs which."""
 
 _TITLED: Final = f"{NAME}.title"
 """The value of a session that says which of these fields its title came from."""
@@ -72,14 +73,22 @@ def _response(entry: Any) -> tuple[str | None, dict[str, Any]] | None:
     return (id if isinstance(id, str) else None), usage
 
 
-def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: SessionFields) -> str | None:
+def append(
+    store: Store, key: str, entries: Sequence[Any], last: str | None, fields: SessionFields, *, there: bool = False
+) -> str | None:
     """Append entries to a session, which is made of `fields` if there is none; return the last response now.
 
-    An entry whose `uuid` is stored is not stored again.
+    An entry whose `uuid` is stored is not stored again. A session that was `there` is written to before one is made:
+    that takes a shorter statement.
     """
     writer = _Writer(key, entries, last, fields)
-    if writer.title is None or writer.title[0] == _TITLES[-1]:
-        writer.write(store.access)
+    if writer.title is None or writer.title[0] == _CUSTOM:
+        try:
+            writer.write(store.access, make=not there)
+        except SessionNotFound:  # deleted or expired since
+            if not there:
+                raise
+            writer.write(store.access)
         return writer.cost.last
     with store.access.transaction() as connection:  # a title that may be outweighed by the one that is there
         here = store.using(connection)
@@ -96,7 +105,7 @@ def _outweighs(here: Store, connection: sa.Connection, key: str, field: str) -> 
         stored = here.values(key, prefix=_TITLED).get(_TITLED)
     except SessionNotFound:
         return False
-    return stored in _TITLES and _TITLES.index(stored) > _TITLES.index(field)
+    return _WEIGHTS.get(stored, 0) > _WEIGHTS[field] if isinstance(stored, str) else False
 
 
 class _Writer:
@@ -105,14 +114,14 @@ class _Writer:
         self.cost = Cost.of(entries, last)
         self.title = _title(entries)
 
-    def write(self, access: Access) -> None:
+    def write(self, access: Access, *, make: bool = True) -> None:
         new = self._encoded(access)
         changes, values = None, None
         if self.title is not None:
             field, text = self.title
             changes, values = {"title": text}, {self._key: {_TITLED: field}}
-        make = writing.missing(access, self._key, True, UNSET, self._fields)
-        terms = writing.terms(None, None, changes, make, values)
+        new_session = writing.new_session(access, self._key, UNSET, self._fields) if make else None
+        terms = writing.terms(None, None, changes, new_session, values)
 
         def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> None:
             if cost.usage:
@@ -160,8 +169,15 @@ class _Writer:
 
 def _title(entries: Sequence[Any]) -> tuple[str, str | None] | None:
     """Return the field of most weight that names the session in these entries, and the last name in it."""
-    for field in reversed(_TITLES):
-        named = [entry[field] for entry in entries if isinstance(entry, dict) and isinstance(entry.get(field), str)]
-        if named and (not named[-1] or storable_text(named[-1])):
-            return field, named[-1] or None
+    found: dict[str, str] = {}
+    for entry in entries:
+        if isinstance(entry, dict) and not _WEIGHTS.keys().isdisjoint(entry):
+            found |= {field: name for field, name in entry.items() if field in _WEIGHTS and _is_title(name)}
+    for field in _WEIGHTS:
+        if field in found:
+            return field, found[field] or None
     return None
+
+
+def _is_title(name: Any) -> bool:
+    return name == "" or storable_text(name) is not None

@@ -51,20 +51,19 @@ class LangoSessionStore(Adapter):
         super().__init__(store, **options)
         self._prefix = prefix
         self._fields: SessionFields = {} if user_id is None else {"user_id": user_id}
-        self._responses: dict[str, str] = {}
+        self._seen: dict[str, str | None] = {}  # sessions that were written to, and the last response in each
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries, all or none; one whose `uuid` is stored already is not stored again."""
         if not entries:
             return
         name = self._key(key)
-        last = self._responses.get(name)
-        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields))
-        if last is not None:
-            self._responses.pop(name, None)
-            self._responses[name] = last
-            if len(self._responses) > _REMEMBERED:
-                del self._responses[next(iter(self._responses))]
+        there, last = name in self._seen, self._seen.get(name)
+        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields, there=there))
+        self._seen.pop(name, None)
+        self._seen[name] = last
+        if len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to what was appended; None if there are none."""
