@@ -145,10 +145,12 @@ def _message(last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
 
 
 def _with_one(dialect: Dialect, shape: Shape) -> sa.Executable:
-    """Count and insert one message in one statement."""
+    """Count and insert one message in one statement, and its turn if it is one."""
     bumped = _bump(dialect, shape).cte("bumped")
     row = _message(bumped.c.last_seq)
     row["created_at"] = sa.func.coalesce(row["created_at"], bumped.c.updated_at)
+    if shape.turn:
+        row["turn_no"] = bumped.c.last_turn_no
     added = sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values())).returning(_ONE)
     return _told_with(dialect, shape, bumped, (MESSAGE, added.cte("added"), _ONE))
 
@@ -158,7 +160,11 @@ _Written = tuple[sa.Table, sa.CTE, sa.ColumnElement[int]]
 
 
 def _told_with(dialect: Dialect, shape: Shape, bumped: sa.CTE, *written: _Written) -> sa.Executable:
-    """Tell of the session's row, if as many rows were written in other tables as had to be, and with the values."""
+    """Tell of the session's row, if as many rows were written in other tables as had to be; with the turn and values."""
+    if shape.turn:
+        row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
+        saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
+        written = (*written, (TURN, saved.returning(_ONE).cte("saved"), _ONE))
     if shape.named:
         stored = values.written_with(dialect, bumped).returning(_ONE).cte("stored")
         written = (*written, (VALUE, stored, values.HOW_MANY))
@@ -192,12 +198,7 @@ def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
         columns["turn_no"] = bumped.c.last_turn_no
     chosen = sa.select(*columns.values()).select_from(bumped, given)
     insert = sa.insert(MESSAGE).from_select(list(columns), chosen)
-    written: list[_Written] = [(MESSAGE, insert.returning(_ONE).cte("added"), number("added"))]
-    if shape.turn:
-        row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
-        saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
-        written.append((TURN, saved.returning(_ONE).cte("saved"), _ONE))
-    return _told_with(dialect, shape, bumped, *written)
+    return _told_with(dialect, shape, bumped, (MESSAGE, insert.returning(_ONE).cte("added"), number("added")))
 
 
 def _turn(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def counting(shape: Shape) -> Statement:
 
 @functools.cache
 def with_one(shape: Shape) -> Statement:
-    """Return the statement that counts and writes one message, in no turn."""
+    """Return the statement that counts and writes one message, and its turn if it is one."""
     return Statement(lambda dialect: _with_one(dialect, shape))
 
 

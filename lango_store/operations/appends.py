@@ -285,7 +285,7 @@ def _run(
             values |= made | sessions.new_life()
         if shape.named:
             values |= named.arrays(values["key"])
-        if len(rows) == 1 and not shape.turn:
+        if len(rows) == 1:
             found = statements.with_one(shape).run(connection, values | rows[0])
         else:
             columns = {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from conftest import Clock
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
-from lango_store import AsyncStore, DamagedMessage, InvalidKey, InvalidMessage, Store
+from lango_store import AsyncStore, DamagedMessage, InvalidKey, InvalidMessage, LangoStoreError, Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 from lango_store.operations.binds import MESSAGE
 
@@ -75,6 +75,20 @@ async def test_a_response_is_counted_once_though_each_of_its_entries_says_what_i
 async def test_a_response_that_another_process_began_is_counted_at_its_first_block(store: Store) -> None:
     await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
     await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])
+    assert store.conversation(NAME).total_usage()["output_tokens"] == 10
+
+
+async def test_a_batch_that_could_not_be_stored_is_counted_when_it_is_sent_again(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    await sessions.append(KEY, [block("a", "1")])
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE lango_turn RENAME TO gone"))
+    with pytest.raises(LangoStoreError):
+        await sessions.append(KEY, [block("b", "1"), block("c", "2")])
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE gone RENAME TO lango_turn"))
+    await sessions.append(KEY, [block("b", "1"), block("c", "2")])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
@@ -193,6 +207,8 @@ async def test_a_session_goes_with_its_subpaths_or_stays_with_them(store: Store,
     await sessions.delete(KEY)
     assert await sessions.load(KEY) is await sessions.load(SUB) is None
     assert await sessions.load(other) == [entry(uuid="a")]
+    await sessions.append(KEY, [entry(uuid="a")])
+    assert await sessions.load(KEY) == [entry(uuid="a")]
 
 
 async def test_a_summary_is_what_the_sdk_folds_of_all_entries_and_moves_no_time(
