@@ -160,7 +160,7 @@ _Written = tuple[sa.Table, sa.CTE, sa.ColumnElement[int]]
 
 
 def _told_with(dialect: Dialect, shape: Shape, bumped: sa.CTE, *written: _Written) -> sa.Executable:
-    """Tell of the session's row, if as many rows were written in other tables as had to be; with the turn and values."""
+    """Tell of the session's row, if all rows were written that had to be, the turn's and those of values too."""
     if shape.turn:
         row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
         saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
