@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -35,10 +36,10 @@ class Lease:
 class _Pool:
     """The engine of a database, and the stores over it: of those that may create its tables, and of the others."""
 
-    def __init__(self, url: str | sa.URL, options: dict[str, Any], shared_by: tuple[_Pools, Hashable] | None) -> None:
+    def __init__(self, url: str | sa.URL, options: dict[str, Any], leave: Callable[[], object] | None) -> None:
         self._engine = create_engine(url, **options)
         self._stores: dict[bool, AsyncStore] = {}
-        self._shared_by = shared_by
+        self._leave = leave
         self._users = 0
 
     def lease(self, *, migrate: bool) -> Lease:
@@ -50,7 +51,7 @@ class _Pool:
     def forget(self) -> None:
         with _lock:
             self._users -= 1
-            if self._shared_by is None and not self._users:  # nobody can reach it any more
+            if self._leave is None and not self._users:  # nobody can reach it any more
                 self._engine.dispose()
 
     async def give_back(self) -> None:
@@ -58,20 +59,17 @@ class _Pool:
             self._users -= 1
             if self._users:
                 return
-            if self._shared_by is not None:
-                pools, key = self._shared_by
-                pools.pop(key, None)
+            if self._leave is not None:
+                self._leave()
         for store in self._stores.values():
             await store.close()
             store.store.close()
         self._engine.dispose()
 
 
-_Pools = MutableMapping[Any, _Pool]
-
 _lock: Final = threading.RLock()  # a share may be forgotten in the middle of making one
-_of_urls: Final[_Pools] = {}
-_of_engines: Final[_Pools] = weakref.WeakKeyDictionary()
+_of_urls: Final[dict[Hashable, _Pool]] = {}
+_of_engines: Final[weakref.WeakKeyDictionary[Any, _Pool]] = weakref.WeakKeyDictionary()
 _of_stores: Final[weakref.WeakValueDictionary[int, AsyncStore]] = weakref.WeakValueDictionary()
 
 
@@ -81,7 +79,10 @@ def lease(url: str | sa.URL, options: dict[str, Any], *, migrate: bool) -> Lease
     with _lock:
         if _in_memory(made):
             return _Pool(url, options, None).lease(migrate=migrate)
-        return _shared(_of_urls, (made, repr(sorted(options.items()))), url, options).lease(migrate=migrate)
+        key = made, repr(sorted(options.items()))
+        if key not in _of_urls:
+            _of_urls[key] = _Pool(url, options, functools.partial(_of_urls.pop, key, None))
+        return _of_urls[key].lease(migrate=migrate)
 
 
 def lease_for(engine: Any, *, migrate: bool) -> Lease:
@@ -95,7 +96,14 @@ def lease_for(engine: Any, *, migrate: bool) -> Lease:
     if not _in_memory(url):
         return lease(url, {}, migrate=migrate)
     with _lock:
-        return _shared(_of_engines, engine, url, {}).lease(migrate=migrate)
+        if engine not in _of_engines:
+            _of_engines[engine] = _Pool(url, {}, functools.partial(_forget, weakref.ref(engine)))
+        return _of_engines[engine].lease(migrate=migrate)
+
+
+def _forget(engine: weakref.ref[Any]) -> None:
+    if (found := engine()) is not None:
+        _of_engines.pop(found, None)
 
 
 def awaited(store: Store) -> AsyncStore:
@@ -105,12 +113,6 @@ def awaited(store: Store) -> AsyncStore:
         if found is None:
             found = _of_stores[id(store)] = AsyncStore(store)
         return found
-
-
-def _shared(pools: _Pools, key: Any, url: str | sa.URL, options: dict[str, Any]) -> _Pool:
-    if key not in pools:
-        pools[key] = _Pool(url, options, (pools, key))
-    return pools[key]
 
 
 def _in_memory(url: sa.URL) -> bool:

@@ -89,7 +89,7 @@ def run(folder: Path, kind: str, url: str) -> None:
         "OPENAI_API_KEY": "none",
     }
     options = ["-q", "-p", "own_tests_plugin", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
-    report = folder / "report.xml"
+    report = folder / f"{kind}.xml"
     command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *skipped, *FILES]
     failed = subprocess.run(command, cwd=folder, env=environment).returncode
     found = re.search(r'tests="(\d+)"', report.read_text()) if report.exists() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -367,6 +368,26 @@ def test_a_database_in_memory_is_its_sessions_own_or_its_engines() -> None:
         for session in (one, other, third, fourth):
             await session.close()
         await engine.dispose()
+
+    run(main)
+
+
+def test_an_engine_in_memory_is_not_kept_by_what_is_known_of_it() -> None:
+    async def main() -> None:
+        engine = create_async_engine("sqlite+aiosqlite:///:memory:")
+        session = LangoSession("k", engine=engine, create_tables=True)
+        await session.add_items(said("a"))
+        await session.close()
+        with pytest.raises(LangoStoreError, match="closed"):
+            session.store.info("k")
+        async with LangoSession("k", engine=engine, create_tables=True) as another:
+            assert await another.get_items() == []
+        await engine.dispose()
+        known = weakref.ref(engine)
+        LangoSession("k", engine=engine)
+        del engine, session, another
+        gc.collect()
+        assert known() is None
 
     run(main)
 
