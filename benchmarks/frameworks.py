@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
+from uuid import uuid4
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.contender import Awaited, Comparable
+from benchmarks.peers.contender import Awaited, Comparable, OverEngine
 from benchmarks.peers.openai_agents import EngineSessions, FileSessions
 from benchmarks.turns import databases
 
@@ -76,6 +77,94 @@ def responses(length: int) -> list[Item]:
     return found
 
 
+# Google ADK
+
+
+class Events(Awaited):
+    """A session service; the session object lives as long as its conversation, as a runner has it."""
+
+    service: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sessions: dict[str, Any] = {}
+
+    def create(self, key: str) -> None:
+        self._sessions[key] = self.wait(self.service.create_session(app_name="bench", user_id="u", session_id=key))
+
+    def append(self, key: str, message: Any) -> None:
+        event = message.model_copy(update={"id": uuid4().hex})  # the same event again is stored once
+        self.append_many(key, [event])
+
+    def append_many(self, key: str, messages: list[Any]) -> None:
+        for event in messages:
+            self.wait(self.service.append_event(self._sessions[key], event))
+
+    def load(self, key: str) -> list[Any]:
+        return self._events(key, None)
+
+    def last(self, key: str, n: int) -> list[Any]:
+        from google.adk.sessions.base_session_service import GetSessionConfig
+
+        return self._events(key, GetSessionConfig(num_recent_events=n))
+
+    def _events(self, key: str, config: Any) -> list[Any]:
+        found = self.service.get_session(app_name="bench", user_id="u", session_id=key, config=config)
+        return list(self.wait(found).events)
+
+    def close(self) -> None:
+        self.wait(self.service.close())
+        super().close()
+
+
+class LangoEvents(Events):
+    """`LangoSessionService`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        from lango_store.integrations.google_adk import LangoSessionService
+
+        self.service = LangoSessionService(url)
+
+
+class DatabaseEvents(Events):
+    """`DatabaseSessionService`, over an engine that commits as durably as ours."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        from google.adk.sessions import DatabaseSessionService
+
+        self._over = OverEngine(url, "adk")
+        self.service = DatabaseSessionService(db_engine=self._over.engine)
+
+    def close(self) -> None:
+        self.wait(self._over.engine.dispose())
+        super().close()
+
+
+def adk_events(length: int) -> list[Any]:
+    """Make events of turns with a tool call each, as long as OpenAI's items."""
+    from google.adk.events import Event
+
+    found: list[Any] = []
+    for turn in range(length // 4):
+        call = {"id": f"adk-{turn:032}", "name": "get_weather"}
+        usage = {"prompt_token_count": 700, "candidates_token_count": 200, "total_token_count": 900}
+        asked = {"text": f"{turn}: " + "how is the weather in Oslo today? " * 20}
+        answer = {"function_response": call | {"response": {"report": '{"celsius": -3} ' * 20}}}
+        for author, role, part in (
+            ("user", "user", asked),
+            ("agent", "model", {"function_call": call | {"args": {"city": "Oslo"}}}),
+            ("agent", "user", answer),
+            ("agent", "model", {"text": "cold and windy. " * 60}),
+        ):
+            event: dict[str, Any] = {"author": author, "content": {"role": role, "parts": [part]}}
+            if role == "model":
+                event["usage_metadata"] = usage
+            found.append(Event.model_validate(event | {"invocation_id": f"e-{turn:036}"}))
+    return found
+
+
 Make = Callable[[str], Comparable]
 
 FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, dict[str, Make]]]]] = {
@@ -85,6 +174,14 @@ FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, di
         {
             "SQLite": {"ours": LangoSessions, "SQLAlchemySession": EngineSessions, "SQLiteSession": FileSessions},
             "PostgreSQL": {"ours": LangoSessions, "SQLAlchemySession": EngineSessions},
+        },
+    ),
+    "google-adk": (
+        "google.adk",
+        adk_events,
+        {
+            "SQLite": {"ours": LangoEvents, "DatabaseSessionService": DatabaseEvents},
+            "PostgreSQL": {"ours": LangoEvents, "DatabaseSessionService": DatabaseEvents},
         },
     ),
 }
@@ -111,6 +208,14 @@ def measured(make: Callable[[int], list[Item]], stores: dict[str, Comparable], r
     return {name: [statistics.median(appends[name]), statistics.median(loads[name])] for name in stores}
 
 
+def installed(package: str) -> bool:
+    """Whether a package can be imported, and the one that it lies in."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _spent(work: Callable[..., Any], *words: Any) -> float:
     start = time.process_time()
     work(*words)
@@ -126,7 +231,7 @@ def main() -> None:
     console = Console()
     for framework in options.framework or FRAMEWORKS:
         package, make, sides = FRAMEWORKS[framework]
-        if find_spec(package) is None:
+        if not installed(package):
             console.print(
                 f"{framework} is not measured: pip install 'lango-store[{framework}]'", soft_wrap=True, markup=False
             )
