@@ -21,6 +21,7 @@ long: export LANGO_STORE_MACHINE_EXAMPLES = 300
 long: export LANGO_STORE_RACE_SECONDS = 120
 long: export LANGO_STORE_DAMAGE_ROUNDS = 300
 long: export LANGO_STORE_FAILOVER_ROUNDS = 10
+long: export LANGO_STORE_REPLICA_PAIRS = 10000
 long: export LANGO_STORE_FUZZ_SECONDS = 600
 long: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --timeout 7200

@@ -23,6 +23,7 @@ from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import revision, sessions
 from lango_store.operations.search import REBUILD
 from lango_store.pool import DatabaseFile
+from lango_store.replicas import Replicated, position_of, text_of
 from lango_store.retry import Retry
 from lango_store.statement import Observer
 from lango_store.tables import SCHEMA_REVISION
@@ -150,6 +151,7 @@ class Access:
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
+        replica: sa.Engine | None = None,
     ) -> None:
         if retry is not None and retry < timedelta(0):
             raise ValueError(f"retry={retry} is negative: give how long to try, or None")
@@ -159,7 +161,14 @@ class Access:
         self._clock = clock
         self.token_counter = token_counter
         self._gate = SchemaGate(migrate=migrate)
+        self._replica = replica
         self._connections: Connections = Pooled(engine, self._gate, on_statement)
+        if replica is not None:
+            if not all(dialect_of(each).has_replicas for each in (engine, replica)):
+                raise ValueError("replica: SQLite has none: give URLs of PostgreSQL")
+            its = Pooled(replica, SchemaGate(migrate=False), on_statement)
+            self._connections = Replicated(Pooled(engine, self._gate, on_statement), its)
+        self._origin: Access | None = None
         self._on_statement = on_statement
         self._retry = Retry(dialect_of(engine), 0 if retry is None else retry.total_seconds())
         self._closed = False
@@ -254,10 +263,10 @@ class Access:
         """Whether the connections are the caller's, and the transaction too."""
         return self._connections.in_callers_transaction
 
-    def single_read(self) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, without a transaction around them."""
+    def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, without a transaction around them; a replica's if it may be anywhere."""
         self._refuse_closed()
-        return self._connections.single(writes=False)
+        return self._connections.single(writes=False, anywhere=anywhere)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
@@ -265,10 +274,10 @@ class Access:
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment."""
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment; a replica's if it may be anywhere."""
         self._refuse_closed()
-        return self._connections.snapshot()
+        return self._connections.snapshot(anywhere=anywhere)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
@@ -283,6 +292,21 @@ class Access:
             self._gate.reset(connection.engine)
             self._gate.check_connection(connection)
 
+    def position(self) -> str | None:
+        """Return up to where the database has written by now; None where there are no replicas that could be behind."""
+        if not dialect_of(self.engine).has_replicas:
+            return None
+        with self.single_read() as connection:
+            return text_of(dialect_of(self.engine).written(connection))
+
+    def at(self, position: str | None) -> Access:
+        """Return the same access for reads that have to see what was written up to a position."""
+        access = copy.copy(self)
+        access._connections = self._connections.at(0 if position is None else position_of(position))
+        access._owned = False
+        access._origin = self._origin or self
+        return access
+
     def using(self, lender: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Access:
         """Return the same access on the caller's own connection; what it writes, the caller commits."""
         if isinstance(lender, orm.Session | orm.scoped_session):
@@ -296,15 +320,19 @@ class Access:
         access = copy.copy(self)
         access._connections = Callers(lend, self._gate, self._on_statement)
         access._owned = False
+        access._origin = None
         return access
 
     def close(self) -> None:
         """Close the engine, if it is ours."""
-        if not self.in_callers_transaction:
-            self._closed = True
+        if self.in_callers_transaction or self._origin is not None:
+            return
+        self._closed = True
         if self._owned:
             self.engine.dispose()
+        if self._replica is not None:
+            self._replica.dispose()
 
     def _refuse_closed(self) -> None:
-        if self._closed:
+        if self._closed or (self._origin is not None and self._origin._closed):
             raise LangoStoreError("this store is closed: make a new one")

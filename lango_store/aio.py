@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -101,6 +102,7 @@ class AsyncStore:
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
+        replica: str | sa.URL | None = None,
     ) -> None:
         self._owned = not isinstance(database, Store)
         self.store = (
@@ -115,9 +117,11 @@ class AsyncStore:
                 token_counter=token_counter,
                 on_statement=on_statement,
                 retry=retry,
+                replica=replica,
             )
         )
         self._closed = False
+        self._origin: AsyncStore | None = None
         self._start()
 
     def _start(self) -> None:
@@ -135,6 +139,8 @@ class AsyncStore:
 
     def _submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
         """Begin a call in a thread of the store's, to be waited for under any event loop."""
+        if self._origin is not None:  # whose threads these are
+            return self._origin._submit(call)
         if self._closed:
             raise LangoStoreError("this store is closed: make a new one")
         if self._process != os.getpid():  # a forked child has none of its parent's threads
@@ -162,6 +168,14 @@ class AsyncStore:
         return await self._in_thread(functools.partial(call, self.store, *arguments, **options))
 
     ping = awaited(Store.ping)
+    position = awaited(Store.position)
+
+    def at(self, position: str | None) -> AsyncStore:
+        """Return this store for reads that see all that was written up to a `position`, as `Store.at` does."""
+        store = copy.copy(self)
+        store.store = self.store.at(position)
+        store._origin = self._origin or self
+        return store
 
     create = awaited(Store.create)
     get = awaited(Store.get)
@@ -239,6 +253,8 @@ class AsyncStore:
 
         Cancelled, it leaves at once, and the store is closed all the same when the calls have ended.
         """
+        if self._origin is not None:
+            return
         self._closed = True
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._shut_down))
 

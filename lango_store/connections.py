@@ -41,11 +41,17 @@ class Connections(Protocol):
     def is_whole(self) -> bool:
         """Return whether an operation that failed can be done again: the caller's transaction may be lost with it."""
 
-    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, or for one append, with as few round trips as the database allows."""
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, or for one append, with as few round trips as the database allows.
 
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment."""
+        Reads `anywhere` may be a replica's.
+        """
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment, a replica's too if they may be `anywhere`."""
+
+    def at(self, position: int) -> Connections:
+        """Return the same connections for reads that have to see what was written up to a position."""
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
@@ -66,13 +72,28 @@ class Pooled:
         """Return True: each operation has a transaction of its own."""
         return True
 
-    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a driver's connection, unless a host listens to transactions."""
         return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment."""
-        return self._lend(self.dialect.snapshot)
+    def snapshot(
+        self, *, anywhere: bool = False, before: Callable[[sa.Connection], None] | None = None
+    ) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment; something may be done `before` that."""
+        if before is None:
+            return self._lend(self.dialect.snapshot)
+
+        @contextmanager
+        def around(connection: sa.Connection) -> Iterator[None]:
+            before(connection)
+            with self.dialect.snapshot(connection):
+                yield
+
+        return self._lend(around)
+
+    def at(self, position: int) -> Pooled:
+        """Return itself: there is nothing that could be behind."""
+        return self
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
@@ -132,11 +153,15 @@ class Callers:
         connection = self._connection()
         return dialect_of(connection).in_transaction(connection)
 
-    def single(self, *, writes: bool) -> AbstractContextManager[sa.Connection]:
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, for one append with a savepoint where that takes several statements."""
         return self._lend(_append_whole if writes else nullcontext)
 
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+    def at(self, position: int) -> Callers:
+        """Return itself: what it sees is the caller's choice."""
+        return self
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection as it is: what it sees is the caller's choice."""
         return self._lend(nullcontext)
 
@@ -184,13 +209,17 @@ class Detaching:
         """Return whether an operation that failed can be done again."""
         return self._connections.is_whole()
 
-    def single(self, *, writes: bool) -> AbstractContextManager[AnyConnection]:
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, or for one append in a transaction."""
-        return self.transaction() if writes else self._connections.single(writes=False)
+        return self.transaction() if writes else self._connections.single(writes=False, anywhere=anywhere)
 
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several reads that see one moment."""
-        return self._connections.snapshot()
+        return self._connections.snapshot(anywhere=anywhere)
+
+    def at(self, position: int) -> Detaching:
+        """Return the same for reads that have to see what was written up to a position."""
+        return Detaching(self._connections.at(position), self._reason)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:

@@ -62,13 +62,13 @@ class Conversation:
     @retried
     def get(self, *, expired: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return log.load(connection, self._moment(connection, expired), self.key)
 
     @retried
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
     @retried
@@ -185,7 +185,7 @@ class Conversation:
     @retried
     def find_message(self, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return log.find(connection, self._access.moment(connection), self.key, id)
 
     @retried
@@ -195,7 +195,7 @@ class Conversation:
         A summary is nobody's message, and neither is a record. None if there is no message of that role.
         """
         wanted = None if role is None else MessageRole(role)
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     @retried_unless_lost
@@ -333,21 +333,21 @@ class Conversation:
     @retried
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.read(connection, self.key)
 
     @retried
     def find_turn(self, id: str) -> Turn | None:
         """Return the turn with an `id`, without its messages; None if the session has none."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.find(connection, self.key, id)
 
     @retried
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.messages_of(connection, self.key, turn)
 
@@ -358,7 +358,7 @@ class Conversation:
     @retried
     def total_usage(self) -> dict[str, Any]:
         """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             sessions.row_of(connection, self._access.moment(connection), self.key)
             return turns.total(turns.usages(connection, self.key))
 
@@ -367,7 +367,7 @@ class Conversation:
     @retried
     def values(self, prefix: str | None = None) -> dict[str, Any]:
         """Return the session's own values by their names, in the order of these; those with a `prefix` if given."""
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return named_values.read(connection, self._access.moment(connection), self.key, prefix, own=True)
 
     @retried
@@ -441,7 +441,7 @@ class Conversation:
     @retried
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             return compactions.listed(connection, self._access.moment(connection), self.key)
 
     # What a model sees
@@ -467,7 +467,7 @@ class Conversation:
             if value is not None and value < 0:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
-        with self._access.snapshot() if several else self._access.single_read() as connection:
+        with self._access.snapshot(anywhere=True) if several else self._access.single_read(anywhere=True) as connection:
             chosen = history.read(
                 connection,
                 self._access.moment(connection),
@@ -495,7 +495,7 @@ class Conversation:
 
     @retried
     def _tail(self, last: int) -> list[Message]:
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return log.tail(connection, self._access.moment(connection), self.key, last).messages
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
@@ -503,5 +503,5 @@ class Conversation:
 
     @retried
     def _read(self, chosen: Range) -> list[Message]:
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return log.read(connection, self._access.moment(connection), self.key, chosen)

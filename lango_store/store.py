@@ -49,6 +49,9 @@ class Store:
     Never in a transaction of yours, and not what takes something away and may have been done: that is
     `DatabaseUnavailable`. Without it only what other transactions undid (SERIALIZABLE, a deadlock) is, for 30 s.
 
+    `replica` is the URL of a server that follows the first one: sessions, messages, histories and lists are read there,
+    as soon as it has what this store wrote last, else from the first.
+
     Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
     Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
     """
@@ -65,6 +68,7 @@ class Store:
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
+        replica: str | sa.URL | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
         self._access = Access(
@@ -76,6 +80,7 @@ class Store:
             token_counter=token_counter,
             on_statement=on_statement,
             retry=retry,
+            replica=None if replica is None else create_engine(replica),
         )
 
     # Life
@@ -97,6 +102,20 @@ class Store:
         """
         store = copy.copy(self)
         store._access = self._access.using(connection)
+        return store
+
+    @retried
+    def position(self) -> str | None:
+        """Return up to where the database has written by now, as a text for `at`; None on SQLite, without replicas."""
+        return self._access.position()
+
+    def at(self, position: str | None) -> Store:
+        """Return this store for reads that see all that was written up to a `position`, from a replica too.
+
+        It is closed with this one. ValueError for a text that is no position.
+        """
+        store = copy.copy(self)
+        store._access = self._access.at(position)
         return store
 
     def ping(self) -> None:
@@ -191,7 +210,7 @@ class Store:
     @retried
     def exists(self, key: str) -> bool:
         """Return whether a live session has this key."""
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return sessions.exists(connection, self._access.moment(connection), key)
 
     def update(
@@ -395,7 +414,7 @@ class Store:
         A scope that is the key of a session holds that session's own values, which go with it: `SessionExpired` if it
         has expired. Any other is shared by whoever names it, and empty until something is set.
         """
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return named_values.read(connection, self._access.moment(connection), scope, prefix, own=False)
 
     @retried
@@ -435,7 +454,7 @@ class Store:
         updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
         """
         chosen = Filter(**which)
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return lists.page(connection, self._access.moment(connection), chosen, limit, cursor, order)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> Iterator[SessionInfo]:
@@ -451,13 +470,13 @@ class Store:
     def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(**which)
-        with self._access.single_read() as connection:
+        with self._access.single_read(anywhere=True) as connection:
             return lists.count(connection, self._access.moment(connection), chosen)
 
     @retried
     def stats(self) -> Stats:
         """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
-        with self._access.snapshot() as connection:
+        with self._access.snapshot(anywhere=True) as connection:
             return stats.summed_up(connection, self._access.now(connection))
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
@@ -565,7 +584,7 @@ def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[li
     """Read sessions in the order of their keys page by page, no connection held in between."""
 
     def read_page(after: str) -> list[SessionInfo]:
-        with access.single_read() as connection:
+        with access.single_read(anywhere=True) as connection:
             return lists.walk(connection, access.moment(connection), chosen, after, page_size)
 
     return lists.pages(lambda after: access.trying(lambda: read_page(after)), page_size)

@@ -98,6 +98,13 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(20)
 
+    def delay(self, seconds: float) -> None:
+        """Show on this standby what was committed so many seconds ago."""
+        with self._connected() as connection:
+            connection.execute(f"ALTER SYSTEM SET recovery_min_apply_delay = '{int(seconds * 1000)}ms'")
+            connection.execute("SELECT pg_reload_conf()")
+            self._until(lambda: connection.execute("SHOW recovery_min_apply_delay").fetchone() != ("0",))
+
     def rejoin(self, primary: PostgresServer) -> None:
         """Begin anew as the standby of another one."""
         if self._process.poll() is None:

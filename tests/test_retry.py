@@ -108,6 +108,7 @@ VERBS: Final[dict[str, Callable[[Store, Path], object]]] = {
     ),
     "open": lambda store, _: store.open(),
     "pop_message": lambda store, _: store.pop_message("k"),
+    "position": lambda store, _: store.position(),
     "redact_message": lambda store, _: store.redact_message("k", 1),
     "salvage": lambda store, _: store.salvage("k"),
     "save_turn": lambda store, _: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
@@ -124,6 +125,7 @@ VERBS: Final[dict[str, Callable[[Store, Path], object]]] = {
 }
 WITHOUT: Final = {
     "access": "no verb",
+    "at": "needs no server",
     "close": "needs no server",
     "conversation": "needs no server",
     "engine": "no verb",

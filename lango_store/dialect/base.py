@@ -127,8 +127,19 @@ class Dialect:
     search_index: SearchIndex
     """The search index, made or not."""
 
+    has_replicas: bool
+    """Whether other servers may have copies that are a little behind."""
+
     reads_ahead: bool
     """Whether the driver has all rows of a result in memory before it gives the first."""
+
+    def written(self, connection: AnyConnection) -> int:
+        """Return up to where the server has written: what was committed before is in front of that."""
+        raise NotImplementedError
+
+    def replayed(self, connection: AnyConnection) -> int:
+        """Return up to where a replica shows what another server has written."""
+        raise NotImplementedError
 
     def time(self, moment: Moment) -> Any:
         """Return an aware time as the driver takes it."""

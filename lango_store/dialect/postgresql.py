@@ -49,6 +49,7 @@ class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
     drivers = ("psycopg",)
+    has_replicas = True
     batch_rest = 0.0  # only rows are locked, and whoever waits is next
     concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
@@ -56,6 +57,27 @@ class PostgreSQL(Dialect):
     tells_time = True  # clients are on many machines, whose clocks differ
     reads_ahead = True
     search_index = Tsvector()
+
+    def written(self, connection: AnyConnection) -> int:
+        # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
+        return self._place(connection, "pg_current_wal_insert_lsn()")
+
+    def replayed(self, connection: AnyConnection) -> int:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        with self._autocommit(driver):  # in a transaction, the look would be its moment
+            return self._place(
+                connection,
+                "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
+            )
+
+    @staticmethod
+    def _place(connection: AnyConnection, place: str) -> int:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(f"SELECT ({place} - '0/0')::bigint")
+            return int(cursor.fetchone()[0])
+        finally:
+            cursor.close()
 
     def time(self, moment: Moment) -> Moment:
         return moment

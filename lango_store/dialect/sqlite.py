@@ -41,6 +41,7 @@ class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
     drivers = ("pysqlite", "aiosqlite")
+    has_replicas = False
     batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
     concurrent_indexes = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise

@@ -65,7 +65,10 @@ class Backups(WritableFormat):
         """
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
-        with _opened(to if path is None else path, replace=replace) as file, store.access.snapshot() as connection:
+        with (
+            _opened(to if path is None else path, replace=replace) as file,
+            store.access.snapshot(anywhere=True) as connection,
+        ):
             faults, unread = write_sessions(connection, chosen, file, shared=shared)
         for key in chosen:
             fault = faults.get(key)

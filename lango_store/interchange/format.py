@@ -110,7 +110,7 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
         for key in keys:
             try:
-                with store.access.snapshot() as connection:
+                with store.access.snapshot(anywhere=True) as connection:
                     draft = exporting.draft(connection, store.access.moment(connection), key)
                     path = self.write(draft, to, replace=replace)
                 yield Exported(key=key, path=str(path), records=draft.records)
