@@ -139,6 +139,8 @@ class Replicated:
 
 def position_of(text: str) -> int:
     """Return the number of a position; ValueError for a text that `Store.position` does not give."""
+    if not isinstance(text, str):
+        raise TypeError(f"position is {type(text).__name__}: give what position() returned")
     if not re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}", text):
         raise ValueError(f"position={text!r} is not one: give what position() returned")
     high, low = text.split("/")

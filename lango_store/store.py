@@ -80,7 +80,7 @@ class Store:
             token_counter=token_counter,
             on_statement=on_statement,
             retry=retry,
-            replica=None if replica is None else create_engine(replica),
+            replica=None if replica is None else _replica(replica),
         )
 
     # Life
@@ -588,6 +588,15 @@ def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[li
             return lists.walk(connection, access.moment(connection), chosen, after, page_size)
 
     return lists.pages(lambda after: access.trying(lambda: read_page(after)), page_size)
+
+
+def _replica(url: str | sa.URL) -> sa.Engine:
+    if not isinstance(url, str | sa.URL):
+        raise TypeError(f"replica is {type(url).__name__}: give a URL")
+    try:
+        return create_engine(url)
+    except ValueError as error:
+        raise ValueError(f"replica: {error}") from None
 
 
 def _borrowed(engine: object) -> sa.Engine:
