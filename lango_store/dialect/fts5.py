@@ -13,15 +13,13 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store.dialect.search import PARTS, SIMPLE, STATE, IndexState, Matching, SearchIndex
-from lango_store.tables import Base
 from lango_store.words import Term, Terms
 
-_MESSAGE: Final = Base.metadata.tables["lango_message"]
 _TOKENIZERS: Final = {SIMPLE: "unicode61 remove_diacritics 2", "trigram": "trigram"}
 _SHADOWS: Final = ("lango_search_data", "lango_search_idx", "lango_search_docsize", "lango_search_config")
 _FORGETS_AT_ONCE: Final = (3, 42)
@@ -81,6 +79,11 @@ _TRIGGERS: Final = {
     "lango_search_changed": "BEFORE UPDATE OF role, name, tool_call_id, text, content, tool_calls ON lango_message "
     f"BEGIN {_FORGET}; INSERT OR IGNORE INTO lango_search_waiting (id) VALUES (old.rowid); END",
 }
+
+_MARKED: Final = sa.text(
+    f"SELECT rowid, {', '.join(f'highlight(lango_search, {n}, :start, :stop)' for n in range(len(PARTS)))} "
+    "FROM lango_search WHERE lango_search MATCH :words AND rowid IN (SELECT value FROM json_each(:ids))"
+)
 
 
 class Fts5(SearchIndex):
@@ -245,28 +248,26 @@ class Fts5(SearchIndex):
         matches = sa.select(*columns).select_from(sa.table("lango_search")).where(match)
         source = matches.cte("found").prefix_with("MATERIALIZED")
         rowid: sa.ColumnElement[int] = sa.literal_column("lango_message.rowid", sa.BigInteger())
-        return Matching(source, source.c.id == rowid, sa.true(), source.c.rank)
+        return Matching(source, [source.c.id], source.c.id == rowid, sa.true(), source.c.rank)
 
     def marked(
         self,
         connection: sa.Connection,
         found: IndexState,
         terms: Terms,
-        places: Sequence[tuple[str, int]],
+        places: Sequence[tuple[Any, ...]],
         marks: tuple[str, str],
-    ) -> dict[tuple[str, int], list[tuple[str, str]]]:
-        at = sa.tuple_(_MESSAGE.c.session_key, _MESSAGE.c.seq)
-        rowid = sa.literal_column("lango_message.rowid", sa.BigInteger())
-        chosen = sa.select(rowid, _MESSAGE.c.session_key, _MESSAGE.c.seq).where(at.in_(places))
-        ids = {id_: (key, seq) for id_, key, seq in connection.execute(chosen)}
-        shown = ", ".join(f"highlight(lango_search, {n}, :start, :stop)" for n in range(len(PARTS)))
-        query = f"SELECT rowid, {shown} FROM lango_search WHERE lango_search MATCH :words AND rowid = :id"
-        marked: dict[tuple[str, int], list[tuple[str, str]]] = {}
-        for id_, place in ids.items():
-            values = {"words": _expression(terms), "id": id_, "start": marks[0], "stop": marks[1]}
-            for _, *parts in connection.execute(sa.text(query), values):
-                texts = [_readable(part) for part in parts if part]
-                marked[place] = [(text.replace(marks[0], "").replace(marks[1], ""), text) for text in texts]
+    ) -> dict[tuple[Any, ...], list[tuple[str, str]]]:
+        values = {
+            "words": _expression(terms),
+            "ids": json.dumps([id_ for (id_,) in places]),
+            "start": marks[0],
+            "stop": marks[1],
+        }
+        marked: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+        for id_, *parts in connection.execute(_MARKED, values):
+            texts = [_readable(part) for part in parts if part]
+            marked[(id_,)] = [(text.replace(marks[0], "").replace(marks[1], ""), text) for text in texts]
         return marked
 
     def differences(self, connection: sa.Connection, found: IndexState) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -34,6 +34,9 @@ class Matching:
 
     source: sa.FromClause
     """What the matches are in."""
+
+    place: Sequence[sa.ColumnElement[Any]]
+    """What the index knows a message by, for `marked`."""
 
     of_message: sa.ColumnElement[bool]
     """Whether a match is a message's."""
@@ -110,10 +113,10 @@ class SearchIndex:
         connection: sa.Connection,
         found: IndexState,
         terms: Terms,
-        places: Sequence[tuple[str, int]],
+        places: Sequence[tuple[Any, ...]],
         marks: tuple[str, str],
-    ) -> dict[tuple[str, int], list[tuple[str, str]]]:
-        """Return each part of these messages, and the same with marks around what was found, by session key and seq."""
+    ) -> dict[tuple[Any, ...], list[tuple[str, str]]]:
+        """Return each part of the messages at these places, and the same with marks around what was found."""
         raise NotImplementedError
 
     def differences(self, connection: sa.Connection, found: IndexState) -> Iterator[str]:

@@ -19,6 +19,7 @@ from lango_store.tables import Base
 from lango_store.words import Term, Terms
 
 _MESSAGE: Final = Base.metadata.tables["lango_message"]
+_PLACE: Final[tuple[sa.ColumnElement[Any], ...]] = (_MESSAGE.c.session_key, _MESSAGE.c.seq)
 _LONGEST_PART: Final = 100_000
 
 # A word is letters and digits, as it is for SQLite; PostgreSQL's parser would see hosts, paths and signed numbers.
@@ -295,16 +296,18 @@ class Tsvector(SearchIndex):
         wanted, query = _queries(found, terms)
         says_something = sa.func.numnode(wanted) > 0  # of words that a language leaves out, nothing is left
         condition = sa.and_(source.c.words.op("@@", is_comparison=True)(query), says_something)
-        return Matching(source, of_message, condition, sa.func.ts_rank(source.c.words, wanted, type_=sa.Float()))
+        return Matching(
+            source, _PLACE, of_message, condition, sa.func.ts_rank(source.c.words, wanted, type_=sa.Float())
+        )
 
     def marked(
         self,
         connection: sa.Connection,
         found: IndexState,
         terms: Terms,
-        places: Sequence[tuple[str, int]],
+        places: Sequence[tuple[Any, ...]],
         marks: tuple[str, str],
-    ) -> dict[tuple[str, int], list[tuple[str, str]]]:
+    ) -> dict[tuple[Any, ...], list[tuple[str, str]]]:
         given = (_MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls"))
         parts = sa.func.lango_search_parts(*given).table_valued(*PARTS).lateral("part")
         options = f"HighlightAll=true, StartSel={marks[0]}, StopSel={marks[1]}"
@@ -313,10 +316,9 @@ class Tsvector(SearchIndex):
             text = sa.func.left(parts.c[name], _LONGEST_PART)
             plain = sa.func.translate(text, _PUNCTUATION, " " * len(_PUNCTUATION))
             columns += [text, sa.func.ts_headline(_regconfig(found), plain, _queries(found, terms)[0], options)]
-        at = sa.tuple_(_MESSAGE.c.session_key, _MESSAGE.c.seq)
-        query = sa.select(_MESSAGE.c.session_key, _MESSAGE.c.seq, *columns).join_from(_MESSAGE, parts, sa.true())
-        marked: dict[tuple[str, int], list[tuple[str, str]]] = {}
-        for key, seq, *texts in connection.execute(query.where(at.in_(places))):
+        query = sa.select(*_PLACE, *columns).join_from(_MESSAGE, parts, sa.true()).where(sa.tuple_(*_PLACE).in_(places))
+        marked: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+        for key, seq, *texts in connection.execute(query):
             pairs = zip(texts[::2], texts[1::2], strict=True)
             marked[key, seq] = [(text, shown) for text, shown in pairs if text]
         return marked

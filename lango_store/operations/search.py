@@ -26,6 +26,9 @@ from lango_store.operations.rows import seq_or_zero
 from lango_store.reports import SearchHit, SearchPage, SearchStatus
 from lango_store.words import Terms, snippet, terms
 
+_PLACE: Final = 7
+"""Where in a row of what was found its place in the index begins."""
+
 REBUILD: Final = "run `lango-store search rebuild`"
 
 
@@ -100,10 +103,10 @@ def page(
     rows = _rows(connection, now, found, sought, conditions, limit + 1, offset)
     shown = rows[:limit]
     start, stop = (f"{secrets.token_hex(8)}{end}" for end in "se")
-    places = [(key, seq) for key, seq, *_ in shown]
+    places = [tuple(row[_PLACE:]) for row in shown]
     index = dialect_of(connection).search_index
     parts = index.marked(connection, found, sought, places, (start, stop)) if places else {}
-    items = [_hit(row, parts.get((row[0], row[1]), []), start, stop) for row in shown]
+    items = [_hit(row, parts.get(tuple(row[_PLACE:]), []), start, stop) for row in shown]
     return SearchPage(items=items, next=_cursor(offset + limit, typed, which) if len(rows) > limit else None)
 
 
@@ -118,7 +121,8 @@ def _rows(
 ) -> list[Any]:
     matching = dialect_of(connection).search_index.matching(found, sought)
     columns: list[sa.ColumnElement[Any]] = [MESSAGE.c.session_key, MESSAGE.c.seq, as_stored(MESSAGE.c.role)]
-    columns += [MESSAGE.c.author, as_stored(MESSAGE.c.created_at), SESSION.c.title, matching.rank.label("rank")]
+    columns += [MESSAGE.c.author, as_stored(MESSAGE.c.created_at), SESSION.c.title]
+    columns += [matching.rank.label("rank"), *matching.place]
     chosen = matching.source.join(MESSAGE, matching.of_message).join(
         SESSION, of_session(SESSION, MESSAGE.c.session_key)
     )
@@ -134,7 +138,7 @@ def _rows(
 
 
 def _hit(row: Any, parts: list[tuple[str, str]], start: str, stop: str) -> SearchHit:
-    key, seq, role, author, created_at, title, rank = row
+    key, seq, role, author, created_at, title, rank, *_ = row
     text, marked = next(((text, marked) for text, marked in parts if start in marked), parts[0] if parts else ("", ""))
     cut = snippet(text, marked, start, stop)
     try:

@@ -1,0 +1,111 @@
+"""`python -m benchmarks.search`: what the search index costs an append, what it takes, and how fast it finds."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+
+import sqlalchemy as sa
+
+from benchmarks import payload
+from benchmarks.turns import databases
+from lango_store import Message, Store, create_engine, schema
+
+RARE = 100
+"""So many messages hold the word that is looked for."""
+
+FILL = {
+    "sqlite": (
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {messages}) "
+        "INSERT INTO lango_message (session_key, seq, role, text, created_at) SELECT 'many:' || (n % 1000), n, 'user', "
+        "{text}, '2026-11-22T12:00:00.000000+00:00' FROM c"
+    ),
+    "postgresql": (
+        "INSERT INTO lango_message (session_key, seq, role, text, created_at) SELECT 'many:' || (n % 1000), n, 'user', "
+        "{text}, '2026-11-22T12:00:00+00:00' FROM generate_series(1, {messages}) AS n"
+    ),
+}
+
+
+def texts(number: int) -> str:
+    """Write in SQL the text of the message n: words that change with n, and in every so many the rare one."""
+    words = [f"'word' || (n * {factor} % {vocabulary})" for factor, vocabulary in ((7, 50), (11, 997), (13, 9_973))]
+    filler = payload.text(random.Random(number), 200)
+    return " || ' ' || ".join([*words, f"'{filler}'", f"CASE WHEN n % {number // RARE} = 0 THEN 'needle' ELSE '' END"])
+
+
+def fill(store: Store, number: int) -> None:
+    """Write that many messages of 1,000 sessions."""
+    for session in range(1_000):
+        store.create(f"many:{session}")
+    with store.engine.begin() as connection:
+        statement = FILL[store.engine.dialect.name].format(messages=number, text=texts(number))
+        connection.execute(sa.text(statement.replace(":' ||", r"\:' ||")))
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def appended(store: Store, key: str, number: int) -> float:
+    """Append messages one by one; gives the seconds of each."""
+    messages = [Message.model_validate(each) for each in payload.messages(number)]
+    start = time.perf_counter()
+    for message in messages:
+        store.append_message(key, message)
+    return (time.perf_counter() - start) / number
+
+
+def costs(store: Store, rounds: int) -> list[tuple[float, float]]:
+    """Give what appends took without and with the index, in turns."""
+    found = []
+    store.create("appended")
+    for _ in range(rounds):
+        without = appended(store, "appended", 100)
+        schema.enable_search(store.engine)
+        found.append((without, appended(store, "appended", 100)))
+        schema.disable_search(store.engine)
+    return found
+
+
+def main() -> None:
+    """Measure on both databases, and print some lines for each."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
+    options = parser.parse_args()
+    with databases(options.database) as urls:
+        for name, url in urls.items():
+            engine = create_engine(url)
+            with Store(engine) as store:
+                pairs = costs(store, options.rounds)
+                ratio = statistics.median(indexed / bare for bare, indexed in pairs)
+                bare = statistics.median(bare for bare, _ in pairs)
+                print(f"{name}: an append takes {bare * 1e6:.0f} µs, with the index {ratio:.2f} of that (fsync on)")
+                fill(store, options.messages)
+                size = store.stats().bytes
+                start = time.perf_counter()
+                made = schema.enable_search(engine)
+                took = time.perf_counter() - start
+                print(
+                    f"{name}: {made.indexed:,} messages indexed in {took:.0f} s, {made.indexed / took:,.0f} a second; "
+                    f"the index takes {made.bytes / 1e6:.0f} MB, {made.bytes / size:.0%} of the store without it"
+                )
+                for words in ("needle", "word1 needle", '"word1 word2"', "word1"):
+                    times = []
+                    for _ in range(21):
+                        start = time.perf_counter()
+                        store.search(words)
+                        times.append(time.perf_counter() - start)
+                    print(f"{name}: {words} is found in {statistics.median(times) * 1e3:.1f} ms at the median")
+                fresh = store.conversation("appended")
+                fresh.append_messages([Message.user("written since") for _ in range(1_000)])
+                start = time.perf_counter()
+                fresh.search("since")
+                print(f"{name}: a search after 1,000 appends takes {(time.perf_counter() - start) * 1e3:.1f} ms")
+            engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
