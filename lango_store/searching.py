@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import sqlalchemy as sa
+
 from lango_store.access import Access
 from lango_store.dialect import dialect_of
+from lango_store.dialect.search import IndexState
 from lango_store.errors import LangoStoreError, SearchUnavailable
 from lango_store.operations import search, sessions
-from lango_store.operations.search import REBUILD, Which
+from lango_store.operations.search import REBUILD, Search, Which
 from lango_store.reports import SearchPage
 
 _BATCH: Final = 1_000
@@ -16,22 +19,28 @@ _BATCH: Final = 1_000
 
 def find(access: Access, typed: str, which: Which, limit: int, cursor: str | None) -> SearchPage:
     """Find messages by their words; one session's only, if `which` names it, which has to be there."""
-    catch_up(access)
-    with access.snapshot() as connection:
-        now = access.moment(connection)
-        if which.key is not None:
-            sessions.row_of(connection, now, which.key)
-        return search.page(connection, now, typed, which, limit, cursor)
-
-
-def catch_up(access: Access) -> None:
-    """Index what waits for it, if the store has an index that is in use; `SearchUnavailable` if that is damaged."""
+    asked = Search.asked(typed, which, limit, cursor)
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
-        found = index.state(connection)
-        if found is None or found.state != "ready" or not index.is_behind(connection):
-            return
+        found = search.usable(connection)
+        if not index.is_behind(connection):
+            return _page(access, connection, found, asked)
         waiting = index.waiting(connection)
+    _catch_up(access, waiting)
+    with access.snapshot() as connection:
+        return _page(access, connection, search.usable(connection), asked)
+
+
+def _page(access: Access, connection: sa.Connection, found: IndexState, asked: Search) -> SearchPage:
+    now = access.moment(connection)
+    if asked.which.key is not None:
+        sessions.row_of(connection, now, asked.which.key)
+    return search.page(connection, now, found, asked)
+
+
+def _catch_up(access: Access, waiting: int) -> None:
+    """Index so many messages that wait for it; `SearchUnavailable` if the index is damaged."""
+    index = dialect_of(access.engine).search_index
     while waiting > 0:  # what comes in meanwhile waits for the next one
         try:
             with access.transaction() as connection:

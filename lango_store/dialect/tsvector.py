@@ -21,15 +21,17 @@ from lango_store.words import Term, Terms
 _MESSAGE: Final = Base.metadata.tables["lango_message"]
 _PLACE: Final[tuple[sa.ColumnElement[Any], ...]] = (_MESSAGE.c.session_key, _MESSAGE.c.seq)
 _LONGEST_PART: Final = 100_000
+_LONGEST_PART_OF_MANY: Final = 18_000
 
-# A word is letters and digits, as it is for SQLite; PostgreSQL's parser would see hosts, paths and signed numbers.
-_PUNCTUATION: Final = string.punctuation
-_AS_SPACES: Final = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
-_QUOTED: Final = _PUNCTUATION.replace("'", "''")
+# A word is letters and digits, as it is for SQLite: with these between them PostgreSQL's parser would see hosts, paths,
+# compounds and signed numbers. No others, since translate() looks for each of them in each place of a text.
+_JOINING: Final = "-/.@&<+_"
+_SPACES: Final = " " * len(_JOINING)
+_AS_SPACES: Final = str.maketrans(string.punctuation, " " * len(string.punctuation))
 
 
 def _plain(text: str) -> str:
-    return f"translate({text}, '{_QUOTED}', '{' ' * len(_PUNCTUATION)}')"
+    return f"translate({text}, '{_JOINING}', '{_SPACES}')"
 
 
 _TABLES: Final = (
@@ -94,22 +96,30 @@ _FUNCTIONS: Final = (
     """,
     # A tsvector has room for 1 MB, and a word takes at most about twice its place in the text.
     f"""
-    CREATE FUNCTION lango_search_words(configuration regconfig, VARIADIC parts text[]) RETURNS tsvector
-    LANGUAGE plpgsql IMMUTABLE AS $$
+    CREATE FUNCTION lango_search_words(
+      configuration regconfig, said text, blocks text, tools text, outputs text
+    ) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE AS $$
     DECLARE
-      words tsvector := '';
-      length integer := {_LONGEST_PART};
+      words tsvector;
+      bytes bigint := octet_length(concat(said, blocks, tools, outputs));
+      longest integer := CASE WHEN bytes > 300000 THEN {_LONGEST_PART_OF_MANY} ELSE {_LONGEST_PART} END;
     BEGIN
-      IF octet_length(array_to_string(parts, '')) > 300000 THEN
-        length := 18000;
+      IF bytes > {_LONGEST_PART} THEN
+        said := left(said, longest);
+        blocks := left(blocks, longest);
+        tools := left(tools, longest);
+        outputs := left(outputs, longest);
       END IF;
-      FOR n IN 1..4 LOOP
-        IF parts[n] <> '' THEN
-          words := words || setweight(
-            to_tsvector(configuration, {_plain("left(parts[n], length)")}), substr('ABCD', n, 1)::"char"
-          );
-        END IF;
-      END LOOP;
+      words := setweight(to_tsvector(configuration, {_plain("coalesce(said, '')")}), 'A');
+      IF blocks <> '' THEN
+        words := words || setweight(to_tsvector(configuration, {_plain("blocks")}), 'B');
+      END IF;
+      IF tools <> '' THEN
+        words := words || setweight(to_tsvector(configuration, {_plain("tools")}), 'C');
+      END IF;
+      IF outputs <> '' THEN
+        words := words || setweight(to_tsvector(configuration, {_plain("outputs")}), 'D');
+      END IF;
       RETURN words;
     END $$
     """,
@@ -164,7 +174,7 @@ _DROPPED: Final = (
     "DROP TABLE IF EXISTS lango_search",
     "DROP TABLE IF EXISTS lango_search_state",
     "DROP FUNCTION IF EXISTS lango_search_follow()",
-    "DROP FUNCTION IF EXISTS lango_search_words(regconfig, text[])",
+    "DROP FUNCTION IF EXISTS lango_search_words(regconfig, text, text, text, text)",
     "DROP FUNCTION IF EXISTS lango_search_parts(text, text, text, text, json, json)",
     "DROP FUNCTION IF EXISTS lango_search_texts(jsonb, jsonpath)",
     "DROP FUNCTION IF EXISTS lango_search_json(json)",
@@ -314,7 +324,7 @@ class Tsvector(SearchIndex):
         columns: list[sa.ColumnElement[str]] = []
         for name in PARTS:
             text = sa.func.left(parts.c[name], _LONGEST_PART)
-            plain = sa.func.translate(text, _PUNCTUATION, " " * len(_PUNCTUATION))
+            plain = sa.func.translate(text, _JOINING, _SPACES)
             columns += [text, sa.func.ts_headline(_regconfig(found), plain, _queries(found, terms)[0], options)]
         query = sa.select(*_PLACE, *columns).join_from(_MESSAGE, parts, sa.true()).where(sa.tuple_(*_PLACE).in_(places))
         marked: dict[tuple[Any, ...], list[tuple[str, str]]] = {}

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
@@ -89,44 +89,50 @@ def usable(connection: sa.Connection) -> IndexState:
     return found
 
 
-def page(
-    connection: sa.Connection, now: Moment, typed: str, which: Which, limit: int, cursor: str | None
-) -> SearchPage:
-    """Find messages of live sessions, the best first, from a cursor on."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
-    offset = 0 if cursor is None else _read_cursor(cursor, typed, which)
-    conditions = [*which.conditions()]
-    found, sought = usable(connection), terms(typed)
-    if not sought.wanted:
+@dataclass(frozen=True)
+class Search:
+    """What is looked for, checked: the words, where, and which page of what is found."""
+
+    typed: str
+    which: Which
+    terms: Terms
+    conditions: Sequence[sa.ColumnElement[bool]]
+    limit: int
+    offset: int
+
+    @classmethod
+    def asked(cls, typed: str, which: Which, limit: int, cursor: str | None) -> Search:
+        """Check what a caller asks for; ValueError, `InvalidMessage` or `InvalidCursor` says what is wrong."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
+        offset = 0 if cursor is None else _read_cursor(cursor, typed, which)
+        return cls(typed, which, terms(typed), list(which.conditions()), limit, offset)
+
+
+def page(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> SearchPage:
+    """Find messages of live sessions, the best first."""
+    if not asked.terms.wanted:
         return SearchPage(items=[])
-    rows = _rows(connection, now, found, sought, conditions, limit + 1, offset)
-    shown = rows[:limit]
+    rows = _rows(connection, now, found, asked)
+    shown = rows[: asked.limit]
     start, stop = (f"{secrets.token_hex(8)}{end}" for end in "se")
     places = [tuple(row[_PLACE:]) for row in shown]
     index = dialect_of(connection).search_index
-    parts = index.marked(connection, found, sought, places, (start, stop)) if places else {}
+    parts = index.marked(connection, found, asked.terms, places, (start, stop)) if places else {}
     items = [_hit(row, parts.get(tuple(row[_PLACE:]), []), start, stop) for row in shown]
-    return SearchPage(items=items, next=_cursor(offset + limit, typed, which) if len(rows) > limit else None)
+    behind = asked.offset + asked.limit
+    return SearchPage(items=items, next=_cursor(behind, asked) if len(rows) > asked.limit else None)
 
 
-def _rows(
-    connection: sa.Connection,
-    now: Moment,
-    found: IndexState,
-    sought: Terms,
-    conditions: list[sa.ColumnElement[bool]],
-    limit: int,
-    offset: int,
-) -> list[Any]:
-    matching = dialect_of(connection).search_index.matching(found, sought)
+def _rows(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> list[Any]:
+    matching = dialect_of(connection).search_index.matching(found, asked.terms)
     columns: list[sa.ColumnElement[Any]] = [MESSAGE.c.session_key, MESSAGE.c.seq, as_stored(MESSAGE.c.role)]
     columns += [MESSAGE.c.author, as_stored(MESSAGE.c.created_at), SESSION.c.title]
     columns += [matching.rank.label("rank"), *matching.place]
     chosen = matching.source.join(MESSAGE, matching.of_message).join(
         SESSION, of_session(SESSION, MESSAGE.c.session_key)
     )
-    query = sa.select(*columns).select_from(chosen).where(matching.condition, LIVE, *conditions)
+    query = sa.select(*columns).select_from(chosen).where(matching.condition, LIVE, *asked.conditions)
     order: tuple[sa.ColumnElement[Any], ...] = (
         sa.desc("rank"),
         MESSAGE.c.created_at.desc(),
@@ -134,7 +140,8 @@ def _rows(
         MESSAGE.c.seq.desc(),
     )
     # Every match has its rank before the first is known, and ranks move with each write: pages are counted.
-    return list(connection.execute(query.order_by(*order).limit(limit).offset(offset), {"now": now}))
+    limited = query.order_by(*order).limit(asked.limit + 1).offset(asked.offset)
+    return list(connection.execute(limited, {"now": now}))
 
 
 def _hit(row: Any, parts: list[tuple[str, str]], start: str, stop: str) -> SearchHit:
@@ -160,8 +167,8 @@ def _hit(row: Any, parts: list[tuple[str, str]], start: str, stop: str) -> Searc
         raise DamagedMessage(str(key), seq_or_zero(seq), "created_at", str(error)) from None
 
 
-def _cursor(offset: int, typed: str, which: Which) -> str:
-    text = json.dumps([offset, _digest(typed, which)])
+def _cursor(offset: int, asked: Search) -> str:
+    text = json.dumps([offset, _digest(asked.typed, asked.which)])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
