@@ -269,3 +269,27 @@ def test_a_store_serves_several_event_loops_and_closes_what_it_made(url: str) ->
             assert await sessions.load(KEY) == [entry(uuid="a")]
 
     asyncio.run(given())
+
+
+async def test_of_batches_that_meet_each_entry_is_stored_once_and_each_response_counted_once(url: str) -> None:
+    def batch(writer: int, number: int) -> list[Any]:
+        own = block(f"{writer}/{number}", f"{writer}/{number}", apiBlockIndex=0)
+        return [own, entry(uuid=f"shared/{number}"), entry(title=number)]
+
+    async def write(writer: int) -> None:
+        async with LangoSessionStore(url) as sessions:
+            for number in range(6):
+                await sessions.append(KEY, batch(writer, number))
+                await sessions.append(KEY, batch(writer, number)[:2])  # as if the answer had been lost
+                await sessions.list_session_summaries(PROJECT)
+
+    await asyncio.gather(*map(write, range(4)))
+    async with LangoSessionStore(url) as sessions:
+        found: Any = await sessions.load(KEY)
+        ids = [each["uuid"] for each in found if "uuid" in each]
+        assert len(ids) == len(set(ids)) == 6 * 4 + 6
+        assert len(found) == len(ids) + 6 * 4
+        assert sessions.store.conversation(NAME).total_usage()["output_tokens"] == 5 * 6 * 4
+        (summary,) = await sessions.list_session_summaries(PROJECT)
+        assert summary["data"] == sdk.fold_session_summary(None, KEY, found)["data"]
+        assert [finding for finding in sessions.store.examine() if finding.name != "settings"] == []

@@ -1,0 +1,33 @@
+"""Who imports the package pays for no framework, and who imports an adapter for no other one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = ("agents", "claude_agent_sdk", "google.adk", "nanobot", "pydantic_ai")
+ADAPTERS = {
+    "claude_agent_sdk": "claude_agent_sdk",
+    "google_adk": "google.adk",
+    "openai_agents": "agents",
+    "pydantic_ai": "pydantic_ai",
+}
+
+
+def imported(*names: str) -> set[str]:
+    """Return which frameworks are loaded in a new process that has imported these modules."""
+    program = f"import sys, {', '.join(names)}; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return set(FRAMEWORKS) & set(done.stdout.split())
+
+
+def test_the_package_imports_no_framework() -> None:
+    modules = ("lango_store", "lango_store.cli", "lango_store.schema", "lango_store.interchange")
+    assert imported(*modules, "lango_store.integrations.adapter", "lango_store.integrations.equality") == set()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_imports_its_own_framework_only(adapter: str) -> None:
+    assert imported(f"lango_store.integrations.{adapter}") <= {ADAPTERS[adapter]}
