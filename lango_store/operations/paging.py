@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import JsonColumn
 from lango_store.dialect import AnyConnection, Dialect
 from lango_store.operations.binds import column, number, of_session
 from lango_store.operations.rows import next_place
@@ -43,9 +42,9 @@ class Pages:
     def _last(self, *of_page: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
         none: sa.ColumnElement[int] = sa.literal_column("0")
         size = none
-        for each in self._table.c:
-            if isinstance(each.type, JsonColumn) or each.name == "text":
-                size += sa.func.coalesce(sa.func.octet_length(sa.cast(each, sa.Text)), none)
+        for each in self._columns:  # `read` counts the same ones
+            if isinstance(each.type, sa.Text):
+                size += sa.func.coalesce(sa.func.octet_length(each), none)
         sized = sa.select(self._place.label("place"), size.label("size")).where(*of_page).order_by(self._place)
         rows = sized.limit(number("rows")).subquery()  # the window counts these alone, not the rest of the session
         before = sa.func.sum(rows.c.size).over(order_by=rows.c.place, rows=(None, -1))

@@ -1,0 +1,85 @@
+"""A session's rows page by page: each once, and no more at a time than so many rows and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from conftest import MakeDatabase, watched
+from factories import message
+
+from lango_store import Store, create_engine
+from lango_store.columns import as_stored
+from lango_store.operations import paging
+from lango_store.operations.binds import MESSAGE
+from lango_store.operations.paging import Pages
+from lango_store.statement import size_of
+
+TEXTS = {
+    "short": "x",
+    "long": "x" * 300,
+    "larger than a page": "x" * 2_000,
+    "Chinese": "\u4e2d" * 70,
+    "not text": ["x" * 300],
+}
+each_text = pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS.keys())
+log = Pages(MESSAGE, "seq", [MESSAGE.c.seq, MESSAGE.c.text, as_stored(MESSAGE.c.content)])
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 10)
+    monkeypatch.setattr(paging, "BYTES", 1_000)
+
+
+def filled(engine: sa.Engine, content: Any) -> Store:
+    store = Store(engine)
+    for key in ("a", "k", "z"):
+        store.create(key, messages=[message(content)] * 25)
+    return store
+
+
+@each_text
+def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, content: Any) -> None:
+    engine = create_engine(url)
+    with filled(engine, content).access.snapshot() as connection:
+        pages = list(log.read(connection, "k"))
+    engine.dispose()
+    assert [row[0] for page in pages for row in page] == list(range(1, 26))
+    for page in pages:
+        assert len(page) <= 10
+        assert sum(map(size_of, page[:-1])) < 1_000
+
+
+@each_text
+def test_the_server_sends_no_row_more_than_a_page_has(make_postgres: MakeDatabase, content: Any) -> None:
+    sent: list[int] = []
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, *args: Any, **options: Any) -> Any:
+            done = super().execute(*args, **options)
+            sent.append(self.rowcount)
+            return done
+
+    engine = create_engine(make_postgres())
+    with filled(engine, content).access.snapshot() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.cursor_factory = Counting
+        pages = [len(page) for page in log.read(connection, "k")]
+        driver.cursor_factory = psycopg.Cursor
+    engine.dispose()
+    assert [count for count in sent if count > 0] == pages
+    size = len(str(content).encode())
+    assert all((count - 1) * size < 1_000 + size for count in pages)
+
+
+def test_a_log_that_fits_a_page_is_one_statement(url: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k", messages=[message("hello")] * 3)
+    with watched(engine) as statements, store.access.snapshot() as connection:
+        assert len(list(log.read(connection, "k"))) == 1
+    assert len([each for each in statements if "lango_message" in each]) == 1
+    engine.dispose()
