@@ -973,3 +973,27 @@ def test_a_cancelled_save_is_written_whole_or_not_at_all(url: str, before: bool)
                     assert loaded is not None
 
     run(test)
+
+
+def test_a_history_is_that_of_the_record_that_was_read_whatever_was_written_since(conversations: Conversations) -> None:
+    async def test() -> None:
+        talk = conversation("c", "1", "2", "3")
+        stored = await conversations.save(talk)
+        record = await conversations.read_record("c")
+        assert record is not None
+        loaded = await conversations.load("c")
+        assert loaded is not None
+        loaded.messages += exchange("4")
+        await conversations.save(loaded)
+        assert await conversations.read_history(record.head_id) == stored
+        assert await conversations.read_history(record.head_id, limit=2) == stored[1:]
+        await conversations.branch("c", at=1, expected_revision=loaded.revision)
+        assert await conversations.read_history(record.head_id) == stored
+        assert await conversations.read_history(record.head_id, limit=2) == stored[1:]
+        await conversations.delete("c")
+        await conversations.save(conversation("c", "a", "b", "c"))
+        for limit in (None, 2):
+            with pytest.raises(LookupError):
+                await conversations.read_history(record.head_id, limit=limit)
+
+    run(test)
