@@ -1,14 +1,13 @@
 """A conversation's entries as rows of its session's log, and the way that leads through them to one of them.
 
-The window is the current history. An entry's parent is the entry before it in the log, unless it names another one's
-seq, as the first of a branch does. What a branch leaves lies in the log as records, which know what role they had.
+The window is the current history: there an entry follows the one before it. What a branch leaves lies in the log as
+records, and each of them says which role it had, and which entry it follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -37,11 +36,11 @@ from lango_store.operations.lists import end_of_prefix
 from lango_store.operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, decode_messages, seq_or_zero, stored_json
 from lango_store.statement import Statement
 
-PARENT: Final = "parent"
-"""Names the seq of an entry's parent where that is not the entry before it; 0 is none."""
-
-LEFT: Final = "left"
+_LEFT: Final = "left"
 """Names the role that an entry had before its branch was left."""
+
+_PARENT: Final = "parent"
+"""Names the seq of the entry that it follows; 0 is none."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,12 @@ class Row:
     @property
     def is_entry(self) -> bool:
         """Whether it is a message of the conversation, in its history or in a branch that was left."""
-        return self.is_shown or LEFT in self.own
+        return self.is_shown or _LEFT in self.own
+
+    @property
+    def spoken(self) -> str:
+        """The role that it has in a history."""
+        return str(self.own.get(_LEFT, self.role))
 
 
 _EXTRA: Final = MESSAGE_FIELDS.index("extra")
@@ -182,25 +186,13 @@ class Log:
         shown.sort(key=lambda row: summary_turn is None or row.turn_no != summary_turn)
         self.window = shown
         self._places = {row.seq: place for place, row in enumerate(shown)}
-        self._before = dict(pairwise(row.seq for row in reversed(self.entries)))
         self._by_seq = {row.seq: row for row in self.entries}
 
-    @property
-    def last_entry(self) -> int:
-        """The seq of the last entry, of whatever branch; 0 if there is none."""
-        return self.entries[-1].seq if self.entries else 0
-
-    def as_left(self, history: Collection[str]) -> list[tuple[Row, Json]]:
-        """Return the rows of the window that a history leaves, and what each is to say of itself then.
-
-        It says which entry it follows, if that is not the one before it: an edit may have taken that from it.
-        """
-        found: list[tuple[Row, Json]] = []
-        for before, row in zip([0, *(row.seq for row in self.window)], self.window, strict=False):
-            if row.id not in history:
-                follows = {PARENT: before} if self._before.get(row.seq, 0) != before < row.seq else {}
-                found.append((row, row.own | {LEFT: row.role} | follows))
-        return found
+    def left_by(self, history: Collection[str]) -> list[tuple[Row, Json]]:
+        """Return the rows of the window that a history leaves, and what each is to say of itself then."""
+        before = [0, *(row.seq for row in self.window)]
+        pairs = zip(before, self.window, strict=False)
+        return [(row, row.own | left(row.role, parent)) for parent, row in pairs if row.id not in history]
 
     def way(self, id: str) -> list[Row]:
         """Return the rows from the first one to an entry; KeyError for an entry that is not there, or one before it."""
@@ -208,13 +200,23 @@ class Log:
         way: list[Row] = []
         while row.seq not in self._places:
             way.append(row)
-            parent = row.own.get(PARENT, self._before.get(row.seq, 0))
+            parent = row.own.get(_PARENT, 0)
             if not parent:
                 return way[::-1]
-            if parent not in self._by_seq or parent >= row.seq:
+            if parent not in self._by_seq or len(way) == len(self.entries):
                 raise KeyError(f"entry {row.id!r} of session {self.key!r} comes after message {parent}, which is gone")
             row = self._by_seq[parent]
         return self.window[: self._places[row.seq] + 1] + way[::-1]
+
+
+def left(role: str, parent: int) -> Json:
+    """Return what a record says of the entry that it was: its role, and the seq of the one before it, 0 for none."""
+    return {_LEFT: str(role), _PARENT: parent}
+
+
+def taken(own: Json) -> Json:
+    """Return what an entry says of itself in a window, without what it says as a record."""
+    return {name: value for name, value in own.items() if name not in (_LEFT, _PARENT)}
 
 
 def log_of(connection: AnyConnection, now: Moment, key: str) -> Log:
@@ -270,19 +272,19 @@ def _entries(
 def _item(row: Row) -> Json:
     """Return the item that a row holds; `DamagedMessage` names what of it cannot be read."""
     key, seq = row.key, seq_or_zero(row.seq)
-    _, _, _, role, _, name, call_id, plain, content, tool_calls, tokens, _, created_at = row.columns
+    _, _, _, _, _, name, call_id, plain, content, tool_calls, tokens, _, created_at = row.columns
     if damaged := content_fault(plain, content):
         raise DamagedMessage(key, seq, *damaged)
     calls = [] if tool_calls is None else stored_json(key, seq, "tool_calls", tool_calls)
     said = plain if plain is not None else stored_json(key, seq, "content", content)
     field = "role"
     try:
-        spoken = MessageRole(row.own.get(LEFT, role))
+        spoken = MessageRole(row.spoken)
         field = "created_at"
         time = time_text(decode_time(created_at))
         field = f"extra.{NAME}"
         fields = Fields(spoken, said, calls, tokens, row.own, time)
-        return item_of(fields if row.own.keys() - {PARENT, LEFT} else foreign(fields, call_id, name))
+        return item_of(fields if taken(row.own) else foreign(fields, call_id, name))
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise DamagedMessage(key, seq, field, str(error)) from None
 
@@ -290,12 +292,12 @@ def _item(row: Row) -> Json:
 def message_of_row(row: Row) -> Message:
     """Return the message of an entry, to be stored elsewhere: with its id, in its own role, of no turn."""
     found = decode_messages(row.key, [row.columns])[0]
-    own = {name: value for name, value in row.own.items() if name not in (PARENT, LEFT)}
+    own = taken(row.own)
     rest = {name: value for name, value in found.extra.items() if name != NAME}
     return found.model_copy(
         update={
             "id": row.id,
-            "role": MessageRole(row.own.get(LEFT, found.role)),
+            "role": MessageRole(row.spoken),
             "extra": rest | ({NAME: own} if own else {}),
             "seq": 0,
             "turn_no": None,

@@ -17,7 +17,7 @@ from lango_store.encoding import checked_key, encode_json
 from lango_store.errors import Conflict, LangoStoreError, NotPermitted, SessionNotFound, UniqueViolation
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.dumping import dumped_messages
-from lango_store.integrations.pydantic_ai.entries import LEFT, PARENT, Log, Row, log_of, log_with, message_of_row
+from lango_store.integrations.pydantic_ai.entries import Log, Row, left, log_of, log_with, message_of_row, taken
 from lango_store.integrations.pydantic_ai.items import NAME, message_of
 from lango_store.integrations.pydantic_ai.records import Known, State
 from lango_store.model import Message, MessageRole
@@ -82,10 +82,7 @@ class Save:
         root = None if state is None else state.head
         if self._access.in_callers_transaction or not self._follow(root):
             return False
-        messages = [entry.message for entry in self._entries]
-        if state is not None and messages and state.head_seq != state.log.last_seq:
-            messages[0] = _with_own(messages[0], {PARENT: state.head_seq})
-        new = encoded(self._access, messages)
+        new = encoded(self._access, [entry.message for entry in self._entries])
         try:
             with self._access.single_write() as connection:
                 return self._written_at_once(connection, state, new)
@@ -144,16 +141,12 @@ class Save:
         entries = [*self._entries_of_others(connection, now, log), *self._entries]
         history = self._history(log, entries)
         stands = self._turned(connection, log, state, set(history))
-        seq_of = {row.id: row.seq for row in log.entries}
-        before, messages = log.last_entry, []
+        seqs: dict[str | None, int] = {row.id: row.seq for row in log.entries} | {None: 0}
+        messages: list[Message] = []
         for seq, entry in enumerate(entries, stands.last_seq + 1):
-            parent = 0 if entry.parent is None else seq_of[entry.parent]
-            message = entry.message if parent == before else _with_own(entry.message, {PARENT: parent})
-            if entry.id not in history:
-                left = {LEFT: message.role.value}
-                message = _with_own(message, left).model_copy(update={"role": MessageRole.RECORD})
-            messages.append(message)
-            seq_of[entry.id] = before = seq
+            seqs[entry.id] = seq
+            in_history = entry.id in history
+            messages.append(entry.message if in_history else _as_left(entry.message, seqs[entry.parent]))
         self._write(connection, now, state, stands, encoded(self._access, messages))
 
     def _locked(self, connection: sa.Connection, now: datetime) -> State:
@@ -194,41 +187,40 @@ class Save:
         while id is not None and id in parents:
             way.append(id)
             id = parents.pop(id)
-        if id in way or (id is not None and id not in log.by_id):
+        if id in way:
             raise self._conflict()
-        return [*([] if id is None else [row.id for row in log.way(id)]), *reversed(way)]
+        try:
+            before = [] if id is None else [row.id for row in log.way(id)]
+        except KeyError as error:
+            raise self._conflict() from error
+        return before + way[::-1]
 
     def _turned(self, connection: sa.Connection, log: Log, state: State, history: set[str]) -> records.Log:
         """Make records of the rows that the history leaves, messages of those that it takes up again."""
-        left = log.as_left(history)
-        taken = [row for row in log.entries if not row.is_shown and row.id in history]
-        if not left and not taken:
+        gone = log.left_by(history)
+        back = [row for row in log.entries if not row.is_shown and row.id in history]
+        if not gone and not back:
             return state.log
-        for row in taken:
+        for row in back:
             if row.seq <= log.summarized_upto:
                 raise LangoStoreError(
                     f"entry {row.id!r} of session {self._key!r} was left before a summary took the place of what "
                     "came then: fork the conversation from it"
                 )
-        _turn.run_many(
-            connection, [*(_turned(row, MessageRole.RECORD, own) for row, own in left), *map(_as_taken, taken)]
-        )
+        turned = [_rewritten(row, MessageRole.RECORD, own) for row, own in gone]
+        _rewrite.run_many(connection, turned + [_rewritten(row, row.spoken, taken(row.own)) for row in back])
+        messages = len(back) - len(gone)
         counts = {
-            "message_count": len(taken) - len(left),
-            "record_count": len(left) - len(taken),
-            "token_count": sum(map(_tokens, taken)) - sum(_tokens(row) for row, _ in left),
+            "last_seq": 1,  # used up, so that a load notices: see `messages.load_life`
+            "message_count": messages,
+            "record_count": -messages,
+            "token_count": sum(map(_tokens, back)) - sum(_tokens(row) for row, _ in gone),
         }
-        # One seq is used up, so that a load notices: see `messages.load_life`.
-        changed: dict[str, Any] = {name: SESSION.c[name] + added for name, added in counts.items()}
-        sessions.change(connection, self._key, changed | {"last_seq": SESSION.c.last_seq + 1})
-        return records.Log(
-            state.log.last_seq + 1,
-            state.log.messages + counts["message_count"],
-            state.log.records + counts["record_count"],
-        )
+        sessions.change(connection, self._key, {name: SESSION.c[name] + added for name, added in counts.items()})
+        return records.Log(state.log.last_seq + 1, state.log.messages + messages, state.log.records - messages)
 
 
-_turn = Statement(
+_rewrite = Statement(
     lambda _: (
         sa.update(MESSAGE)
         .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
@@ -237,11 +229,7 @@ _turn = Statement(
 )
 
 
-def _as_taken(row: Row) -> dict[str, Any]:
-    return _turned(row, row.own[LEFT], {name: value for name, value in row.own.items() if name != LEFT})
-
-
-def _turned(row: Row, role: str, own: dict[str, Any]) -> dict[str, Any]:
+def _rewritten(row: Row, role: str, own: dict[str, Any]) -> dict[str, Any]:
     extra = ({} if row.extra is None else stored_json(row.key, row.seq, "extra", row.extra)) | {NAME: own}
     if not own:
         del extra[NAME]
@@ -252,9 +240,9 @@ def _tokens(row: Row) -> int:
     return row.tokens if isinstance(row.tokens, int) else 0
 
 
-def _with_own(message: Message, own: dict[str, Any]) -> Message:
-    extra = message.extra | {NAME: message.extra.get(NAME, {}) | own}
-    return message.model_copy(update={"extra": extra})
+def _as_left(message: Message, parent: int) -> Message:
+    own = message.extra.get(NAME, {}) | left(message.role, parent)
+    return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: own}})
 
 
 def delete(access: Access, prefix: str, conversation_id: str, expected_revision: str) -> None:

@@ -710,6 +710,14 @@ def test_an_expired_conversation_is_not_there_and_the_next_save_begins_anew(url:
             await conversations.save(conversation("c", "anew"))
             assert await texts_of(conversations, "c") == ["anew"]
             assert store.info("c").expires_at == now + timedelta(hours=1)
+
+            [entry] = await conversations.load_entries("c") or []
+            for id in ("a", "z"):
+                await conversations.fork("c", new_conversation_id=id)
+            store.touch("z", ttl=None)
+            now += timedelta(hours=2)
+            assert await conversations.read_entry(str(entry.id)) == entry
+            assert [each.conversation_id for each in await conversations.list_conversations()] == ["z"]
             await conversations.close()
 
     run(test)
@@ -910,11 +918,17 @@ def test_a_fork_of_the_session_is_a_conversation_too(conversations: Conversation
             record = await conversations.read_record(id)
             assert record is not None
             assert (record.forked_from, record.forked_at) == ("c", None)
+            assert record.branches == [stored[-1].id]
             loaded.messages += exchange("on")
             await conversations.save(loaded)
             assert await texts_of(conversations, id) == [*expected, "on"]
             assert await conversations.read_history(record.branches[0]) == stored
         assert await texts_of(conversations, "c") == ["1", "zwei"]
+        await conversations.fork("c", new_conversation_id="theirs")
+        lango.conversation("theirs").fork("ours")
+        record = await conversations.read_record("ours")
+        assert record is not None
+        assert (record.forked_from, record.forked_at) == ("theirs", None)
 
     run(test)
 
