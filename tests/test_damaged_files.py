@@ -245,6 +245,15 @@ def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, co
             assert (raised.value.key, raised.value.field) == ("telegram:1", column)
 
 
+def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(copy: Path) -> None:
+    said("PRAGMA foreign_keys = OFF", copy)
+    said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", copy)
+    said("UPDATE lango_session SET key = x'ff01' WHERE key = 'telegram:2'", copy)
+    with opened(copy) as store, store.access.snapshot() as connection:
+        found = [(each.key, each.field) for each in salvage.damaged_messages(connection)]
+        assert found == [(repr(b"\xff\0"), "session_key")] * 2
+
+
 def test_a_session_whose_key_is_not_text_is_found(copy: Path) -> None:
     said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:19'", copy)
     with opened(copy) as store:
