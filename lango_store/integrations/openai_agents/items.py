@@ -117,7 +117,9 @@ def _message_of(item: Item, names: Mapping[str, str]) -> Message:
     if message is not None and same(items_of(message), [item]):
         return message
     kind = storable_text(item.get("type")) if isinstance(item, dict) else None
-    return Message(role=MessageRole.RECORD, author=NAME, name=kind, content=item)
+    return Message(
+        role=MessageRole.RECORD, author=NAME, name=kind, content=item, extra={NAME: {}} if item is None else {}
+    )
 
 
 def _typed(item: Mapping[str, Any], names: Mapping[str, str]) -> Message | None:
@@ -134,6 +136,7 @@ def _answering(item: Mapping[str, Any], kind: str, names: Mapping[str, str]) -> 
     own = _fields(_without(item, "type", "call_id", "output"))
     return Message(
         role=MessageRole.TOOL,
+        tool_call_id=storable_text(call_id),
         tool_calls=[ToolCall(**(call if kind == _ANSWERS[0] else call | _CUSTOM))],
         extra={} if not own and _output(item["output"]) is item["output"] else {NAME: own},
     )
@@ -175,9 +178,9 @@ def items_from(role: str, content: Any, calls: Sequence[_Call], call_id: str | N
 
     A message that something else wrote is what was said, what was called, and what the tools answered.
     """
-    if role == _RECORD:
-        return [content]
     own: _Fields | None = extra.get(NAME)
+    if role == _RECORD:
+        return [dict(_REDACTED) if content is None and own is None else content]
     if role in _OF_TOOLS:
         return _answers(content, calls, call_id, own)
     if not calls:
@@ -198,6 +201,10 @@ def _said(role: str, content: Any, own: _Fields | None) -> Item:
     if (block := own.get("block")) is not None:
         content = [{**block, "text": content}]
     return {"role": role, "content": content, **own.get("fields", _NOTHING)}
+
+
+_REDACTED: Final = {"role": MessageRole.ASSISTANT.value, "content": ""}
+"""What is left of an item that was kept whole, when it is redacted: who has its place, and not a word."""
 
 
 def _answers(content: Any, calls: Sequence[_Call], call_id: str | None, own: _Fields | None) -> list[Item]:

@@ -140,3 +140,27 @@ def test_a_fork_reads_as_its_beginning(url: str) -> None:
             assert await LangoSession("user-123", store).get_items() == items
 
     asyncio.run(main())
+
+
+def test_what_is_redacted_keeps_its_place_and_the_run_goes_on(url: str) -> None:
+    async def main() -> None:
+        with Store(url) as store:
+            session = LangoSession("k", store)
+            await session.add_items(EXCHANGE)
+            for message in store.all_messages("k"):
+                store.redact_message("k", message.seq, reason="a password" if message.seq % 2 else None)
+            assert await session.get_items() == [
+                {"role": "user", "content": ""},
+                {"role": "assistant", "content": ""},
+                {"role": "assistant", "content": ""},
+                {"type": "function_call_output", "call_id": "call_1", "output": ""},
+                {"type": "function_call_output", "call_id": "call_2", "output": ""},
+                {"role": "assistant", "content": ""},
+            ]
+            result = await Runner.run(agent(says("Cold.")), "And now?", session=session)
+            assert result.final_output == "Cold."
+            for _ in range(8):
+                assert await session.pop_item() is not None
+            assert await session.get_items() == []
+
+    asyncio.run(main())
