@@ -17,6 +17,7 @@ from uuid import uuid4
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers.claude_agent_sdk import BareEntries, Entries
 from benchmarks.peers.contender import Awaited, Comparable, OverEngine
 from benchmarks.peers.openai_agents import EngineSessions, FileSessions
 from benchmarks.turns import databases
@@ -165,6 +166,64 @@ def adk_events(length: int) -> list[Any]:
     return found
 
 
+# Claude Agent SDK
+
+
+class LangoEntries(Entries):
+    """`LangoSessionStore`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+
+        self.store = LangoSessionStore(url)
+
+    def close(self) -> None:
+        self.wait(self.store.close())
+        super().close()
+
+
+def transcript(length: int) -> list[Item]:
+    """Make entries of turns with a tool call each, with the fields that the CLI writes, as long as OpenAI's items."""
+    found: list[Item] = []
+    usage = {"input_tokens": 700, "output_tokens": 200, "cache_read_input_tokens": 0, "service_tier": "standard"}
+    for turn in range(length // 4):
+        call = {"type": "tool_use", "id": f"toolu_{turn:020}", "name": "get_weather", "input": {"city": "Oslo"}}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": '{"celsius": -3} ' * 20}
+        asked = f"{turn}: " + "how is the weather in Oslo today? " * 20
+        for place, (role, content) in enumerate(
+            (
+                ("user", asked),
+                ("assistant", [call]),
+                ("user", [result]),
+                ("assistant", [{"type": "text", "text": "cold and windy. " * 60}]),
+            )
+        ):
+            message: Item = {"role": role, "content": content}
+            if role == "assistant":
+                message |= {
+                    "id": f"msg_{turn:020}{place}",
+                    "model": "claude",
+                    "stop_reason": "end_turn",
+                    "usage": usage,
+                }
+            found.append(
+                {
+                    "parentUuid": found[-1]["uuid"] if found else None,
+                    "isSidechain": False,
+                    "type": role,
+                    "message": message,
+                    "uuid": str(uuid4()),
+                    "timestamp": "2026-11-22T14:17:46.601Z",
+                    "cwd": "/srv/shop",
+                    "sessionId": KEY,
+                    "version": "2.1.330",
+                    "gitBranch": "main",
+                }
+            )
+    return found
+
+
 Make = Callable[[str], Comparable]
 
 FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, dict[str, Make]]]]] = {
@@ -183,6 +242,11 @@ FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, di
             "SQLite": {"ours": LangoEvents, "DatabaseSessionService": DatabaseEvents},
             "PostgreSQL": {"ours": LangoEvents, "DatabaseSessionService": DatabaseEvents},
         },
+    ),
+    "claude-agent-sdk": (
+        "claude_agent_sdk",
+        transcript,
+        {"PostgreSQL": {"ours": LangoEntries, "rows of JSON": BareEntries}},
     ),
 }
 """By its extra: what each framework is imported as, its items, and who keeps them on which database, ours first."""
