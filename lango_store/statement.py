@@ -14,6 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, dialect_of
+from lango_store.errors import Withheld
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took until its rows were read."""
@@ -83,16 +84,18 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> int:
-        """Execute once for each of these values, and return how many rows were written."""
+    def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
+        """Write a row for each of these values; `Withheld` if one of them is not written. Needs a transaction."""
+        if not values:
+            return
         compiled = self._for(connection)
         cursor = connection.connection.cursor()
         observe: Observer | None = connection.get_execution_options().get(OBSERVER)
         started = 0.0 if observe is None else perf_counter()
         try:
             cursor.executemany(compiled.text, list(map(compiled.parameters, values)))
-            written: int = cursor.rowcount
-            return written
+            if (written := cursor.rowcount) != len(values):
+                raise Withheld(compiled.table, f"{written} of {len(values)} rows were written")
         finally:
             cursor.close()
             if observe is not None:
@@ -133,6 +136,7 @@ class _Compiled:
     def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect) -> None:
         compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
+        self.table = str(getattr(getattr(statement, "table", None), "name", ""))
         self.reads = isinstance(statement, sa.Select) and not statement._independent_ctes
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message, messages
+from triggers import eat
 
 from lango_store import Conversation, DatabaseUnavailable, Store, create_engine
 
@@ -21,20 +22,6 @@ EDITS: dict[str, Callable[[Conversation], object]] = {
     "redact_message": lambda c: c.redact_message(3),
 }
 each_edit = pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-
-
-def eat(engine: sa.Engine, event: str, table: str, condition: str = "") -> None:
-    """Let a trigger withhold one kind of change from a table, for rows of which a condition holds."""
-    when = f" WHEN ({condition})" if condition else ""
-    head = f"CREATE TRIGGER eats_{event} BEFORE {event} ON {table} FOR EACH ROW{when}"
-    with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql(f"{head} BEGIN SELECT RAISE(IGNORE); END")
-        else:
-            connection.exec_driver_sql(
-                "CREATE OR REPLACE FUNCTION eat() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-            )
-            connection.exec_driver_sql(f"{head} EXECUTE FUNCTION eat()")
 
 
 def filled(store: Store) -> Conversation:

@@ -12,13 +12,13 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key
-from lango_store.errors import SessionExpired, SessionNotFound, Withheld
+from lango_store.errors import SessionExpired, SessionNotFound
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
 from lango_store.operations.append_statements import Shape, shape_of
 from lango_store.operations.batches import Batch
-from lango_store.operations.binds import MESSAGE, TURN, of_session
+from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
 from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import ANYTHING, Expected, New
@@ -302,13 +302,11 @@ def _run(
     if not dialect.modifying_cte:
         turn_no = found[0][-1] if shape.turn else None
         places = enumerate(rows, last_seq - len(rows) + 1)
-        placed = [row | {"key": values["key"], "seq": seq, "turn_no": turn_no} for seq, row in places]
-        if (written := statements.insert_message.run_many(connection, placed)) != len(rows):
-            raise Withheld(MESSAGE.name, f"{written} of {len(rows)} messages were written")
-        if shape.turn and not statements.insert_turn.run_many(
-            connection, [values | {"last_seq": last_seq, "turn_no": turn_no}]
-        ):
-            raise Withheld(TURN.name, f"turn {turn_no} was not written")
+        statements.insert_message.run_many(
+            connection, [row | {"key": values["key"], "seq": seq, "turn_no": turn_no} for seq, row in places]
+        )
+        if shape.turn:
+            statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
         if shape.named:
             write_values(connection, values["now"], values["key"], named)
     row: Sequence[Any] = found[0]

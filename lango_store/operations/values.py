@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from lango_store.columns import KEY_TEXT, as_stored
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, checked_name, encode_json, encode_text
-from lango_store.errors import SessionExpired, SessionNotFound, Withheld
+from lango_store.errors import SessionExpired, SessionNotFound
 from lango_store.operations import scopes, sessions
 from lango_store.operations.binds import (
     KEY,
@@ -152,8 +152,7 @@ def write(connection: AnyConnection, now: Any, key: str | None, named: NamedValu
         }
         for scope, name, json in named.rows
     ]
-    if (written := _one.run_many(connection, rows)) != len(rows):
-        raise Withheld(VALUE.name, f"{written} of {len(rows)} values were written")
+    _one.run_many(connection, rows)
 
 
 _touch = Statement(
