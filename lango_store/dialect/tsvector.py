@@ -40,7 +40,7 @@ _TABLES: Final = (
     'upto_key TEXT COLLATE "C", upto_seq BIGINT)',
     'CREATE TABLE lango_search (session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL, words TSVECTOR NOT NULL, '
     "CONSTRAINT pk_lango_search PRIMARY KEY (session_key, seq))",
-    "CREATE INDEX ix_lango_search_words ON lango_search USING gin (words)",
+    "CREATE INDEX ix_lango_search_words ON lango_search USING gin (words) WITH (gin_pending_list_limit = 512)",
 )
 
 _FUNCTIONS: Final = (
@@ -282,6 +282,9 @@ class Tsvector(SearchIndex):
         values = {"configuration": configuration, "most": most, "key": key, "seq": seq}
         last = connection.execute(_with_values(query), values).first()
         if last is None:
+            # What waits in the list of the GIN index is read by every search, and the planner knows no such table yet.
+            connection.exec_driver_sql("SELECT gin_clean_pending_list('ix_lango_search_words')")
+            connection.exec_driver_sql("ANALYZE lango_search")
             connection.execute(sa.update(STATE).values(state="ready"))
             return 0
         moved = "UPDATE lango_search_state SET filled_key = :key, filled_seq = :seq"
