@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store.connections import Pooled
-from lango_store.dialect import AnyConnection
+from lango_store.connections import Pooled, of_driver
+from lango_store.dialect import AnyConnection, Passing
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 
 C = TypeVar("C", bound=AnyConnection)
@@ -21,6 +21,10 @@ C = TypeVar("C", bound=AnyConnection)
 _PATIENCE: Final = 0.1
 _PAUSE: Final = 0.005
 _LEFT_ALONE: Final = 5.0
+
+
+class ReplicaLost(DatabaseUnavailable):
+    """A replica went away, or took a read back, in the middle: the primary can answer."""
 
 
 class _Behind(Exception):
@@ -100,9 +104,18 @@ class Replicated:
 
     @contextmanager
     def _lend(self, primary: AbstractContextManager[C], replica: AbstractContextManager[C]) -> Iterator[C]:
-        with ExitStack() as stack:
-            connection = self._from_replica(stack, replica)
-            yield stack.enter_context(primary) if connection is None else connection
+        connection: C | None = None
+        try:
+            with ExitStack() as stack:
+                connection = self._from_replica(stack, replica)
+                yield stack.enter_context(primary) if connection is None else connection
+        except (DatabaseUnavailable, DatabaseBusy) as error:
+            cause = error.__cause__
+            reason = None if cause is None else self._replica.dialect.passing(of_driver(cause))
+            if connection is None or reason not in (Passing.LOST, Passing.UNDONE):
+                raise
+            self._away_until = monotonic() + _LEFT_ALONE
+            raise ReplicaLost(str(error)) from cause
 
     def _from_replica(self, stack: ExitStack, replica: AbstractContextManager[C]) -> C | None:
         if not self._written.is_known or monotonic() < self._away_until:

@@ -20,6 +20,7 @@ from lango_store.errors import (
     MessageNotFound,
     SessionExists,
 )
+from lango_store.replicas import ReplicaLost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +84,8 @@ class Retry:
         raise error
 
     def _reason(self, error: LangoStoreError) -> Passing | None:
+        if isinstance(error, ReplicaLost):
+            return Passing.UNDONE
         return None if error.__cause__ is None else self._dialect.passing(of_driver(error.__cause__))
 
     def _patience(self, reason: Passing | None) -> float:

@@ -98,6 +98,11 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(20)
 
+    def wait_for(self, counting: str) -> None:
+        """Wait until a query counts something."""
+        with self._connected() as connection:
+            self._until(lambda: (connection.execute(counting.encode()).fetchone() or (0,))[0] > 0)
+
     def delay(self, seconds: float) -> None:
         """Show on this standby what was committed so many seconds ago."""
         with self._connected() as connection:

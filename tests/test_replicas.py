@@ -109,6 +109,29 @@ def test_reads_go_on_where_the_primary_is_away_and_writes_do_not(
         primary.resume()
 
 
+def test_a_read_whose_replica_goes_away_in_the_middle_is_answered_by_the_primary(
+    store: Store, primary: PostgresServer, replica: PostgresServer
+) -> None:
+    store.create("k", messages=messages(3))
+    replica.follow(primary)
+    assert store.get("k").message_count == 3
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with store.engine.connect() as connection, ThreadPoolExecutor(1) as pool:
+        connection.exec_driver_sql(
+            "LOCK TABLE lango_session IN ACCESS EXCLUSIVE MODE"
+        )  # there, too, once it is replayed
+        replica.follow(primary)
+        reading = pool.submit(lambda: store.get("k").message_count)
+        replica.wait_for(waiting)
+        replica.interrupt()
+        try:
+            primary.wait_for(waiting)
+        finally:
+            connection.rollback()
+            replica.resume()
+        assert reading.result() == 3
+
+
 def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServer) -> None:
     replica.delay(60)
     with Store(primary.url()) as writer, Store(primary.url(), replica=replica.url()) as reader:
