@@ -112,7 +112,7 @@ class LangoSessionService(Adapter, BaseSessionService):
         new = stored(event)
         expected = await self._expected(session, place) if self._check_stale else None
         try:
-            replayed = await self._append(place, new, expected)
+            replayed, revision = await self._append(place, new, expected)
         except Conflict as conflict:
             raise StaleSessionError(f"{conflict.fact}: read the session again, and append to that") from conflict
         except SessionNotFound as error:
@@ -121,18 +121,19 @@ class LangoSessionService(Adapter, BaseSessionService):
             return event
         await super().append_event(session=session, event=event)
         session.last_update_time = event.timestamp
-        self._mark(session, None if expected is None or replayed else expected + 1)
+        self._mark(session, revision)
         return event
 
-    async def _append(self, place: Place, new: Stored, expected: int | None) -> bool:
-        """Append an event; return whether it was there already."""
+    async def _append(self, place: Place, new: Stored, expected: int | None) -> tuple[bool, int | None]:
+        """Append an event; return whether it was there already, and the session's revision as far as it is known."""
+        revision = None if expected is None else expected + 1
         try:
             outcome = await self._write(place, new, expect=expected)
         except SessionExpired:
-            outcome = await self._write(place, new, create=True, **place.fields)
+            outcome, revision = await self._write(place, new, create=True, **place.fields), None
         if outcome == "another":
             outcome = await self._write(place, new.renamed(), expect=expected)
-        return outcome != "written"
+        return (False, revision) if outcome == "written" else (True, None)
 
     async def _write(self, place: Place, new: Stored, **terms: Any) -> Literal["written", "again", "another"]:
         """Append an event; tell whether its id was there already, and if so, as the id of this event or of another."""
@@ -151,17 +152,15 @@ class LangoSessionService(Adapter, BaseSessionService):
             same = new.is_in(message, turn.usage)
         return "again" if same else "another"
 
-    async def _expected(self, session: Session, place: Place) -> int:
-        """Return the revision that a session in hand was read at."""
+    async def _expected(self, session: Session, place: Place) -> int | None:
+        """Return the revision that a session in hand was read at; None if there is no such session any more."""
         marker = getattr(session, _MARKER, None)
         if isinstance(marker, str) and marker.isdecimal():
             return int(marker)
         found = await self._awaited.run_sync(_find, place, Chosen(last=0))
-        if found is None:
-            raise SessionNotFoundError(f"session {session.id!r} of user {session.user_id!r} is not there")
-        if found.last_event != (session.events[-1].id if session.events else None):
+        if found is not None and found.last_event != (session.events[-1].id if session.events else None):
             raise StaleSessionError(f"session {session.id!r} was written to since: read it again, and append to that")
-        return found.revision
+        return None if found is None else found.revision
 
     def _session(self, place: Place, found: Found) -> Session:
         session = Session(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from conftest import Clock
 from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, texts
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -142,6 +144,19 @@ async def test_with_check_stale_a_retry_is_no_loser(opened: Store) -> None:
         else:
             with pytest.raises(StaleSessionError):
                 await service.append_event(each, current)
+
+
+@in_a_loop
+async def test_with_check_stale_a_session_that_has_expired_begins_anew_all_the_same(url: str, clock: Clock) -> None:
+    with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
+        service = LangoSessionService(store, check_stale=True)
+        session = await service.create_session(**WHERE, session_id="trip")
+        await service.append_event(session, said("old"))
+        for text in ("new", "newer"):
+            clock.move(hours=2)
+            await service.append_event(session, said(text))
+            await service.append_event(session, said(f"after {text}"))
+            assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
 
 
 def test_with_check_stale_one_of_eight_wins(url: str) -> None:
