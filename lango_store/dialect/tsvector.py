@@ -40,7 +40,7 @@ _TABLES: Final = (
     'upto_key TEXT COLLATE "C", upto_seq BIGINT)',
     'CREATE TABLE lango_search (session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL, words TSVECTOR NOT NULL, '
     "CONSTRAINT pk_lango_search PRIMARY KEY (session_key, seq))",
-    "CREATE INDEX ix_lango_search_words ON lango_search USING gin (words) WITH (gin_pending_list_limit = 512)",
+    "CREATE INDEX ix_lango_search_words ON lango_search USING gin (words)",
 )
 
 _FUNCTIONS: Final = (
