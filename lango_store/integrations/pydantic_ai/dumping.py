@@ -44,17 +44,6 @@ def dumped(adapter: TypeAdapter[T], value: T) -> Any:
     return _with_keys(adapter.dump_python(_with_keys(value, _quoted), mode="json"), _unquoted)
 
 
-def _validated(adapter: TypeAdapter[T], plain: Any) -> T:
-    try:
-        return adapter.validate_python(plain)
-    except (UnicodeEncodeError, ValidationError):
-        quoted = _with_keys(plain, _quoted)
-        if quoted == plain:
-            raise
-    found: T = _with_keys(adapter.validate_python(quoted), _unquoted)
-    return found
-
-
 def _with_keys(value: Any, change: Callable[[str], str]) -> Any:
     """Return a value with the keys of all its dicts changed, wherever in it they are."""
     if isinstance(value, dict):
@@ -81,7 +70,7 @@ def _unquoted(key: str) -> str:
 def loaded_messages(key: str, seqs: Sequence[int], items: list[dict[str, Any]]) -> list[ModelMessage]:
     """Return messages of their JSON; `DamagedMessage` names the first that the framework does not read."""
     try:
-        return _validated(ModelMessagesTypeAdapter, items)
+        return ModelMessagesTypeAdapter.validate_python(items)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         place, *field = fault["loc"]
@@ -92,7 +81,7 @@ def loaded_messages(key: str, seqs: Sequence[int], items: list[dict[str, Any]]) 
 def loaded(key: str, field: str, adapter: TypeAdapter[T], value: Any) -> T:
     """Return a value of its JSON; `DamagedMessage` if the framework does not read it."""
     try:
-        return _validated(adapter, value)
+        return adapter.validate_python(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
