@@ -161,15 +161,17 @@ def history(connection: AnyConnection, now: Moment, head: Known, limit: int | No
         found = _end_of_history.run(connection, values | {"limit": limit})[::-1]
     if not found or (summary_turn := found[-1][_SIZE]) != state.summary_turn:
         return None
-    rows = [Row.of(state.key, each[:_SIZE]) for each in found]
-    rows.sort(
-        key=lambda row: summary_turn is None or row.turn_no != summary_turn
-    )  # it stands before what came meanwhile
+    rows = _summary_first([Row.of(state.key, each[:_SIZE]) for each in found], summary_turn)
     if rows[-1].id != head:
         return None
     before = found[0][_SIZE + 1 :]
     parent = entry_id(state.key, *before) if before and before[0] is not None else None
     return _entries(rows, parent, limit, state)
+
+
+def _summary_first(rows: list[Row], summary_turn: int | None) -> list[Row]:
+    # What came in while a summary was being written has a lower seq than the summary.
+    return sorted(rows, key=lambda row: summary_turn is None or row.turn_no != summary_turn)
 
 
 class Log:
@@ -182,10 +184,11 @@ class Log:
         rows = [Row.of(key, columns) for _, _, _, *columns in found]
         self.entries = [row for row in rows if row.is_entry]
         self.by_id = {row.id: row for row in self.entries}
-        shown = [row for row in rows if row.is_shown and row.seq > self.summarized_upto]
-        shown.sort(key=lambda row: summary_turn is None or row.turn_no != summary_turn)
-        self.window = shown
-        self._places = {row.seq: place for place, row in enumerate(shown)}
+        shown = [row for row in rows if row.is_shown]
+        self.window = _summary_first([row for row in shown if row.seq > self.summarized_upto], summary_turn)
+        summed_up = [row for row in shown if row.seq <= self.summarized_upto]
+        lines = (self.window, summed_up)
+        self._lines = {row.seq: (line, place) for line in lines for place, row in enumerate(line)}
         self._by_seq = {row.seq: row for row in self.entries}
 
     def left_by(self, history: Collection[str]) -> list[tuple[Row, Json]]:
@@ -198,7 +201,7 @@ class Log:
         """Return the rows from the first one to an entry; KeyError for an entry that is not there, or one before it."""
         row = self.by_id[id]
         way: list[Row] = []
-        while row.seq not in self._places:
+        while row.seq not in self._lines:
             way.append(row)
             parent = row.own.get(_PARENT, 0)
             if not parent:
@@ -206,7 +209,8 @@ class Log:
             if parent not in self._by_seq or len(way) == len(self.entries):
                 raise KeyError(f"entry {row.id!r} of session {self.key!r} comes after message {parent}, which is gone")
             row = self._by_seq[parent]
-        return self.window[: self._places[row.seq] + 1] + way[::-1]
+        line, place = self._lines[row.seq]
+        return line[: place + 1] + way[::-1]
 
 
 def left(role: str, parent: int) -> Json:

@@ -114,7 +114,9 @@ def message_of(item: Json, id: str) -> Message:
     time = "" if message.created_at is None else time_text(message.created_at)
     calls = [call.model_dump() for call in message.tool_calls]
     fields = Fields(message.role, message.content, calls, message.tokens, message.extra.get(NAME, {}), time)
-    return message if same(item_of(fields), item) else message.model_copy(update={"extra": {NAME: {"whole": item}}})
+    if same(item_of(fields), item):
+        return message
+    return Message(role=message.role, tokens=message.tokens, id=id, extra={NAME: {"whole": item}})
 
 
 class _Taken:

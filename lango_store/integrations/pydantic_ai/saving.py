@@ -201,8 +201,8 @@ class Save:
         back = [row for row in log.entries if not row.is_shown and row.id in history]
         if not gone and not back:
             return state.log
-        for row in back:
-            if row.seq <= log.summarized_upto:
+        for row in log.entries:
+            if row.id in history and row.seq <= log.summarized_upto:
                 raise LangoStoreError(
                     f"entry {row.id!r} of session {self._key!r} was left before a summary took the place of what "
                     "came then: fork the conversation from it"

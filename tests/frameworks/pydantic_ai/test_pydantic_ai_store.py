@@ -855,8 +855,19 @@ def test_a_summary_stands_in_the_place_of_what_it_speaks_of(conversations: Conve
         assert await conversations.load("c") == back
         record = await conversations.read_record("c")
         assert record is not None
+        left = await conversations.read_history(record.branches[0])
+        assert texts([entry.message for entry in left]) == ["1", "2", "3", "4"]
+        assert await conversations.read_history(left[1].id) == left[:2]
+        before = lango.get("c")
         with pytest.raises(LangoStoreError, match="left before a summary"):
             await conversations.branch("c", from_entry=record.branches[0], expected_revision=back.revision)
+        summed_up = replace(record, head_id=left[1].id, revision="r")
+        with pytest.raises(LangoStoreError, match="left before a summary"):
+            await conversations.write_record(summed_up, expected_revision=record.revision)
+        assert lango.get("c") == before
+        forked = await conversations.fork("c", from_entry=record.branches[0])
+        assert texts(forked.messages) == ["1", "2", "3", "4"]
+        assert await conversations.load(forked.conversation_id) == forked
         assert faults(lango) == []
 
     run(test)
