@@ -1,4 +1,8 @@
-"""Whatever is called in whatever order, the service gives what ADK's service in memory gives."""
+"""Whatever is called in whatever order, the service gives what ADK's service in memory gives.
+
+Ids with blanks, events that come again and events for a deleted session are left out: the one in memory of 2.7.1 knows
+nothing of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from lango_store.integrations.google_adk import LangoSessionService
 names = st.sampled_from(["a", "b"])
 keys = st.sampled_from(["n", "m", "app:n", "user:n", "user:m", "temp:n"])
 states = st.dictionaries(keys, st.none() | st.booleans() | st.integers(0, 2) | st.just({"deep": [1]}), max_size=3)
-places = [("a", "a", "1"), ("a", "a", " 1 "), ("a", "a", "2"), ("a", "b", "1"), ("b", "a", "1")]
+places = [("a", "a", "1"), ("a", "a", "2"), ("a", "b", "1"), ("b", "a", "1")]
 where = st.sampled_from([dict(zip(("app_name", "user_id", "session_id"), place, strict=True)) for place in places])
 configs = st.none() | st.builds(
     GetSessionConfig,
@@ -32,7 +36,6 @@ steps = st.one_of(
     st.tuples(st.just("create"), where, states),
     st.tuples(st.just("append"), where, states),
     st.tuples(st.just("append"), where, states),
-    st.tuples(st.just("again"), where),
     st.tuples(st.just("delete"), where),
     st.tuples(st.just("get"), where, configs),
     st.tuples(st.just("list"), names, st.none() | names),
@@ -76,14 +79,9 @@ class Caller:
             await self.service.append_event(session, event)
         return session
 
-    async def again(self, where: dict[str, str]) -> Session | None:
-        session = self.sessions.get(_ids(where))
-        if session is not None and session.events:
-            await self.service.append_event(session, session.events[-1])
-        return session
-
     async def delete(self, where: dict[str, str]) -> None:
         await self.service.delete_session(**where)
+        self.sessions.pop(_ids(where), None)
 
     async def get(self, where: dict[str, str], config: GetSessionConfig | None) -> Any:
         found = await self.service.get_session(**where, config=config)
@@ -99,7 +97,7 @@ class Caller:
 
 
 def _ids(where: dict[str, str]) -> tuple[str, ...]:
-    return tuple(text.strip() for text in where.values())
+    return tuple(where.values())
 
 
 def _timeless(found: Any) -> Any:
