@@ -38,6 +38,8 @@ def terms(typed: str) -> Terms:
 
     What holds no letter and no digit is left out. An unclosed quote ends where the text ends.
     """
+    if not isinstance(typed, str):
+        raise TypeError(f"words is {type(typed).__name__}: give a text")
     wanted: list[Term] = []
     unwanted: list[Term] = []
     for found in _TERM.finditer(_UNSTORABLE.sub(" ", typed)[:_LONGEST]):

@@ -41,6 +41,8 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
         calls: dict[type, dict[str, list[Callable[[], object]]]] = {
             Store: {
                 "ping": [store.ping],
+                "position": [store.position],
+                "at": [lambda: store.at(None)],
                 "create": [store.create, lambda: store.create("new", messages=[message()])],
                 "get": [lambda: store.get("k")],
                 "get_or_create": [lambda: store.get_or_create("k"), lambda: store.get_or_create("new")],
