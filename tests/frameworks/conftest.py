@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import pytest
+
+if importlib.util.find_spec("opentelemetry") is not None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what its release of the oldest frameworks' time says of Python when it loads
+        importlib.import_module("opentelemetry.context")
 
 FRAMEWORKS: Final = ("claude-agent-sdk", "openai-agents", "google-adk", "pydantic-ai-slim")
 
