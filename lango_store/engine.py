@@ -56,6 +56,19 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     return engine
 
 
+def read_only_engine(url: str | sa.URL) -> sa.Engine:
+    """Create an engine as `create_engine` does, whose connections the database lets write nothing."""
+    parse(url)  # in words that show no password
+    given = sa.make_url(url)
+    if given.get_backend_name() == "sqlite":
+        engine = create_engine(given)
+        event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
+        return engine
+    # With the connection, since a setting made later would leak to others behind a pooler.
+    options = [*sa.util.to_list(given.query.get("options"), []), "-c default_transaction_read_only=on"]
+    return create_engine(given.update_query_dict({"options": " ".join(options)}))
+
+
 _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "connect_args": ((dict,), "a dict"),
     "execution_options": ((dict,), "a dict"),

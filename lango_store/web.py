@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -16,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
 from lango_store.document import END, POLICY, beginning, head, line, log, time_of
-from lango_store.engine import create_engine
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,
@@ -54,18 +52,6 @@ _HEADERS: Final = {
 def new_token() -> str:
     """Return a token that nobody guesses."""
     return secrets.token_urlsafe(24)
-
-
-def read_only_engine(url: str) -> sa.Engine:
-    """Create an engine whose connections the database lets write nothing."""
-    given = sa.make_url(url)
-    if given.get_backend_name() != "sqlite":
-        # With the connection, since a setting made later would leak to others behind a pooler.
-        options = " ".join(filter(None, [str(given.query.get("options", "")), "-c default_transaction_read_only=on"]))
-        return create_engine(given.update_query_dict({"options": options}))
-    engine = create_engine(given)
-    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
-    return engine
 
 
 def application(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import signal
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -18,7 +19,8 @@ from processes import Program
 from starlette.testclient import TestClient
 
 from lango_store import LangoStoreError, Message, MessageRole, Store, schema
-from lango_store.web import application, new_token, read_only_engine
+from lango_store.engine import read_only_engine
+from lango_store.web import application, new_token
 
 TOKEN = "a token of some length"
 NASTY = "<script>alert(1)</script>\"'&\u202e"
@@ -213,6 +215,24 @@ def test_what_is_stored_stays_text(browser: TestClient, url: str) -> None:
     for each in (page, get(browser, to)):
         assert "<script" not in each
         assert "\u202e" not in each
+
+
+def test_a_read_only_engine_keeps_the_schema_of_its_url(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = read_only_engine(
+        f"{url}&options=-csearch_path%3Dtenant" if "?" in url else f"{url}?options=-csearch_path%3Dtenant"
+    )
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW search_path").scalar() == "tenant"
+        assert connection.exec_driver_sql("SHOW default_transaction_read_only").scalar() == "on"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql://app:se@cret@db/agents", "bogus se@cret", "mysql://app:se%40cret@db/x"])
+def test_a_read_only_engine_shows_no_password_of_a_url_that_it_refuses(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|supported") as refused:
+        read_only_engine(url)
+    assert "cret" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_token_that_can_be_guessed_is_refused(filled: Store) -> None:

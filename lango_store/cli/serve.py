@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store.cli.terminal import UrlOption, console, database
+from lango_store.engine import read_only_engine
 from lango_store.store import Store
 
 
@@ -32,7 +33,7 @@ def serve(
         raise typer.BadParameter(f"{error.name} is not installed: pip install 'lango-store[web]'") from None
 
     found = database(url)
-    engine = web.read_only_engine(found)
+    engine = read_only_engine(found)
     try:
         with (
             Store(engine) as store,
