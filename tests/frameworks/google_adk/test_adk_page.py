@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from framework_pages import blocks, started
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "frameworks" / "google-adk.md").read_text()
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
-def started(*words: str, folder: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.timeout(400)  # ADK takes seconds to load
 def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
-    program, stale = blocks("python")
-    printed, shown = blocks("text")
-    assert started("-c", program, folder=tmp_path) == printed
-    assert started("-c", stale, folder=tmp_path) == ""
+    program, stale = blocks("google-adk", "python")
+    printed, shown = blocks("google-adk", "text")
+    assert started("-c", program, folder=tmp_path, timeout=200) == printed
+    assert started("-c", stale, folder=tmp_path, timeout=200) == ""
 
     words = ("-m", "lango_store.cli", "sessions")
-    told = started(*words, "show", "weather:ann:trip", "--url", "sqlite:///adk.db", folder=tmp_path)
+    told = started(*words, "show", "weather:ann:trip", "--url", "sqlite:///adk.db", folder=tmp_path, timeout=200)
     times = re.compile(r"\d\d:\d\d:\d\d")
     assert times.sub("", shown) in times.sub("", told)
     listed = started(
@@ -66,8 +51,8 @@ with TestClient(app) as client:
 
 @pytest.mark.timeout(400)
 def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path) -> None:
-    program, _ = blocks("python")
-    (services,) = blocks("yaml")
+    program, _ = blocks("google-adk", "python")
+    (services,) = blocks("google-adk", "yaml")
     assert len(services.splitlines()) == 4
     uri = f"lango+{url}".replace("+psycopg", "")
     agent = tmp_path / "agents" / "weather"
@@ -76,7 +61,7 @@ def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path)
     definitions = program.partition("async def main()")[0]
     made = 'root_agent = LlmAgent(name="meteorologist", model=Script(model="script"), tools=[forecast])\n'
     (agent / "agent.py").write_text(definitions + made)
-    listed, read, gone = started("-c", SERVER, uri, folder=tmp_path).splitlines()[-3:]
+    listed, read, gone = started("-c", SERVER, uri, folder=tmp_path, timeout=200).splitlines()[-3:]
     assert listed == "['trip']"
     session = json.loads(read)
     assert session["state"] == {"user:name": "Ann", "user:city": "Oslo"}
