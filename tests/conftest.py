@@ -42,6 +42,9 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 
 _server: PostgresServer | None = None
 
+CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
+"""The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases are made there."""
+
 
 def _server_url() -> str:
     global _server
@@ -59,13 +62,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "pgbouncer: not installed, and the tests with this marker were skipped (Debian: apt-get install pgbouncer)"
         )
+    if not CITUS:
+        terminalreporter.write_line(
+            "citus: LANGO_STORE_TEST_CITUS names no coordinator, and the tests with this marker were skipped"
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if pgbouncer.PROGRAM is None:
-        for item in items:
-            if item.get_closest_marker("pgbouncer"):
-                item.add_marker(pytest.mark.skip(reason="pgbouncer is not installed"))
+    lacking = {"pgbouncer": pgbouncer.PROGRAM is None, "citus": not CITUS}
+    for item in items:
+        for name in lacking:
+            if lacking[name] and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"{name} is not there"))
 
 
 @pytest.hookimpl(optionalhook=True)

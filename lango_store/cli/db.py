@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -99,6 +100,37 @@ def sql(
 ) -> None:
     """Print the SQL that an upgrade would run."""
     print(schema.sql(database(url, new=start is not None), revision, start=start), end="")
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
+
+
+@app.command()
+def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT) -> None:
+    """Spread the tables over the nodes of a Citus cluster, by the session's key. The store waits meanwhile.
+
+    Killed in the middle, it has done nothing; done already, there is nothing to do.
+    """
+    _move("distributed by the session's key", schema.distribute, url, dry_run, lock_timeout)
+
+
+@app.command()
+def undistribute(
+    url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
+) -> None:
+    """Bring the tables back from the nodes of a Citus cluster to its coordinator. The store waits meanwhile."""
+    _move("not distributed", schema.undistribute, url, dry_run, lock_timeout)
+
+
+def _move(state: str, move: Callable[..., list[str]], url: str | None, dry_run: bool, lock_timeout: float) -> None:
+    with migrating("moving") as on_progress:
+        done = move(database(url), dry_run=dry_run, lock_timeout=lock_timeout, on_progress=on_progress)
+    if not done:
+        print(f"nothing to do: the tables are {state} already")
+    elif dry_run:
+        print("\n".join(f"{statement};" for statement in ("BEGIN", *done, "COMMIT")))
+    else:
+        print(f"the tables are {state} now")
 
 
 def _at(revision: str | None) -> str:

@@ -22,8 +22,8 @@ def progress(doing: str, total: int | None, *, transient: bool = False) -> Itera
 
 
 @contextmanager
-def migrating() -> Iterator[schema.OnProgress | None]:
-    """Show a bar on a terminal from the first batch of a migration on, and nothing elsewhere."""
+def migrating(doing: str = "changing") -> Iterator[schema.OnProgress | None]:
+    """Show a bar on a terminal from the first rows that a migration reports on, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -34,6 +34,6 @@ def migrating() -> Iterator[schema.OnProgress | None]:
             if not shown:
                 shown.append(stack.enter_context(progress("", found.total)))
             bar, task = shown[0]
-            bar.update(task, description=f"changing {found.table}", completed=found.rows, total=found.total)
+            bar.update(task, description=f"{doing} {found.table}", completed=found.rows, total=found.total)
 
         yield on_progress

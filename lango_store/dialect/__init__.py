@@ -10,6 +10,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Passing, Started, reflected
+from lango_store.dialect.distribution import Distribution, Step
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.sqlite import SQLite
 
@@ -17,11 +18,13 @@ __all__ = [
     "SEARCH_TABLES",
     "AnyConnection",
     "Dialect",
+    "Distribution",
     "ForeignKey",
     "Moment",
     "Now",
     "Passing",
     "Started",
+    "Step",
     "dialect_of",
     "reflected",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
+from lango_store.dialect.distribution import Distribution
 from lango_store.dialect.search import SearchIndex
 from lango_store.errors import LangoStoreError
 
@@ -126,6 +127,9 @@ class Dialect:
 
     search_index: SearchIndex
     """The search index, made or not."""
+
+    distribution: Distribution | None
+    """How the tables are spread over several servers, if they are; None where that cannot be."""
 
     has_replicas: bool
     """Whether other servers may have copies that are a little behind."""

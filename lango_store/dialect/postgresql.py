@@ -23,6 +23,7 @@ from lango_store.dialect.base import (
     Started,
     ensure_transaction,
 )
+from lango_store.dialect.distribution import Distribution
 from lango_store.dialect.tsvector import Tsvector
 from lango_store.errors import (
     DatabaseBusy,
@@ -57,6 +58,7 @@ class PostgreSQL(Dialect):
     tells_time = True  # clients are on many machines, whose clocks differ
     reads_ahead = True
     search_index = Tsvector()
+    distribution = Distribution()
 
     def written(self, connection: AnyConnection) -> int:
         # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
@@ -322,6 +324,7 @@ class PostgreSQL(Dialect):
         engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
         deadline = time.monotonic() + _MIGRATION_PATIENCE
         with engine.connect().execution_options(isolation_level="READ COMMITTED") as keeper, _unprepared(connection):
+            self.distribution.refuse_worker(keeper)
             while not self._has_lock(keeper):
                 keeper.rollback()
                 self._pause(deadline)
@@ -394,6 +397,7 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        self.distribution.refuse_worker(connection)
         # The lock has to last until the caller commits: before that, nobody else sees the tables.
         deadline = time.monotonic() + _MIGRATION_PATIENCE
         while not self._has_lock(connection):

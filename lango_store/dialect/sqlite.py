@@ -49,6 +49,7 @@ class SQLite(Dialect):
     tells_time = False  # whoever opens the file is on its machine
     reads_ahead = False
     search_index = Fts5()
+    distribution = None  # one file
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)

@@ -28,6 +28,7 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
     """Return the checks, to be run one by one: what one stumbles over keeps no other from being run."""
     return [
         _settings,
+        _distribution,
         _indexes,
         _counters,
         _summaries,
@@ -51,6 +52,12 @@ def missing_tables(connection: sa.Connection) -> list[str]:
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
     for detail, remedy in dialect_of(connection).health_warnings(connection):
         yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
+
+
+def _distribution(connection: sa.Connection) -> Iterator[Finding]:
+    distribution = dialect_of(connection).distribution
+    for detail, remedy in () if distribution is None else distribution.differences(connection):
+        yield Finding(name="distribution", subject=detail.split()[0], detail=detail, remedy=remedy)
 
 
 def _indexes(connection: sa.Connection) -> Iterator[Finding]:

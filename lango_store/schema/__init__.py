@@ -19,6 +19,7 @@ from lango_store.dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
 from lango_store.schema.differences import columns_and_tables, constraints, predicates
+from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.environment import run
 from lango_store.schema.migration import LOCK_TIMEOUT, Migration
 from lango_store.schema.online import OnProgress, Progress
@@ -42,6 +43,7 @@ __all__ = [
     "check",
     "current",
     "disable_search",
+    "distribute",
     "downgrade",
     "enable_search",
     "head",
@@ -53,6 +55,7 @@ __all__ = [
     "search_status",
     "sql",
     "stamp",
+    "undistribute",
     "undone",
     "upgrade",
 ]

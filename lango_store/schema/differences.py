@@ -9,13 +9,21 @@ import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.runtime.migration import MigrationContext
 
+from lango_store.dialect import dialect_of
 from lango_store.schema.options import OPTIONS, render_item
 from lango_store.tables import Base
 
 
 def columns_and_tables(connection: sa.Connection) -> list[str]:
     """Return what Alembic would change, a sentence each."""
-    context = MigrationContext.configure(connection, opts={**OPTIONS, "script": None})
+    distribution = dialect_of(connection).distribution
+    left_out = frozenset() if distribution is None else distribution.left_out(connection)
+
+    def is_to_be_there(_: object, name: str | None, kind: str, *__: object) -> bool:
+        return kind != "foreign_key_constraint" or name not in left_out
+
+    options = {**OPTIONS, "include_object": is_to_be_there, "script": None}
+    context = MigrationContext.configure(connection, opts=options)
     script = produce_migrations(context, Base.metadata)
     assert script.upgrade_ops is not None
     code = render_python_code(script.upgrade_ops, render_item=render_item, migration_context=context)
