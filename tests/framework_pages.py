@@ -1,21 +1,13 @@
-"""What a page about a framework shows, taken from it and run."""
+"""What a page about a framework shows, run."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
-ROOT: Final = Path(__file__).parent.parent
-
-
-def blocks(page: str, kind: str) -> list[str]:
-    """Return the code blocks of a kind on the page of that name."""
-    text = (ROOT / "docs" / "frameworks" / f"{page}.md").read_text()
-    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+from pages import ROOT, blocks
 
 
 def started(*words: str, folder: Path, timeout: float = 100) -> str:
@@ -25,3 +17,12 @@ def started(*words: str, folder: Path, timeout: float = 100) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_replacement(page: str, folder: Path, first: str = "") -> None:
+    """Run what a page takes out of a program, and what it puts in its place, behind what the program did first."""
+    (diff,) = blocks(page, "diff")
+    for sign in "-+":
+        lines = [line[1:] for line in diff.splitlines() if line.startswith(sign)]
+        assert lines
+        started("-c", "\n".join([first, *lines]), folder=folder, timeout=200)

@@ -9,18 +9,20 @@ import sys
 from pathlib import Path
 
 from commands import run
+from framework_pages import run_replacement
+from pages import blocks
 
 from lango_store import Store
 
-PAGE = Path(__file__).parents[3] / "docs" / "frameworks" / "claude-agent-sdk.md"
+PAGE = "docs/frameworks/claude-agent-sdk.md"
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path: Path) -> None:
+    run_replacement(PAGE, tmp_path, "from claude_agent_sdk import ClaudeAgentOptions; url = 'sqlite:///agent.db'")
 
 
 def test_the_program_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
-    for name, program in zip(("model.py", "agent.py"), blocks("python"), strict=True):
+    for name, program in zip(("model.py", "agent.py"), blocks(PAGE, "python"), strict=True):
         (tmp_path / name).write_text(program)
     done = subprocess.run(
         [sys.executable, "agent.py"],
@@ -30,7 +32,7 @@ def test_the_program_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
         text=True,
         timeout=100,
     )
-    printed, shown = blocks("text")
+    printed, shown = blocks(PAGE, "text")
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
     url = f"sqlite:///{tmp_path}/agent.db"

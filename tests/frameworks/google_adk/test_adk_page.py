@@ -7,16 +7,21 @@ import re
 from pathlib import Path
 
 import pytest
-from framework_pages import blocks, started
+from framework_pages import run_replacement, started
+from pages import blocks
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "frameworks" / "google-adk.md").read_text()
+PAGE = "docs/frameworks/google-adk.md"
+
+
+@pytest.mark.timeout(400)
+def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path: Path) -> None:
+    run_replacement(PAGE, tmp_path)
 
 
 @pytest.mark.timeout(400)  # ADK takes seconds to load
 def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
-    program, stale = blocks("google-adk", "python")
-    printed, shown = blocks("google-adk", "text")
+    program, stale = blocks(PAGE, "python")
+    printed, shown = blocks(PAGE, "text")
     assert started("-c", program, folder=tmp_path, timeout=200) == printed
     assert started("-c", stale, folder=tmp_path, timeout=200) == ""
 
@@ -51,8 +56,8 @@ with TestClient(app) as client:
 
 @pytest.mark.timeout(400)
 def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path) -> None:
-    program, _ = blocks("google-adk", "python")
-    (services,) = blocks("google-adk", "yaml")
+    program, _ = blocks(PAGE, "python")
+    (services,) = blocks(PAGE, "yaml")
     assert len(services.splitlines()) == 4
     uri = f"lango+{url}".replace("+psycopg", "")
     agent = tmp_path / "agents" / "weather"

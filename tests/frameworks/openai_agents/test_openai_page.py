@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from framework_pages import blocks, started
+from framework_pages import run_replacement, started
+from pages import blocks
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "frameworks" / "openai-agents.md").read_text()
+PAGE = "docs/frameworks/openai-agents.md"
+
+
+def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path: Path) -> None:
+    run_replacement(PAGE, tmp_path)
 
 
 def test_the_program_prints_what_the_page_says(tmp_path: Path) -> None:
-    (program,) = blocks("openai-agents", "python")
-    printed, shown = blocks("openai-agents", "text")
+    (program,) = blocks(PAGE, "python")
+    printed, shown = blocks(PAGE, "text")
     assert started("-W", "error", "-c", program, folder=tmp_path) == printed
 
     told = started(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from framework_pages import blocks, started
+from framework_pages import run_replacement, started
+from pages import blocks
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "frameworks" / "pydantic-ai.md").read_text()
-
-
+PAGE = "docs/frameworks/pydantic-ai.md"
 STRICT = ("-W", "error", "-W", "ignore:SelectableGroups:DeprecationWarning")  # OpenTelemetry's, of 2.66's time
 
 
+def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path: Path) -> None:
+    run_replacement(PAGE, tmp_path)
+
+
 def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
-    talking, stepping = blocks("pydantic-ai", "python")
-    printed, shown, stepped = blocks("pydantic-ai", "text")
+    talking, stepping = blocks(PAGE, "python")
+    printed, shown, stepped = blocks(PAGE, "text")
     assert started(*STRICT, "-c", talking, folder=tmp_path) == printed
     assert started(*STRICT, "-c", stepping, folder=tmp_path) == stepped
 

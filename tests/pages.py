@@ -1,0 +1,23 @@
+"""The pages that readers get, and the code blocks on them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+}
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """Return the code blocks of a kind on a page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def blocks_by_place(kind: str) -> dict[str, str]:
+    """Return the code blocks of a kind on all pages, by page and number."""
+    return {f"{page}-{number}": block for page in PAGES for number, block in enumerate(blocks(page, kind))}
