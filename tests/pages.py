@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,3 +23,17 @@ def blocks(page: str, kind: str) -> list[str]:
 def blocks_by_place(kind: str) -> dict[str, str]:
     """Return the code blocks of a kind on all pages, by page and number."""
     return {f"{page}-{number}": block for page in PAGES for number, block in enumerate(blocks(page, kind))}
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """Give the words of each command, without what becomes of its output."""
+    for line in script.splitlines():
+        words: list[str] = []
+        for word in shlex.split(line, comments=True):
+            if word in ("&&", "|"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+        if words:
+            yield words[: words.index(">")] if ">" in words else words

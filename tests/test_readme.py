@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import configparser
+import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -13,33 +12,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 from commands import run
 from conftest import MakeDatabase
+from pages import ROOT, blocks, blocks_by_place, commands
 from processes import run_program
 
 from lango_store import Message, Store
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text()
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    if "frameworks" not in path.parts  # their programs run where the frameworks are
+PROGRAMS = {
+    place: program
+    for place, program in blocks_by_place("python").items()
+    if not place.startswith("docs/frameworks/")  # these run where the frameworks are
 }
-
-
-def blocks(kind: str) -> dict[str, str]:
-    """Give the code blocks of a kind by page and place."""
-    found = {}
-    for page, text in PAGES.items():
-        for number, block in enumerate(re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)):
-            found[f"{page}-{number}"] = block
-    return found
-
-
-PROGRAMS = blocks("python")
-SCRIPTS = blocks("sh")
+SCRIPTS = blocks_by_place("sh")
 
 
 @pytest.mark.parametrize("place", PROGRAMS)
@@ -79,27 +64,20 @@ def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("place", SCRIPTS)
-def test_shell_blocks_are_shell(place: str) -> None:
-    done = subprocess.run(["sh", "-n"], input=SCRIPTS[place], capture_output=True, text=True, timeout=10)
-    assert (done.stderr, done.returncode) == ("", 0)
-
-
-def commands(block: str) -> list[list[str]]:
-    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
-    return [words[1:] for words in lines if words and words[0] == "lango-store"]
+def ours(script: str) -> list[list[str]]:
+    return [words[1:] for words in commands(script) if words[0] == "lango-store"]
 
 
 def test_commands_of_migrations_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
-    for words in commands(block):
+    for words in ours(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
 
 
 def test_commands_of_operators_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
-    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor" in script)
+    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair" in script)
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         for user in ("ann", "bob"):
             store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
@@ -109,7 +87,7 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
         store.expire(archive=tmp_path / "cold.db")
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
-    for words in commands(block):
+    for words in ours(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": url})
         assert done.returncode == 0, (words, done.stderr)
 
@@ -118,7 +96,7 @@ def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
     sessions = Path(__file__).parent / "data" / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
-    for words in commands(block):
+    for words in ours(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
     assert len(list((tmp_path / "everything").iterdir())) == 5
@@ -131,7 +109,7 @@ def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
     shutil.copy(data / "lango" / "lango.db", tmp_path)
     for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
         (block,) = (script for script in SCRIPTS.values() if name in script)
-        for words in [["db", "upgrade"], *commands(block.replace("~", str(tmp_path)))]:
+        for words in [["db", "upgrade"], *ours(block.replace("~", str(tmp_path)))]:
             done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
             assert done.returncode == 0, (words, done.stderr)
 
@@ -141,49 +119,63 @@ def test_commands_of_backups_run(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
-    for words in commands(block):
+    for words in ours(block):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
     assert (tmp_path / "backup" / "lango_store.jsonl").exists()
 
 
-def test_schedules_are_what_their_readers_read() -> None:
-    (crontab,) = blocks("crontab").values()
-    variable, job = crontab.strip().splitlines()
-    assert re.fullmatch(r"\w+=\S+", variable)
-    assert re.match(r"[\d*]+ [\d*]+ [\d*]+ [\d*]+ [\d*]+ /\S+/lango-store expire ", job)
-    assert_known(job.split(" >> ")[0])
-
-    (units,) = blocks("ini").values()
-    service, timer = (text for text in re.split(r"^# /etc/systemd/\S+$", units, flags=re.MULTILINE) if text.strip())
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.read_string(service)
-    assert unit["Service"]["Type"] == "oneshot"
-    assert_known(unit["Service"]["ExecStart"])
-    schedule = configparser.ConfigParser(interpolation=None)
-    schedule.read_string(timer)
-    assert schedule["Timer"]["OnCalendar"] == "*-*-* 03:15:00"
-    assert schedule["Install"]["WantedBy"] == "timers.target"
-
-    (manifest,) = blocks("yaml").values()
-    job_ = yaml.safe_load(manifest)
-    assert (job_["apiVersion"], job_["kind"]) == ("batch/v1", "CronJob")
-    (container,) = job_["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    assert container["env"][0]["name"] == "LANGO_STORE_URL"
-    assert_known(" ".join(container["command"]))
+def test_commands_after_the_first_conversation_show_it(tmp_path: Path) -> None:
+    for place in PROGRAMS:
+        if place.startswith("docs/start/first-conversation.md"):
+            assert run_program(PROGRAMS[place], folder=tmp_path).returncode == 0
+    (block,) = (script for script in SCRIPTS.values() if "sessions list --url sqlite:///agent.db" in script)
+    listed, shown = (run(*words, folder=tmp_path) for words in ours(block))
+    assert [line.partition("\t")[0] for line in listed.stdout.splitlines()] == ["telegram:77", "telegram:12345678"]
+    assert "You said 1 things." in shown.stdout
 
 
-def assert_known(command: str) -> None:
-    """Check that a command's options exist."""
-    options = re.findall(r"(--[\w-]+)", command)
-    known = run("expire", "--help").stdout
-    assert "lango-store expire" in command
-    assert all(option in known for option in options), options
+def test_commands_of_search_and_documents_run(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("telegram:42", user_id="ann", messages=[Message.user("Oslo weather?")])
+    (searching,) = (script for script in SCRIPTS.values() if "lango-store search disable" in script)
+    (writing,) = (script for script in SCRIPTS.values() if "--html out.html" in script)
+    for words in ours(searching + writing):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+        assert "Oslo" in done.stdout or "oslo weather" not in words
+    assert "Oslo weather?" in (tmp_path / "out.html").read_text()
 
 
-def test_make_says_what_it_runs() -> None:
-    pages = README + (ROOT / "CONTRIBUTING.md").read_text()
-    for target in ("demo", "test", "long", "check", "lowest", "docs", "frameworks", "bench"):
-        assert f"make {target}" in pages
-        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=10)
-        assert done.returncode == 0, done.stderr
+def test_tests_with_the_fixtures_run(tmp_path: Path) -> None:
+    (tests,) = blocks("docs/howto/testing.md", "text")
+    theirs = "from lango_store import Store\nclass Audited(Store): pass\nclass Agent(tuple): pass\n"
+    (tmp_path / "test_mine.py").write_text(theirs + tests.replace("Agent(lango_store)", "Agent([lango_store])"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {name: value for name, value in os.environ.items() if name != "LANGO_STORE_TEST_POSTGRES"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "values or agent", "test_mine.py"],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d? passed", done.stdout)
+
+
+def test_the_backup_on_the_page_has_the_lines_and_fields_of_a_backup(tmp_path: Path) -> None:
+    (shown,) = blocks("docs/reference/formats.md", "text")
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        conversation = store.open("k", settings={"thinking": "high"})
+        conversation.save_turn([Message.user("hello")], {})
+        exported = run("export", "--all", "--format", "jsonl", "--to", "-", "--url", f"sqlite:///{tmp_path}/agent.db")
+    assert exported.returncode == 0, exported.stderr
+    for line, real in zip(shown.splitlines(), exported.stdout.splitlines(), strict=True):
+        told, written = json.loads(line.replace(",…", "")), json.loads(real)
+        assert told.keys() == written.keys()
+        ((kind, fields),) = list(told.items())[:1]
+        if isinstance(fields, dict):
+            assert fields.keys() <= written[kind].keys()
+            assert "…" in line or fields.keys() == written[kind].keys()

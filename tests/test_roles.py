@@ -32,8 +32,8 @@ class Database:
 
     def url(self, role: str) -> str:
         (password,) = (line.split("'")[1] for line in ROLES.splitlines() if f"agents_{role} " in line and "'" in line)
-        who = {"username": f"{self.name}_{role}", "password": password, "database": self.name}
-        return self.server.set(**who).render_as_string(hide_password=False)
+        made = self.server.set(username=f"{self.name}_{role}", password=password, database=self.name)
+        return made.render_as_string(hide_password=False)
 
     def execute(self, url: str | sa.URL, script: str) -> None:
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")

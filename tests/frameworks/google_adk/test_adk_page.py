@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from framework_pages import run_replacement, started
-from pages import blocks
+from pages import blocks, commands
 
 PAGE = "docs/frameworks/google-adk.md"
 
@@ -33,6 +33,15 @@ def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
         *words, "list", "--agent", "weather", "--user", "ann", "--url", "sqlite:///adk.db", folder=tmp_path
     )
     assert listed.startswith("weather:ann:trip\t")
+
+
+@pytest.mark.timeout(400)
+def test_adks_command_takes_what_the_page_says(tmp_path: Path) -> None:
+    (_, script) = blocks(PAGE, "sh")
+    ((program, command, service, _),) = commands(script)
+    assert program == "adk"
+    told = started("-c", "from google.adk.cli import main; main()", command, "--help", folder=tmp_path, timeout=200)
+    assert service.partition("=")[0] in told
 
 
 SERVER = """
