@@ -364,7 +364,7 @@ def _sum_up_again(connection: sa.Connection, key: str) -> None:
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
-    return table.c.session_key.is_not(None) & ~sa.exists().where(of_session(SESSION, table.c.session_key))
+    return table.c.session_key.is_not(None) & ~sa.exists().where(of_session(SESSION, key_column(table)))
 
 
 def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:

@@ -1,0 +1,61 @@
+"""What tests ask of a cluster and of its databases, past the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from factories import messages
+
+from lango_store import Store
+from lango_store.tables import Base
+
+TABLES = [table.name for table in Base.metadata.sorted_tables]
+
+
+def say(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and give the rows of the last."""
+    made = sa.make_url(url)
+    given: Any = {**made.translate_connect_args(username="user", database="dbname"), **made.query}
+    with psycopg.connect(**given, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def workers(url: str) -> list[str]:
+    """Give the URLs of the database on the workers."""
+    found = say(url, "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid <> 0 ORDER BY nodeport")
+    return [sa.make_url(url).set(host=host, port=port).render_as_string(hide_password=False) for host, port in found]
+
+
+def distributed(url: str) -> dict[str, tuple[str | None, int]]:
+    """Give the column and the group of each table of ours that is distributed."""
+    query = (
+        "SELECT logicalrelid::text, column_to_column_name(logicalrelid, partkey), colocationid FROM pg_dist_partition"
+    )
+    return {table: (column, group) for table, column, group in say(url, query)}
+
+
+def foreign_keys(url: str) -> list[str]:
+    """Give the names of the foreign keys of our tables, those of shards aside."""
+    query = (
+        "SELECT conname FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY('{{{}}}') ORDER BY 1"
+    )
+    return [name for (name,) in say(url, query.format(",".join(TABLES)))]
+
+
+def fill(url: str) -> None:
+    """Write a little into every table."""
+    with Store(url) as store:
+        for number in range(20):
+            conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
+            conversation.save_turn(messages(2), {"tokens": number})
+            store.set_values(f"k{number}", {"mood": number})
+        store.set_values("shared", {"mood": "fine"})
+
+
+def contents(url: str) -> dict[str, list[Any]]:
+    """Give all rows of all tables."""
+    return {table: sorted(say(url, f"SELECT to_jsonb(t)::text FROM {table} t")) for table in TABLES}
