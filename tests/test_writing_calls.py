@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from factories import message, messages
+from every_verb import calls_of, prepare
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, LangoStoreError, Store, create_engine, schema
+from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store.cancellation import Cancellation
 
 
@@ -27,106 +24,12 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
     """Every verb is called, on a database that refuses writes."""
     cold = tmp_path / "cold.db"
     with Store(url) as store:
-        store.create("old")
-        store.expire(older_than=timedelta(0), archive=cold)
-        store.create("k", messages=messages(2, tokens=1))
+        prepare(store, cold)
         schema.enable_search(url)
-        store.conversation("k").save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
     engine = read_only(url)
     with Store(engine) as store:
-        k = store.conversation("k")
-        (turn,) = k.turns()
-        pending = k.begin_compaction()
-        assert pending is not None
-        calls: dict[type, dict[str, list[Callable[[], object]]]] = {
-            Store: {
-                "ping": [store.ping],
-                "position": [store.position],
-                "at": [lambda: store.at(None)],
-                "create": [store.create, lambda: store.create("new", messages=[message()])],
-                "get": [lambda: store.get("k")],
-                "get_or_create": [lambda: store.get_or_create("k"), lambda: store.get_or_create("new")],
-                "open": [lambda: store.open("k"), store.open],
-                "info": [lambda: store.info("k")],
-                "exists": [lambda: store.exists("k")],
-                "update": [lambda: store.update("k", title="new")],
-                "touch": [lambda: store.touch("k")],
-                "delete": [lambda: store.delete("k")],
-                "clear": [lambda: store.clear("k")],
-                "append_message": [
-                    lambda: store.append_message("k", message()),
-                    lambda: store.append_message("new", message(), create=True),
-                ],
-                "append_messages": [
-                    lambda: store.append_messages("k", messages(2)),
-                    lambda: store.append_messages("k", messages(2), replace_after=1),
-                    lambda: store.append_messages("k", [message(id="one"), message(id="two")]),
-                ],
-                "messages": [lambda: store.messages("k")],
-                "all_messages": [lambda: store.all_messages("k")],
-                "iter_messages": [lambda: list(store.iter_messages("k"))],
-                "message_pages": [lambda: list(store.message_pages("k"))],
-                "iter_sessions": [lambda: list(store.iter_sessions())],
-                "salvage": [lambda: store.salvage("k")],
-                "find_message": [lambda: store.find_message("k", "one")],
-                "pop_message": [lambda: store.pop_message("k")],
-                "update_message": [lambda: store.update_message("k", 1, message())],
-                "delete_message": [lambda: store.delete_message("k", 1)],
-                "redact_message": [lambda: store.redact_message("k", 1)],
-                "truncate": [lambda: store.truncate("k", after=1)],
-                "values": [lambda: store.values("k"), lambda: store.values("app")],
-                "set_values": [lambda: store.set_values("k", {"a": 1}), lambda: store.set_values("app", {"a": 1})],
-                "drop_values": [lambda: store.drop_values("k", ["a"]), lambda: store.drop_values("app")],
-                "list_sessions": [store.list_sessions],
-                "count": [store.count],
-                "search": [lambda: store.search("hello")],
-                "stats": [store.stats],
-                "examine": [store.examine],
-                "expire": [lambda: store.expire(older_than=timedelta(0)), lambda: store.expire(dry_run=True)],
-                "delete_where": [lambda: store.delete_where(key_prefix="k")],
-                "restore": [lambda: store.restore(cold, "old")],
-            },
-            Conversation: {
-                "get": [k.get],
-                "info": [k.info],
-                "update": [lambda: k.update(title="new")],
-                "append_message": [lambda: k.append_message(message())],
-                "append_messages": [lambda: k.append_messages(messages(2))],
-                "messages": [k.messages, lambda: k.messages(last=1)],
-                "all_messages": [k.all_messages],
-                "iter_messages": [lambda: list(k.iter_messages())],
-                "message_pages": [lambda: list(k.message_pages())],
-                "salvage": [k.salvage],
-                "find_message": [lambda: k.find_message("one")],
-                "last_message": [k.last_message],
-                "pop_message": [k.pop_message],
-                "update_message": [lambda: k.update_message(1, message())],
-                "delete_message": [lambda: k.delete_message(1)],
-                "redact_message": [lambda: k.redact_message(1)],
-                "search": [lambda: k.search("hello")],
-                "truncate": [lambda: k.truncate(after=1)],
-                "clear": [k.clear],
-                "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],
-                "turns": [k.turns],
-                "find_turn": [lambda: k.find_turn("turn")],
-                "messages_of": [lambda: k.messages_of(turn)],
-                "event_count": [k.event_count],
-                "total_usage": [k.total_usage],
-                "values": [k.values],
-                "set_values": [lambda: k.set_values({"a": 1})],
-                "drop_values": [k.drop_values],
-                "fork": [k.fork],
-                "compactions": [k.compactions],
-                "history": [k.history, lambda: k.history(max_tokens=1)],
-                "begin_compaction": [k.begin_compaction],
-                "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],
-                "compact": [lambda: k.compact(lambda window: message("summary"))],
-            },
-        }
-        for kind, twin in ((Store, AsyncStore), (Conversation, AsyncConversation)):
-            verbs = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
-            assert set(calls[kind]) == verbs - {"close", "conversation", "run_sync"}
-            for name, ways in calls[kind].items():
+        for kind, verbs in calls_of(store, cold).items():
+            for name, ways in verbs.items():
                 for way in ways:
                     call = Cancellation()
                     try:
