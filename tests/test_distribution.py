@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from threading import Event
 
@@ -363,7 +363,7 @@ def test_writers_wait_and_lose_nothing(cluster: str) -> None:
         writers = [pool.submit(write, number) for number in range(4)]
         try:
             for move in (schema.distribute, schema.undistribute, schema.distribute):
-                until_done(lambda move=move: move(cluster))
+                until_done(move, cluster)
         finally:
             stop.set()
         written = [writer.result(60) for writer in writers]
@@ -375,11 +375,11 @@ def test_writers_wait_and_lose_nothing(cluster: str) -> None:
     assert schema.check(cluster) == []
 
 
-def until_done(move: Callable[[], list[str]]) -> None:
+def until_done(move: Callable[[str], list[str]], url: str) -> None:
     """Try again what another transaction was in the way of, as an operator would."""
     for _ in range(20):
         try:
-            assert move()
+            assert move(url)
         except DatabaseBusy:
             continue
         return
@@ -389,17 +389,21 @@ def until_done(move: Callable[[], list[str]]) -> None:
 @pytest.mark.citus
 def test_a_migration_and_a_distribution_wait_for_each_other(cluster: str) -> None:
     order: list[str] = []
+    migrations: list[Future[None]] = []
 
-    def on_progress(progress: Progress) -> None:
+    def migrate() -> None:
+        schema.stamp(cluster, "head")
+        order.append("migration")
+
+    def on_progress(_: Progress) -> None:
         if not order:
             order.append("distribution")
-            upgrades.append(pool.submit(lambda: (schema.stamp(cluster, "head"), order.append("migration"))))
+            migrations.append(pool.submit(migrate))
 
-    upgrades = []
     with ThreadPoolExecutor(1) as pool:
         schema.distribute(cluster, on_progress=on_progress)
         order.append("distributed")
-        upgrades[0].result(60)
+        migrations[0].result(60)
     assert order == ["distribution", "distributed", "migration"]
 
 

@@ -110,11 +110,11 @@ def test_tenants_by_schema_work_unchanged(tenants: list[str], tmp_path: Path, mo
     assert len({group for each in placed for _, group in each.values()}) == 2
     with Store(tenants[0]) as store, Store(tenants[1]) as other:
         store.delete("k1")
-        store.fork("k2", "k2:fork")
+        store.conversation("k2").fork("k2:fork")
         store.append_message("new", message("hello"), create=True)
         assert store.stats().sessions == 21
         assert other.stats().sessions == 20
-        assert other.get_values("k1") == {"mood": 1}
+        assert other.values("k1") == {"mood": 1}
         for each in (store, other):
             assert [found for found in each.examine() if found.name != "settings"] == []
     for url in tenants:

@@ -110,7 +110,7 @@ def test_a_statement_with_the_key_is_not(statement: str) -> None:
 
 def test_every_key_and_unique_index_begins_with_whose_a_row_is() -> None:
     for table in Base.metadata.sorted_tables:
-        unique = [
+        unique: list[sa.Index | sa.ColumnCollectionConstraint] = [
             table.primary_key,
             *(each for each in table.constraints if isinstance(each, sa.UniqueConstraint)),
             *(index for index in table.indexes if index.unique),
