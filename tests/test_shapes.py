@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from conftest import MakeDatabase
 from every_verb import calls_of, prepare
 from shapes import KEYS, unkeyed
+from sqlalchemy.sql.schema import ColumnCollectionConstraint
 
 from lango_store import Store, schema
 from lango_store.tables import Base
@@ -110,7 +111,7 @@ def test_a_statement_with_the_key_is_not(statement: str) -> None:
 
 def test_every_key_and_unique_index_begins_with_whose_a_row_is() -> None:
     for table in Base.metadata.sorted_tables:
-        unique: list[sa.Index | sa.ColumnCollectionConstraint] = [
+        unique: list[sa.Index | ColumnCollectionConstraint] = [
             table.primary_key,
             *(each for each in table.constraints if isinstance(each, sa.UniqueConstraint)),
             *(index for index in table.indexes if index.unique),
