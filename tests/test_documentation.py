@@ -38,6 +38,17 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert {"errors", "schema", "window", "interchange"} <= directives
 
 
+def test_every_adapter_is_in_the_reference() -> None:
+    reference = (REFERENCE / "api.md").read_text()
+    adapters = [path.parent for path in (ROOT / "lango_store" / "integrations").glob("*/__init__.py")]
+    assert len(adapters) >= 4
+    for adapter in adapters:
+        exported = re.search(r"^__all__ = \[(.*)\]$", (adapter / "__init__.py").read_text(), re.MULTILINE)
+        assert exported is not None, adapter
+        for name in re.findall(r"\w+", exported[1]):
+            assert f"::: lango_store.integrations.{adapter.name}.{name}\n" in reference
+
+
 def is_error(name: str) -> bool:
     return isinstance(found := getattr(lango_store, name), type) and issubclass(found, BaseException)
 
