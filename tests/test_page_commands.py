@@ -27,7 +27,7 @@ READ: Final[dict[str, tuple[str, ...] | None]] = {
     "diff": ("docs/frameworks/",),
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md",),
-    "sql": ("docs/production/postgresql.md",),
+    "sql": ("docs/production/postgresql.md", "docs/production/growing.md"),
     "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
     "text": ("docs/frameworks/", "docs/howto/testing.md", "docs/production/migrations.md", "docs/reference/formats.md"),
 }
