@@ -237,6 +237,10 @@ class Dialect:
         """Return how many bytes tables and their indexes take."""
         raise NotImplementedError
 
+    def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
+        """Return whether a table has no rows, where that is found at once; False where it would cost a look for them."""
+        raise NotImplementedError
+
     def free_bytes(self, connection: sa.Connection) -> int | None:
         """Return how many bytes of the database are free for new rows; None where it does not tell."""
         raise NotImplementedError

@@ -180,6 +180,9 @@ class SQLite(Dialect):
         size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
         return pages * size - self.free_bytes(connection)
 
+    def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
+        return not connection.exec_driver_sql(f"SELECT EXISTS (SELECT 1 FROM {table.name})").scalar_one()
+
     def free_bytes(self, connection: sa.Connection) -> int:
         pages: int = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
         size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()

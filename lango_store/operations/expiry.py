@@ -13,7 +13,7 @@ from lango_store.dialect import dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
 from lango_store.operations import scopes
-from lango_store.operations.binds import SESSION, of_sessions
+from lango_store.operations.binds import SESSION, VALUE, of_sessions
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.operations.sessions import MAX_TTL
@@ -109,11 +109,15 @@ def purge(
         if keys:
             keep(connection, keys)
         goes = of_sessions(SESSION, keys)
-    deletion = sa.delete(SESSION).where(goes).returning(SESSION.c.key, SESSION.c.message_count)
-    gone = connection.execute(deletion).all()
-    scopes.drop_all_adrift(connection, [key for key, _ in gone])
+    # A store without values is spared the search for those of each session, and its key.
+    search = not dialect.is_empty(connection, VALUE)
+    returned = [SESSION.c.message_count, *([SESSION.c.key] if search else [])]
+    gone = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
+    if search:
+        scopes.drop_all_adrift(connection, [row.key for row in gone])
     after = dialect.free_bytes(connection)
-    return Purged(len(gone), sum(count for _, count in gone), None if free is None or after is None else after - free)
+    freed = None if free is None or after is None else after - free
+    return Purged(len(gone), sum(row.message_count for row in gone), freed)
 
 
 def preview(
