@@ -238,7 +238,7 @@ class Dialect:
         raise NotImplementedError
 
     def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
-        """Return whether a table has no rows, where that is found at once; False where it would cost a look for them."""
+        """Return whether a table has no rows; False, too, where it would take a search to know."""
         raise NotImplementedError
 
     def free_bytes(self, connection: sa.Connection) -> int | None:
