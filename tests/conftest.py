@@ -174,7 +174,8 @@ def no_engine_left_open() -> Iterator[None]:
     """Close what a test's borrowed engines have open: no store does it for them."""
     yield
     for engine in list(_engines):
-        engine.dispose()
+        if not isinstance(engine.pool, sa.QueuePool) or engine.pool.checkedin():  # it may be long forgotten
+            engine.dispose()
 
 
 @pytest.fixture
