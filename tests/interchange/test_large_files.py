@@ -152,6 +152,12 @@ TEXTS = {
 }
 TIMES = {"mixed": 11}
 """How many times its largest line an import takes, if not 4: one such letter, and Python has four bytes for each."""
+FORMATS = ["nanobot", "dive", "shepherd", "jsonl"]
+
+
+def databases(format: str, sqlite: MakeDatabase, postgres: MakeDatabase) -> list[str]:
+    """Make a database of both kinds for one format: no other's reader, and no writer, knows which of them there is."""
+    return [sqlite(), postgres()] if format == "jsonl" else [sqlite()]
 
 
 def exported(url: str, folder: Path, format: str, texts: list[str]) -> Path:
@@ -164,19 +170,19 @@ def exported(url: str, folder: Path, format: str, texts: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_an_import_takes_at_most_four_times_its_largest_line_however_many_are_large(
     make_sqlite: MakeDatabase, make_postgres: MakeDatabase, tmp_path: Path, format: str, text: str
 ) -> None:
     large = TEXTS[text](8 * MB)
     small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
-    path = exported(make_sqlite(), tmp_path / "large", format, [large, large, large, "hello"])
+    path = exported(make_sqlite(), tmp_path / "large", format, [large, large, "hello"])
     largest = max(map(len, re.split(rb"\n(?=    \{|[^ ])", path.read_bytes())))
-    for url in make_sqlite(), make_postgres():
+    for url in databases(format, make_sqlite, make_postgres):
         done = run_program(IMPORTING, url, path, small, timeout=120)
         taken, told = done.stdout.split(" ", 1)
-        assert told == "4 [] None\n", done.stderr
+        assert told == "3 [] None\n", done.stderr
         times = int(taken) / largest
         assert int(taken) < TIMES.get(text, 4) * largest + 4 * MB, f"{url}: {times:.1f} times the largest line"
 
@@ -191,13 +197,13 @@ def test_a_file_that_is_open_holds_nothing_of_what_was_imported_last(
     assert int(done.stdout) < 6 * MB, done.stderr
 
 
-@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_an_export_and_a_second_import_take_at_most_five_times_the_largest_line(
     make_sqlite: MakeDatabase, make_postgres: MakeDatabase, tmp_path: Path, format: str
 ) -> None:
     small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
-    path = exported(make_sqlite(), tmp_path / "large", format, ["x" * (4 * MB)] * 8)
-    for url in make_sqlite(), make_postgres():
+    path = exported(make_sqlite(), tmp_path / "large", format, ["x" * (4 * MB)] * 4)
+    for url in databases(format, make_sqlite, make_postgres):
         done = run_program(READING, url, path, small, format, timeout=120)
         again, out, told = done.stdout.split(" ", 2)
         assert told == "True None\n", done.stderr
@@ -205,7 +211,7 @@ def test_an_export_and_a_second_import_take_at_most_five_times_the_largest_line(
             assert taken < 5 * 4 * MB + 4 * MB, f"{url}: {taken / (4 * MB):.1f} times the largest line"
 
 
-@pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_work_of_an_import_grows_as_its_lines_do(make_database: MakeDatabase, tmp_path: Path, format: str) -> None:
     def work(count: int) -> tuple[int, int]:
         """Import so many messages, and count the calls of functions and the statements."""
