@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,12 +69,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # after -k and -m: what is asked for by name runs
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lacking = {"pgbouncer": pgbouncer.PROGRAM is None, "citus": not CITUS}
     for item in items:
         for name in lacking:
             if lacking[name] and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name} is not there"))
+    if "LANGO_STORE_WHOLE_MATRIX" not in os.environ:
+        config.hook.pytest_deselected(items=_left_out(items))
+
+
+def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take out, of two tests of an asynchronous store that differ in their database, one: half have SQLite, half not.
+
+    The asynchronous store calls the synchronous one in a thread, and that one is tested on both databases.
+    """
+    by_rest: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "async" in params.values() and "make_database" in params and not item.get_closest_marker("whole_matrix"):
+            by_rest.setdefault(item.nodeid.replace(params["make_database"], "", 1), []).append(item)
+    left_out = [pair[zlib.crc32(rest.encode()) % 2] for rest, pair in by_rest.items() if len(pair) == 2]
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
+    return left_out
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ from processes import Program
 
 from lango_store import DatabaseBusy, Message, SessionNotFound, Store, create_engine
 
+pytestmark = pytest.mark.whole_matrix
 WRITERS, EACH = 8, 100
 
 WRITER = """

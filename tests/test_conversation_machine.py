@@ -399,6 +399,7 @@ class Machine(StoreBesideModel):
         return summarize_later
 
 
+@pytest.mark.whole_matrix
 @pytest.mark.timeout(0 if SHRINKS else 300)
 def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(
