@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Clock
 from factories import message, messages
+from session_checks import assert_sound
 
 from lango_store import (
     Conflict,
@@ -33,10 +34,6 @@ EDITS: dict[str, Callable[[Conversation, int | str], object]] = {
     "redact": lambda c, place: c.redact_message(place, reason="a password"),
 }
 each_edit = pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-
-
-def sound(store: Store) -> None:
-    assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
 def three(store: Store) -> Conversation:
@@ -66,7 +63,7 @@ def test_an_edit_meets_the_message_of_its_session_alone(
     popped = conversation.pop_message()
     assert popped is not None
     assert (popped.content, popped.turn_no, others()) == ("three", 1, before)
-    sound(store)
+    assert_sound(store)
 
 
 @pytest.mark.parametrize("place", [2, "b"])
@@ -82,7 +79,7 @@ def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
     assert store.all_messages("k") == conversation.messages() == [before[0], stored, before[2]]
     info = store.info("k")
     assert (info.message_count, info.token_count, info.updated_at) == (3, 24, clock.time)
-    sound(store)
+    assert_sound(store)
 
 
 def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Store, clock: Clock) -> None:
@@ -94,7 +91,7 @@ def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Stor
     assert store.find_message("k", "b") is None
     assert store.append_message("k", message("b again", id="b")).replayed is False
     assert store.update_message("k", "c", stored) == stored
-    sound(store)
+    assert_sound(store)
 
 
 def test_an_id_of_another_message_is_refused(store: Store) -> None:
@@ -118,7 +115,7 @@ def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: S
     assert conversation.messages_of(before[0]) == []
     assert conversation.total_usage() == {"input_tokens": 7}
     assert store.append_message("k", message("b again", id="b")).replayed is False
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_seq_is_not_given_out_again_after_its_message_was_deleted(store: Store) -> None:
@@ -145,7 +142,7 @@ def test_a_redacted_message_keeps_its_place_role_and_times_and_nothing_that_was_
     assert store.all_messages("k") == store.messages("k") == [before[0], left, before[2]]
     assert store.info("k").token_count == 1
     assert store.append_message("k", said).replayed
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_message_is_redacted_without_a_reason_and_twice(store: Store) -> None:
@@ -221,7 +218,7 @@ def test_edits_reach_a_summary_and_what_it_replaced(store: Store) -> None:
     assert len(conversation.compactions()) == 1
     conversation.pop_message()
     assert conversation.pop_message() is None
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None:
@@ -234,7 +231,7 @@ def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
     conversation.pop_message()
     assert conversation.turns() == []
-    sound(store)
+    assert_sound(store)
 
 
 @each_edit
@@ -304,7 +301,7 @@ def test_a_load_sees_each_edit_wholly_or_not_at_all(url: str) -> None:
             for thread in loading:
                 thread.join()
         assert torn == []
-        sound(store)
+        assert_sound(store)
 
 
 def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) -> None:
@@ -339,7 +336,7 @@ def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) 
         session = conversation.get()
         assert session.message_count == len(session.messages) == 50
         assert session.token_count == sum(m.tokens or 0 for m in session.messages)
-        sound(store)
+        assert_sound(store)
 
 
 def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store: Store) -> None:
@@ -378,7 +375,7 @@ def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clo
     session = store.restore(path, "k")
     assert session.messages[0] == left
     assert session.token_count == 0
-    sound(store)
+    assert_sound(store)
 
 
 def test_what_edits_leave_travels_as_it_is(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -394,7 +391,7 @@ def test_what_edits_leave_travels_as_it_is(store: Store, clock: Clock, tmp_path:
     store.expire(archive=tmp_path / "cold.db")
     store.restore(tmp_path / "cold.db", "k")
     assert (conversation.all_messages(), conversation.messages(), conversation.turns()) == before
-    sound(store)
+    assert_sound(store)
 
 
 def test_every_copy_of_a_message_in_the_archive_is_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -442,7 +439,7 @@ def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_sessio
     assert store.redact_message("k", "r", archive=path).tokens == 0
     session = store.restore(path, "k")
     assert (session.token_count, session.record_count) == (3, 1)
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clock: Clock, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from commands import run
 from conftest import Clock, Counts, MakeDatabase, counted, watched
 from factories import contents, message, messages, seqs
+from session_checks import assert_sound
 
 from lango_store import (
     Conflict,
@@ -29,10 +30,6 @@ from lango_store.archive import Archive
 
 def record(content: Any = "a record", **fields: Any) -> Message:
     return message(content, role=MessageRole.RECORD, **fields)
-
-
-def sound(store: Store) -> None:
-    assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
 def noted(store: Store, key: str = "k", **fields: Any) -> Conversation:
@@ -81,7 +78,7 @@ def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
     assert conversation.last_message() is None
     assert conversation.compact(lambda shown: pytest.fail("nothing to sum up")) is None
     assert seqs(conversation.all_messages()) == [1, 2]
-    sound(store)
+    assert_sound(store)
 
 
 def test_what_create_gives_is_what_get_gives(store: Store) -> None:
@@ -98,7 +95,7 @@ def test_records_are_counted_apart(store: Store) -> None:
     assert (info.message_count, info.record_count, info.last_seq, info.token_count) == (3, 4, 7, 5)
     found = store.stats()
     assert (found.messages, found.tokens, found.roles) == (3, 5, {"record": 4, "user": 2, "assistant": 1})
-    sound(store)
+    assert_sound(store)
 
 
 def test_the_tokens_of_a_record_are_not_counted_for_it(url: str) -> None:
@@ -115,7 +112,7 @@ def test_an_id_of_a_record_is_stored_once(store: Store) -> None:
     assert conversation.info().record_count == 4
     made = store.append_message("new", record(id="r"), create=True)
     assert (made.seq, store.info("new").record_count, store.info("new").message_count) == (1, 1, 0)
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_summary_is_put_in_though_records_came_in_while_it_was_written(opened: Store) -> None:
@@ -242,7 +239,7 @@ def test_a_pop_passes_records_by(store: Store) -> None:
     (turn,) = conversation.turns()
     assert contents(conversation.messages_of(turn)) == ["cost"]
     assert (conversation.pop_message(), conversation.total_usage()) == (None, {"tokens": 3})
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
@@ -253,7 +250,7 @@ def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
     assert conversation.turns() == []
     info = conversation.info()
     assert (info.message_count, info.record_count, info.last_seq) == (0, 0, 10)
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_turn_whose_messages_are_popped_keeps_the_records_behind_them(store: Store) -> None:
@@ -264,7 +261,7 @@ def test_a_turn_whose_messages_are_popped_keeps_the_records_behind_them(store: S
         (turn,) = conversation.turns()
         assert contents(conversation.messages_of(turn)) == left
     assert conversation.total_usage() == {"tokens": 3}
-    sound(store)
+    assert_sound(store)
 
 
 def test_cuts_take_records_and_count_messages(store: Store) -> None:
@@ -277,7 +274,7 @@ def test_cuts_take_records_and_count_messages(store: Store) -> None:
     assert conversation.clear(keep_system=True) == 1
     assert contents(conversation.all_messages()) == ["stays"]
     assert conversation.info().record_count == 0
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_replacement_takes_the_records_behind_it(store: Store) -> None:
@@ -285,7 +282,7 @@ def test_a_replacement_takes_the_records_behind_it(store: Store) -> None:
     conversation.append_messages([message("hi again", role="assistant"), record("new")], replace_after=3)
     assert contents(conversation.all_messages()) == ["mode", "hello", "cost", "hi again", "new"]
     assert conversation.info().record_count == 3
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_record_is_edited_as_a_message_is(store: Store) -> None:
@@ -298,7 +295,7 @@ def test_a_record_is_edited_as_a_message_is(store: Store) -> None:
     assert conversation.messages() == window_before
     info = conversation.info()
     assert (info.message_count, info.record_count, info.token_count) == (2, 2, 0)
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_message_that_becomes_a_record_leaves_the_window_and_its_count(store: Store) -> None:
@@ -314,7 +311,7 @@ def test_a_message_that_becomes_a_record_leaves_the_window_and_its_count(store: 
     assert (info.message_count, info.record_count, info.token_count, info.last_consolidated) == (3, 0, 9, 2)
     conversation.update_message(3, record())
     assert (conversation.info().last_consolidated, conversation.history(from_consolidated=True)) == (2, [])
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_record_behind_what_is_consolidated_becomes_a_message_that_is_not(store: Store) -> None:
@@ -338,7 +335,7 @@ def test_a_summary_replaces_messages_and_leaves_records_in_the_log(store: Store)
     assert contents(conversation.messages()) == [f"{SAID}"]
     assert contents(conversation.all_messages()) == [*LOG, f"{SAID}", "of the summary"]
     assert contents(conversation.messages(last=1)) == [f"{SAID}"]
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(store: Store) -> None:
@@ -357,7 +354,7 @@ def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(s
     assert (info.message_count, info.record_count, info.last_consolidated) == (1, 3, 0)
     with pytest.raises(Conflict):
         conversation.truncate(after=1)
-    sound(store)
+    assert_sound(store)
 
 
 def test_a_fork_takes_the_records_along(store: Store) -> None:
@@ -369,7 +366,7 @@ def test_a_fork_takes_the_records_along(store: Store) -> None:
     assert (info.message_count, info.record_count) == (1, 2)
     before = conversation.fork("before", before_user_message=-1)
     assert (contents(before.all_messages()), before.messages()) == (["mode"], [])
-    sound(store)
+    assert_sound(store)
 
 
 # Lists of messages
@@ -437,14 +434,14 @@ def test_records_travel_with_their_session(url: str, make_database: MakeDatabase
         interchange.import_path(other, tmp_path / "all.jsonl")
         assert other.all_messages("k") == log
         assert other.info("k").model_copy(update={"revision": info.revision}) == info
-        sound(other)
+        assert_sound(other)
         clock.move(hours=2)
         assert store.expire(archive=tmp_path / "cold.db").messages == 2
         with Archive(tmp_path / "cold.db") as archive:
             assert [each["key"] for each in archive.search("attachment")] == ["k"]
         store.restore(tmp_path / "cold.db", "k")
         assert store.all_messages("k") == log
-        sound(store)
+        assert_sound(store)
 
 
 @pytest.mark.parametrize("format", [name for name in interchange.writable() if name != "jsonl"])
@@ -518,4 +515,4 @@ def test_a_wrong_count_of_records_is_found_and_mended(opened: Store) -> None:
     assert "record_count is 1, there are 3" in finding.detail
     info = opened.info("k")
     assert (info.message_count, info.record_count) == (2, 3)
-    sound(opened)
+    assert_sound(opened)

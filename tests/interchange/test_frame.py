@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from conftest import Clock
 from drafts import draft
 from factories import message, messages
+from session_checks import assert_sound
 
 from lango_store import InvalidFile, Store, interchange
 from lango_store.errors import DatabaseUnavailable
@@ -136,7 +137,7 @@ def test_counters_say_what_landed(opened: Store, given: Any) -> None:
     assert (info.last_seq, info.message_count, info.token_count, info.turn_count) == (6, 5, 17, 4)
     assert (info.summary_turn, info.summarized_upto, info.last_consolidated) == (3, 3, 2)
     assert [each.seq for each in opened.all_messages("k")] == [1, 2, 3, 5, 6]
-    assert [each for each in opened.examine() if each.name != "settings"] == []
+    assert_sound(opened)
     session = opened.open("k")
     assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
     assert [(each.replaced_upto, len(each.summary)) for each in session.compactions()] == [(3, 1)]
