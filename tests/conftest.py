@@ -89,11 +89,17 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "async" in params.values() and "make_database" in params and not item.get_closest_marker("whole_matrix"):
-            by_rest.setdefault(item.nodeid.replace(params["make_database"], "", 1), []).append(item)
+            by_rest.setdefault(item.nodeid.replace(str(params["make_database"]), "", 1), []).append(item)
     left_out = [pair[zlib.crc32(rest.encode()) % 2] for rest, pair in by_rest.items() if len(pair) == 2]
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
     return left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are processors: a third of a test's time it waits for a server or a process."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

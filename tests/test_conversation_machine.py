@@ -1,7 +1,7 @@
 """Any sequence of verbs leaves a session as the rules of the data say: a real store beside a model of plain lists.
 
 LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS run it for longer. An asynchronous store runs the code of
-the synchronous one: half of the examples are enough for it.
+the synchronous one, and PostgreSQL takes three times as long as SQLite: half of the examples are enough for each.
 """
 
 from __future__ import annotations
@@ -399,13 +399,13 @@ class Machine(StoreBesideModel):
         return summarize_later
 
 
-@pytest.mark.whole_matrix
 @pytest.mark.timeout(0 if SHRINKS else 300)
 def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
+    halves = (not isinstance(store, Store)) + (store.engine.dialect.name == "postgresql")
     run_state_machine_as_test(
         cast(Any, lambda: Machine(store, clock)),  # any function that makes a machine will do
         settings=settings(
-            max_examples=EXAMPLES if isinstance(store, Store) else (EXAMPLES + 1) // 2,
+            max_examples=-(-EXAMPLES // 2**halves),
             stateful_step_count=STEPS,
             deadline=None,
             phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,

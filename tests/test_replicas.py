@@ -16,7 +16,7 @@ from postgres_server import PostgresServer
 
 from lango_store import AsyncStore, DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
 
-PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "400"))
+PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "160"))
 
 
 @pytest.fixture(scope="module")
