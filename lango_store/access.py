@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from lango_store import cancellation
 from lango_store.connections import Callers, Connections, Detaching, Pooled, of_driver, translated_errors
-from lango_store.dialect import AnyConnection, Moment, dialect_of
+from lango_store.dialect import AnyConnection, Moment, dialect_of, look
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import revision, sessions
@@ -128,6 +128,7 @@ class SchemaGate:
                 found,
                 SCHEMA_REVISION,
             )
+        look(connection)
         path = dialect_of(connection).file(connection)
         self._passed[connection.engine] = None if path is None else DatabaseFile(path)
 
@@ -170,7 +171,7 @@ class Access:
             self._connections = Replicated(Pooled(engine, self._gate, on_statement), its)
         self._origin: Access | None = None
         self._on_statement = on_statement
-        self._retry = Retry(dialect_of(engine), 0 if retry is None else retry.total_seconds())
+        self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._closed = False
 
     # Policy

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store import pool
-from lango_store.dialect import AnyConnection, dialect_of
+from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.pool import DatabaseFile
-from lango_store.statement import OBSERVER, Observer
+from lango_store.statement import ALONE, OBSERVER, Observer
 
 
 class Gate(Protocol):
@@ -64,9 +64,14 @@ class Pooled:
 
     def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
         self.engine = engine
-        self.dialect = dialect_of(engine)
+        dialect_of(engine)  # which refuses what is not supported
         self._gate = gate
         self._on_statement = on_statement
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect, as it is known by now."""
+        return dialect_of(self.engine)
 
     def is_whole(self) -> bool:
         """Return True: each operation has a transaction of its own."""
@@ -102,7 +107,11 @@ class Pooled:
     @contextmanager
     def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
         file = self.checked()
-        with translated_errors(self.engine), self.engine.connect() as connection, _retired_when_spent(connection):
+        with (
+            translated_errors(self.engine),
+            self.engine.connect() as connection,
+            _learning_from_errors(connection, self._gate),
+        ):
             if file is not None:
                 self.refuse_lost_wal(file, connection.connection)
             with (
@@ -115,6 +124,10 @@ class Pooled:
     def observer(self) -> Observer | None:
         """Return what is told of each statement: the store's observer, the engine's log, or both."""
         return _observer(self.engine, self._on_statement)
+
+    def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
+        """Take note of what a driver's error says of its connection and of the database."""
+        _learn(error, self.engine, driver, proxy, self._gate)
 
     def checked(self) -> DatabaseFile | None:
         """Check that the database is what it was; return its file, if it is one."""
@@ -186,7 +199,7 @@ class Callers:
                 )
             with (
                 _observed(connection, self._on_statement),
-                _retired_when_spent(connection),
+                _learning_from_errors(connection, self._gate),
                 within(connection),
                 dialect_of(connection).bytes_for_bad_text(connection),
             ):
@@ -229,6 +242,9 @@ class Detaching:
             yield connection
 
 
+_LENT_ALONE: Final = {ALONE: True}
+
+
 class _Single:
     """A driver's connection from the pool, lent without all that SQLAlchemy puts around a transaction."""
 
@@ -242,9 +258,9 @@ class _Single:
         self.dialect = pooled.engine.dialect
 
     def get_execution_options(self) -> Mapping[str, Any]:
-        """Return the observer, if there is one."""
+        """Return that it is lent alone, and the observer, if there is one."""
         observer = self._pooled.observer()
-        return {} if observer is None else {OBSERVER: observer}
+        return _LENT_ALONE if observer is None else {**_LENT_ALONE, OBSERVER: observer}
 
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
@@ -282,8 +298,8 @@ class _Single:
 
     def _give_back(self, error: BaseException | None) -> None:
         driver = self._driver
-        if error is not None and self._pooled.dialect.is_spent(driver, error):
-            pool.retire(self._pooled.engine, self._proxy)
+        if error is not None:
+            self._pooled.learn(error, driver, self._proxy)
         interrupted = error is not None and not isinstance(error, Exception)
         if interrupted or getattr(driver, "closed", False):
             self._proxy.invalidate()
@@ -291,16 +307,23 @@ class _Single:
 
 
 @contextmanager
-def _retired_when_spent(connection: sa.Connection) -> Iterator[None]:
-    """Let the pool make new connections once this one turns out to serve nothing any more."""
+def _learning_from_errors(connection: sa.Connection, gate: Gate) -> Iterator[None]:
     proxy = connection.connection
     driver = proxy.dbapi_connection
     try:
         yield
     except Exception as error:
-        if dialect_of(connection).is_spent(driver, of_driver(error)):
-            pool.retire(connection.engine, proxy)
+        _learn(of_driver(error), connection.engine, driver, proxy, gate)
         raise
+
+
+def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProxiedConnection, gate: Gate) -> None:
+    """Let the pool make new connections once this one serves nothing any more, and look again what has changed."""
+    dialect = dialect_of(engine)
+    if dialect.is_spent(driver, error):
+        pool.retire(engine, proxy)
+    if dialect.is_outgrown(error):
+        gate.reset(engine)
 
 
 def _observer(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+import sqlalchemy as sa
+
 from lango_store import cancellation
 from lango_store.connections import of_driver
-from lango_store.dialect import Dialect, Passing
+from lango_store.dialect import Passing, dialect_of
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
@@ -39,8 +41,8 @@ _REFUSALS: Final = (SessionExists, MessageNotFound, Conflict)
 class Retry:
     """Tries calls again, for so many seconds; what others' transactions undid, always."""
 
-    def __init__(self, dialect: Dialect, seconds: float) -> None:
-        self._dialect = dialect
+    def __init__(self, engine: sa.Engine, seconds: float) -> None:
+        self._engine = engine
         self._seconds = seconds
 
     @property
@@ -86,7 +88,7 @@ class Retry:
     def _reason(self, error: LangoStoreError) -> Passing | None:
         if isinstance(error, ReplicaLost):
             return Passing.UNDONE
-        return None if error.__cause__ is None else self._dialect.passing(of_driver(error.__cause__))
+        return None if error.__cause__ is None else dialect_of(self._engine).passing(of_driver(error.__cause__))
 
     def _patience(self, reason: Passing | None) -> float:
         if reason is None:

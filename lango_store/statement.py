@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import AnyConnection, Dialect, dialect_of
+from lango_store.dialect import AnyConnection, Dialect, compiler, dialect_of
 from lango_store.errors import Withheld
 
 Observer = Callable[[str, float], None]
@@ -27,13 +27,16 @@ _PAGE: Final = 200
 OBSERVER: Final = "lango_store_observer"
 """The execution option that names the observer of a connection: SQLAlchemy's events know nothing of our cursors."""
 
+ALONE: Final = "lango_store_alone"
+"""The execution option of a connection that is lent for one operation, which may commit by itself."""
+
 
 class Statement:
     """A statement for every dialect, by a function that writes it for one."""
 
     def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
         self._write = write
-        self._compiled: dict[tuple[str, str], _Compiled] = {}
+        self._compiled: dict[tuple[Dialect, str, bool], _Compiled] = {}
 
     def run(
         self,
@@ -48,7 +51,7 @@ class Statement:
         It is called with some rows at a time, so that not all of them stand beside what they become. With `most`, only
         so many rows as hold that many characters are read.
         """
-        compiled = self._for(connection)
+        compiled = self._for(connection, values)
         try:
             return self._rows(connection, compiled, values, decode, most)
         except Exception as error:
@@ -88,7 +91,7 @@ class Statement:
         """Write a row for each of these values; `Withheld` if one of them is not written. Needs a transaction."""
         if not values:
             return
-        compiled = self._for(connection)
+        compiled = self._for(connection, values[0])
         cursor = connection.connection.cursor()
         observe: Observer | None = connection.get_execution_options().get(OBSERVER)
         started = 0.0 if observe is None else perf_counter()
@@ -103,19 +106,45 @@ class Statement:
 
     def release(self, connection: AnyConnection) -> None:
         """Let the driver go of the values that this statement ran with last: they may be large."""
-        compiled = self._for(connection)
+        compiled = self._for(connection, {})
         cursor = connection.connection.cursor()
         try:
             dialect_of(connection).release(cursor, compiled.text, compiled.count)
         finally:
             cursor.close()
 
-    def _for(self, connection: AnyConnection) -> _Compiled:
-        way = connection.dialect.name, connection.dialect.paramstyle
+    def _for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
+        dialect = dialect_of(connection)
+        time_is_given = not dialect.tells_time or values.get("now") is not None
+        way = dialect, connection.dialect.paramstyle, time_is_given
         compiled = self._compiled.get(way)
         if compiled is None:
-            compiled = self._compiled[way] = _Compiled(self._write(dialect_of(connection)), connection.dialect)
+            engines = compiler(connection.dialect, time_is_given=time_is_given)
+            compiled = self._compiled[way] = _Compiled(self._write(dialect), engines)
         return compiled
+
+
+def sends_together(connection: AnyConnection) -> bool:
+    """Whether `run_together` may commit on this connection, and is better than one statement with all."""
+    return dialect_of(connection).sends_together and ALONE in connection.get_execution_options()
+
+
+def run_together(connection: AnyConnection, calls: Sequence[tuple[Statement, Mapping[str, Any]]]) -> list[Any]:
+    """Run statements and commit, in one round trip, on a connection that is `ALONE`; return the rows of the last."""
+    observe: Observer | None = connection.get_execution_options().get(OBSERVER)
+    compiled = [statement._for(connection, values) for statement, values in calls]
+    cursor = None
+    started = 0.0 if observe is None else perf_counter()
+    try:
+        with dialect_of(connection).together(connection.connection):
+            for each, (_, values) in zip(compiled, calls, strict=True):
+                cursor = connection.connection.cursor()
+                cursor.execute(each.text, each.parameters(values))
+        rows: list[Any] = [] if cursor is None else cursor.fetchall()
+        return rows
+    finally:
+        if observe is not None:
+            observe("; ".join(each.text for each in compiled), perf_counter() - started)
 
 
 def _upto(most: int, cursor: Any) -> list[Any]:

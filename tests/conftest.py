@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import citus_exceptions
 import pgbouncer
 import psycopg
 import pytest
 import sqlalchemy as sa
+from citus_databases import CitusDatabases
 from factories import messages
 from hypothesis import HealthCheck, settings
 from places import fast_folder
@@ -44,12 +47,21 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 _server: PostgresServer | None = None
 
 CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
-"""The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases are made there."""
+"""The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases take the place of all."""
+
+SOMEBODY_WAITS = (
+    f"SELECT 1 FROM {'citus' if CITUS else 'pg'}_stat_activity "
+    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+"""Whether a statement waits for another's lock, on whatever server."""
+
+KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
+"""The databases that every behaviour is tested on."""
 
 
 def _server_url() -> str:
     global _server
-    given = os.environ.get("LANGO_STORE_TEST_POSTGRES")
+    given = CITUS or os.environ.get("LANGO_STORE_TEST_POSTGRES")
     if given:
         return given
     if _server is None:
@@ -63,14 +75,36 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "pgbouncer: not installed, and the tests with this marker were skipped (Debian: apt-get install pgbouncer)"
         )
-    if not CITUS:
+    if CITUS:
+        left_out = terminalreporter.config.stash.get(_NOT_ON_A_CLUSTER, {})
+        terminalreporter.write_line(
+            f"citus: {sum(left_out.values())} tests cannot hold on a cluster, and were left out"
+        )
+        for reason, count in left_out.items():
+            terminalreporter.write_line(f"  {count} {reason}")
+    else:
         terminalreporter.write_line(
             "citus: LANGO_STORE_TEST_CITUS names no coordinator, and the tests with this marker were skipped"
         )
 
 
+_NOT_ON_A_CLUSTER = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if left_out := node.workeroutput.get("not_on_a_cluster"):  # the same in all workers
+        node.config.stash[_NOT_ON_A_CLUSTER] = left_out
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is asked for by name runs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if CITUS:
+        reasons = {item: citus_exceptions.reason_of(item.nodeid) for item in items}
+        left_out = dict(Counter(reason for reason in reasons.values() if reason))
+        config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
+        items[:] = [item for item in items if not reasons[item]]
+        config.stash[_NOT_ON_A_CLUSTER] = getattr(config, "workeroutput", {})["not_on_a_cluster"] = left_out
     lacking = {"pgbouncer": pgbouncer.PROGRAM is None, "citus": not CITUS}
     for item in items:
         for name in lacking:
@@ -117,7 +151,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def server_url(request: pytest.FixtureRequest) -> sa.URL:
     given = getattr(request.config, "workerinput", {}).get("postgres")
-    return sa.make_url(given or _server_url())
+    url = sa.make_url(given or _server_url())
+    return url if url.query else url.update_query_dict({"keepalives": "1"})  # tests add to what is there
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +169,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def postgres_databases(administrator: sa.Engine, server_url: sa.URL) -> Iterator[PostgresDatabases]:
-    databases = PostgresDatabases(administrator, server_url)
+    databases = (CitusDatabases if CITUS else PostgresDatabases)(administrator, server_url)
     yield databases
     databases.drop_all()
 
@@ -167,7 +202,7 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
     databases.take_back()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
     """Make a database of the kind under test, with our tables unless `migrated=False`; gives its URL."""
     yield from _maker(request, tmp_path, request.param)

@@ -87,18 +87,25 @@ class PostgresDatabases:
 
     def _created(self, migrated: bool) -> str:
         name = f"t_{self._run}_{next(_numbers)}"
-        template = f"TEMPLATE {self._migrated()}" if migrated else ""
-        self._say(f"CREATE DATABASE {name} {template} STRATEGY FILE_COPY")
+        self._create(name, self._migrated() if migrated else None)
         return name
+
+    def _create(self, name: str, template: str | None) -> None:
+        copied = "" if template is None else f"TEMPLATE {template}"
+        self._say(f"CREATE DATABASE {name} {copied} STRATEGY FILE_COPY")
 
     def _migrated(self) -> str:
         if self._template is None:
             self._template = f"t_{self._run}_template"
-            self._say(f"CREATE DATABASE {self._template}")
-            schema.upgrade(self._url(self._template))
+            self._create(self._template, None)
+            self._lay_out(self._url(self._template))
             with self._connected(self._template) as connection:
-                self._fingerprint = _fingerprint(connection)
+                self._fingerprint = self._state(connection)
         return self._template
+
+    def _lay_out(self, url: str) -> None:
+        """Make the tables that a migrated database has."""
+        schema.upgrade(url)
 
     def _emptied(self, name: str) -> bool:
         # By one connection from test to test: a new one would cost the server more than what it is asked.
@@ -107,7 +114,7 @@ class PostgresDatabases:
                 self._connections[name] = self._connected(name)
             connection = self._connections[name]
             connection.execute(_END_OTHERS.format(name=name).encode())
-            if _fingerprint(connection) != self._fingerprint:
+            if self._state(connection) != self._fingerprint:
                 return False
             connection.execute(_EMPTY)
             return True
@@ -134,6 +141,6 @@ class PostgresDatabases:
         with self._administrator.connect() as connection:
             connection.exec_driver_sql(statement)
 
-
-def _fingerprint(connection: psycopg.Connection[Any]) -> list[Any]:
-    return sorted(connection.execute(_FINGERPRINT.encode()).fetchall())
+    def _state(self, connection: psycopg.Connection[Any]) -> list[Any]:
+        """Read what a test may have changed and no TRUNCATE puts back."""
+        return sorted(connection.execute(_FINGERPRINT.encode()).fetchall())

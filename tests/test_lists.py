@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock, watched
+from conftest import KINDS, Clock, watched
 from factories import message, messages
 
 from lango_store import InvalidCursor, Store, create_engine
@@ -233,7 +233,7 @@ TIME = {
 NAMED = {"sqlite": "", "postgresql": "AS numbers(n)"}
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=KINDS)
 def url_of_many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A database of many sessions, of twenty users and of nobody, whose planner knows how many. To read only."""
     if request.param == "sqlite":

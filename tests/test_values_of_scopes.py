@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock, Counts, MakeDatabase, counted, watched
+from conftest import SOMEBODY_WAITS, Clock, Counts, MakeDatabase, counted, watched
 from factories import message, messages
 
 from lango_store import Conflict, InvalidKey, InvalidMessage, SessionExists, SessionExpired, SessionNotFound, Store
@@ -425,10 +425,9 @@ def made_meanwhile(store: Store, given: dict[str, Any], **options: Any) -> None:
 
 
 def until_one_waits(store: Store) -> None:
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with store.engine.connect() as connection:
         for _ in range(100_000):
-            if connection.exec_driver_sql(waiting).first():
+            if connection.exec_driver_sql(SOMEBODY_WAITS).first():
                 return
             connection.rollback()
     raise AssertionError("nobody waits for a lock")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Passing, Started, reflected
+from lango_store.dialect.citus import Citus
 from lango_store.dialect.distribution import Distribution, Step
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.sqlite import SQLite
@@ -22,34 +24,87 @@ __all__ = [
     "ForeignKey",
     "Moment",
     "Now",
+    "NowTogether",
     "Passing",
     "Started",
     "Step",
+    "WhereGiven",
+    "compiler",
     "dialect_of",
+    "look",
     "reflected",
 ]
 
-_DIALECTS = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
+_DIALECTS: Final[dict[str, Dialect]] = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
+_CITUS: Final = Citus()
+_OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
+_IS_GIVEN: Final = "lango_store_time_is_given"
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
 """The tables of the search index, where it is made: ours, but of no revision."""
 
 
 class Now(sa.sql.functions.FunctionElement[datetime]):
-    """The time of a statement: the one that is bound, or the database's where that is NULL."""
+    """The time of a statement: the one that is bound, or the database's in the text for statements without one."""
 
     name = "now"
     type = TimeColumn()
     inherit_cache = True
 
 
+class NowTogether(Now):
+    """The same time for all statements of a transaction that holds nothing but one call of ours."""
+
+    inherit_cache = True
+
+
+class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
+    """The first of two times in the text for statements whose time is given, in the other one the second."""
+
+    name = "where_given"
+    type = TimeColumn()
+    inherit_cache = True
+
+
 @compiles(Now)
 def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
-    return _DIALECTS[compiler.dialect.name].current(compiler.process(element.clauses, **options))
+    if vars(compiler.dialect).get(_IS_GIVEN, True):
+        return str(compiler.process(element.clauses, **options))
+    return dialect_of(compiler).current(of_transaction=isinstance(element, NowTogether))
 
 
-def dialect_of(connection: AnyConnection | sa.Engine) -> Dialect:
+@compiles(WhereGiven)
+def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) -> str:
+    given, otherwise = element.clauses
+    is_given = vars(compiler.dialect).get(_IS_GIVEN, True)
+    return str(compiler.process(given if is_given else otherwise, **options))
+
+
+def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
+    """Return what compiles statements for an engine: those whose time is given, or those that ask the database."""
+    # Two texts, as no expression tells them apart in one: Citus refuses coalesce() around what is not immutable.
+    made = copy.copy(dialect)
+    vars(made)[_IS_GIVEN] = time_is_given
+    return made
+
+
+def look(connection: sa.Connection) -> None:
+    """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
+    dialect = dialect_of(connection)
+    vars(connection.dialect)[_OURS] = _CITUS if dialect.is_distributed(connection) else _checked(connection)
+
+
+class _HasDialect(Protocol):
+    @property
+    def dialect(self) -> sa.Dialect: ...
+
+
+def dialect_of(connection: _HasDialect) -> Dialect:
     """Return the dialect of a connection or an engine; ValueError for a database or driver that is not supported."""
+    return vars(connection.dialect).get(_OURS) or _checked(connection)
+
+
+def _checked(connection: _HasDialect) -> Dialect:
     dialect = _DIALECTS.get(connection.dialect.name)
     if dialect is not None and connection.dialect.driver == "asyncpg":
         raise ValueError(

@@ -35,6 +35,9 @@ class Started(Enum):
     TRANSACTION = auto()
     """A transaction."""
 
+    SWITCHED_TRANSACTION = auto()
+    """A transaction, after the driver was told not to let each statement commit by itself."""
+
 
 class Passing(Enum):
     """Why a call failed that may succeed when it is tried again."""
@@ -122,6 +125,21 @@ class Dialect:
     modifying_cte: bool
     """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
 
+    one_writer: bool
+    """Whether a transaction that writes keeps all others from writing, so that nothing changes that it has read."""
+
+    sends_together: bool
+    """Whether several statements and their commit are one round trip, and better than one statement with all."""
+
+    reckons_in_upserts: bool
+    """Whether an upsert may change a row by a time that the database tells."""
+
+    locks_many: bool
+    """Whether one statement may lock the rows of several sessions."""
+
+    values_follow: bool
+    """Whether a foreign key deletes the values of a session with it."""
+
     tells_time: bool
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
@@ -149,8 +167,16 @@ class Dialect:
         """Return an aware time as the driver takes it."""
         raise NotImplementedError
 
-    def current(self, given: str) -> str:
-        """Return the time of a statement in SQL: the one given, or the database's where that is NULL."""
+    def is_outgrown(self, error: BaseException) -> bool:
+        """Whether a driver's error may say that another dialect is needed by now, so that it is time to look again."""
+        return False
+
+    def is_distributed(self, connection: sa.Connection) -> bool:
+        """Return whether our tables are parts on several servers."""
+        return False
+
+    def current(self, *, of_transaction: bool = False) -> str:
+        """Return the time of a statement in SQL, or of a short transaction's beginning, where `tells_time`."""
         raise NotImplementedError
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -160,6 +186,11 @@ class Dialect:
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         """Return when a session that is written to now expires; NULL without a TTL."""
         raise NotImplementedError
+
+    def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
+        """Return when a session expires that is written to now, by its columns: never earlier than it would have."""
+        next_expiry = self.next_expiry(now, session.ttl_seconds)
+        return sa.case((next_expiry > session.expires_at, next_expiry), else_=session.expires_at)
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         """Whether a column's value is one of a query's few, each to be looked up in the column's index."""
@@ -209,6 +240,10 @@ class Dialect:
 
     def start(self, driver: Any, *, writes: bool) -> Started:
         """Begin single reads, or one append, with as few round trips as the database allows."""
+        raise NotImplementedError
+
+    def together(self, driver: Any) -> AbstractContextManager[None]:
+        """Send the statements of a block and a commit, and then wait for all of them; where `sends_together`."""
         raise NotImplementedError
 
     def finish(self, driver: Any, started: Started, *, failed: bool) -> None:

@@ -42,6 +42,7 @@ _SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout", "statement_timeout"
 _WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
+_NOT_SUPPORTED: Final = "0A000"
 _READ_COMMITTED: Final = 2  # as psycopg numbers them
 _REPEATABLE_READ: Final = 3
 
@@ -55,6 +56,11 @@ class PostgreSQL(Dialect):
     concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
+    one_writer = False
+    sends_together = False  # one statement with all is faster
+    reckons_in_upserts = True
+    locks_many = True
+    values_follow = True
     tells_time = True  # clients are on many machines, whose clocks differ
     reads_ahead = True
     search_index = Tsvector()
@@ -84,9 +90,19 @@ class PostgreSQL(Dialect):
     def time(self, moment: Moment) -> Moment:
         return moment
 
-    def current(self, given: str) -> str:
+    def is_outgrown(self, error: BaseException) -> bool:
+        # Distributed tables refuse the expressions that these statements reckon with, before anything is written.
+        return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
+
+    def is_distributed(self, connection: sa.Connection) -> bool:
+        if connection.exec_driver_sql("SELECT to_regclass('pg_catalog.pg_dist_partition')").scalar() is None:
+            return False
+        query = "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('lango_session'))"
+        return bool(connection.exec_driver_sql(query).scalar())
+
+    def current(self, *, of_transaction: bool = False) -> str:
         # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
-        return f"coalesce({given}, statement_timestamp())"
+        return "transaction_timestamp()" if of_transaction else "statement_timestamp()"
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         return sa.false()  # a timestamptz has no form
@@ -234,6 +250,8 @@ class PostgreSQL(Dialect):
             return SessionHeld(None, reason)
         if state in ("40001", "40P01", "55P03", "57014"):
             return DatabaseBusy(f"{reason}; try again")
+        if self.is_outgrown(error):
+            return DatabaseBusy(f"{reason}; its tables may have been changed or distributed just now: try again")
         if state == _READ_ONLY:
             return DatabaseUnavailable(
                 f"{reason}; this server takes no writes: try again, the next call connects anew, and "
@@ -262,7 +280,7 @@ class PostgreSQL(Dialect):
         state = getattr(error, "sqlstate", None)
         if state in ("40001", "40P01"):
             return Passing.UNDONE
-        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY):
+        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.is_outgrown(error):
             return Passing.REFUSED
         kinds = _kinds(error)
         if state is None and kinds & {"OperationalError", "InterfaceError"}:

@@ -46,6 +46,11 @@ class SQLite(Dialect):
     concurrent_indexes = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
     modifying_cte = False
+    one_writer = True
+    sends_together = False
+    reckons_in_upserts = True
+    locks_many = True  # as it locks the file
+    values_follow = True
     tells_time = False  # whoever opens the file is on its machine
     reads_ahead = False
     search_index = Fts5()
@@ -53,9 +58,6 @@ class SQLite(Dialect):
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)
-
-    def current(self, given: str) -> str:
-        return given
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         digits = "[0-9][0-9]"

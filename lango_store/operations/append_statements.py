@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -12,9 +14,23 @@ from sqlalchemy.dialects import postgresql
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Dialect
 from lango_store.operations import sessions, values
-from lango_store.operations.binds import KEY, LIVE, LIVE_SESSION, MESSAGE, NOW, SESSION, TURN, VALUE, column, number
+from lango_store.operations.binds import (
+    KEY,
+    LIVE,
+    LIVE_SESSION,
+    MESSAGE,
+    NOW,
+    NOW_TOGETHER,
+    SESSION,
+    TURN,
+    VALUE,
+    column,
+    number,
+    of_session,
+)
 from lango_store.operations.rows import MESSAGE_GIVEN
 from lango_store.statement import Statement
+from lango_store.tables import live_at
 
 _ONE: Final = sa.literal_column("1", sa.BigInteger())  # returned of a row that may be written and not be read
 
@@ -81,7 +97,7 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     # order is the order of their commits.
     # Where several statements do it, the scopes of the values are looked at before the first.
     allowed = [values.may_be_set()] if shape.named and dialect.modifying_cte else []
-    there, counted = [*_is_as_expected(shape), *allowed], _counted(dialect, shape)
+    there, counted = [*_is_as_expected(shape), *allowed], _counted(dialect, shape, NOW)
     if shape.makes == "never":
         return sa.update(SESSION).where(LIVE_SESSION, *there).values(counted).returning(*_told(shape))
     counts: dict[str, Any] = {
@@ -96,7 +112,7 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     given = [name for name in shape.fields if name in ("created_at", "updated_at")]  # else the statement's time
     counts |= {name: column(SESSION.c[name], f"new_{name}") for name in given}
     made: Any = sessions.insertion(dialect, counts, *allowed)
-    if shape.makes == "always":
+    if shape.makes == "always" or not dialect.reckons_in_upserts:
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
     found = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=counted, where=sa.and_(LIVE, *there))
     return found.returning(*_told(shape))  # type: ignore[no-any-return]
@@ -111,16 +127,14 @@ def _is_as_expected(shape: Shape) -> list[sa.ColumnElement[bool]]:
     return [*compared, SESSION.c.revision == number("expect")] if shape.expect else compared
 
 
-def _counted(dialect: Dialect, shape: Shape) -> dict[sa.Column[Any], Any]:
-    added, next_expiry = number("added"), dialect.next_expiry(NOW, SESSION.c.ttl_seconds)
+def _counted(dialect: Dialect, shape: Shape, now: sa.ColumnElement[datetime]) -> dict[sa.Column[Any], Any]:
+    added = number("added")
     changed: dict[str, Any] = {
         "last_seq": SESSION.c.last_seq + added,
         "message_count": SESSION.c.message_count + _messages_added(shape),
         "token_count": SESSION.c.token_count + number("tokens_added"),
-        "updated_at": NOW,
-        "expires_at": sa.case(
-            (next_expiry > SESSION.c.expires_at, next_expiry), else_=SESSION.c.expires_at
-        ),  # never back
+        "updated_at": now,
+        "expires_at": dialect.later_expiry(now, SESSION.c),
     }
     if shape.records:
         changed["record_count"] = SESSION.c.record_count + number("records_added")
@@ -180,9 +194,8 @@ def _lacks(rows: sa.CTE, wanted: sa.ColumnElement[int]) -> sa.ColumnElement[bool
     return sa.select(sa.func.count()).select_from(rows).scalar_subquery() != wanted
 
 
-def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
-    """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
-    bumped = _bump(dialect, shape).cte("bumped")
+def _given() -> Any:
+    """The messages that are bound, as a table."""
     kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
@@ -190,7 +203,13 @@ def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
     arrays: list[Any] = [
         sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
     ]
-    given = sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="place").render_derived(name="given")
+    return sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="place").render_derived(name="given")
+
+
+def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
+    """Count and insert any number of messages in one statement, their columns as arrays, and their turn if in one."""
+    bumped = _bump(dialect, shape).cte("bumped")
+    given = _given()
     columns = {"session_key": KEY, "seq": bumped.c.last_seq - number("added") + given.c.place}
     columns |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
     columns["created_at"] = sa.func.coalesce(columns["created_at"], bumped.c.updated_at)
@@ -201,11 +220,76 @@ def _with_many(dialect: Dialect, shape: Shape) -> sa.Executable:
     return _told_with(dialect, shape, bumped, (MESSAGE, insert.returning(_ONE).cte("added"), number("added")))
 
 
-def _turn(turn_no: sa.ColumnElement[int], last_seq: sa.ColumnElement[int]) -> dict[str, Any]:
+def _turn(
+    turn_no: sa.ColumnElement[int],
+    last_seq: sa.ColumnElement[int],
+    key: sa.ColumnElement[str] = KEY,
+    now: sa.ColumnElement[datetime] = NOW,
+) -> dict[str, Any]:
     names = ("id", "usage", "metadata", "kind", "replaced_upto")
     given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
     places = {"turn_no": turn_no, "first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
-    return {"session_key": KEY, "created_at": NOW} | places | given
+    return {"session_key": key, "created_at": now} | places | given
+
+
+# The same in several statements that are sent together. What was written is counted last: in the session's row nobody
+# writes meanwhile, and nothing stands behind its `last_seq` but what was written just now.
+
+_new: Final = (of_session(MESSAGE), MESSAGE.c.seq > SESSION.c.last_seq)
+
+
+def _messages_first(shape: Shape, *, one: bool) -> sa.Executable:
+    """Lock the session, and write messages behind its last one if it lives and is as expected."""
+    names = ("key", "last_seq", "last_turn_no")
+    live = sa.and_(of_session(SESSION), live_at(NOW_TOGETHER))
+    chosen = sa.select(*(SESSION.c[name] for name in names)).where(live, *_is_as_expected(shape))
+    session = chosen.with_for_update(key_share=True).subquery("session")
+    last_seq = _behind(session.c.last_seq, shape)
+    if one:
+        row = _message(last_seq + 1)
+        source: Any = session
+    else:
+        given = _given()
+        row = {"seq": last_seq + given.c.place}
+        row |= {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
+        source = session.join(given, sa.true())
+    row |= {"session_key": session.c.key, "created_at": sa.func.coalesce(row["created_at"], NOW_TOGETHER)}
+    if shape.turn:
+        row["turn_no"] = session.c.last_turn_no + 1
+    return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
+
+
+def _behind(last_seq: sa.ColumnElement[int], shape: Shape) -> sa.ColumnElement[int]:
+    return last_seq + number("turn_skipped") if shape.turn else last_seq
+
+
+def _turn_next(shape: Shape) -> sa.Executable:
+    """Write the turn of the messages, if they were written."""
+    last_seq = _behind(SESSION.c.last_seq, shape) + number("added")
+    row = _turn(SESSION.c.last_turn_no + 1, last_seq, SESSION.c.key, NOW_TOGETHER)
+    written = sa.exists(sa.select(_ONE).where(*_new))
+    return sa.insert(TURN).from_select(list(row), sa.select(*row.values()).where(of_session(SESSION), written))
+
+
+def _count_last(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
+    """Count what was written, and fail if that is not all."""
+    counted = _counted(dialect, shape, NOW_TOGETHER)
+    number_of = sa.select(sa.func.count()).where(*_new).scalar_subquery()
+    withheld = [(MESSAGE, number_of != number("added"))]
+    if shape.turn:
+        there = (of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
+        withheld.append((TURN, ~sa.exists(sa.select(_ONE).where(*there))))
+    counted[SESSION.c.last_seq] = dialect.unless_withheld(counted[SESSION.c.last_seq], *withheld)
+    written = sa.exists(sa.select(_ONE).where(*_new))
+    return sa.update(SESSION).where(of_session(SESSION), written).values(counted).returning(*_told(shape))
+
+
+@functools.cache
+def together(shape: Shape, *, one: bool) -> Sequence[Statement]:
+    """Return the statements that write messages, and their turn if they are one, and count; of an existing session."""
+    first = Statement(lambda _: _messages_first(shape, one=one))
+    turn = [Statement(lambda _: _turn_next(shape))] if shape.turn else []
+    return [first, *turn, Statement(lambda dialect: _count_last(dialect, shape))]
 
 
 @functools.cache

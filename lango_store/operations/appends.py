@@ -24,6 +24,7 @@ from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.operations.values import NO_VALUES, NamedValues
 from lango_store.operations.values import write as write_values
+from lango_store.statement import run_together, sends_together
 
 
 @dataclass(frozen=True)
@@ -212,8 +213,10 @@ def write(
     if turn is not None:
         shape, values = shape.of_turn, values | turn.values()
     tries = sessions.TRIES
-    while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named)) is None:
+    together = sends_together(connection)
+    while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named, together)) is None:
         tries -= 1
+        together = False  # one by one, so that an error says what was not written
         _refuse_scopes(connection, key, terms.make, terms.named)
         try:
             sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
@@ -236,6 +239,7 @@ def _write(
     values: Mapping[str, Any],
     make: New | None = None,
     named: NamedValues = NO_VALUES,
+    together: bool = False,
 ) -> tuple[list[Message], Place] | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
     dialect = dialect_of(connection)
@@ -248,7 +252,10 @@ def _write(
         for row, message in zip(new.rows, new.messages, strict=True)
     ]
     made = sessions.encoded(make) if make is not None and shape.inserts else {}
-    found = _run(connection, dialect, shape, values, rows, named, made)
+    together = together and bool(rows) and not shape.named
+    found = _run_together(connection, shape.updating, values, rows) if together else None
+    if found is None and (shape.inserts or not together):
+        found = _run(connection, dialect, shape, values, rows, named, made)
     if found is None:
         return None
     last_seq, updated_at, *told = found
@@ -301,16 +308,32 @@ def _run(
     last_seq = whole_number(values["key"], "last_seq", found[0][0])
     if not dialect.modifying_cte:
         turn_no = found[0][-1] if shape.turn else None
+        now = values["now"] = values["now"] or found[0][1]
         places = enumerate(rows, last_seq - len(rows) + 1)
         statements.insert_message.run_many(
-            connection, [row | {"key": values["key"], "seq": seq, "turn_no": turn_no} for seq, row in places]
+            connection,
+            [
+                row | {"key": values["key"], "seq": seq, "turn_no": turn_no, "created_at": row["created_at"] or now}
+                for seq, row in places
+            ],
         )
         if shape.turn:
             statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
         if shape.named:
-            write_values(connection, values["now"], values["key"], named)
+            write_values(connection, now, values["key"], named)
     row: Sequence[Any] = found[0]
     return row
+
+
+def _run_together(
+    connection: AnyConnection, shape: Shape, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Sequence[Any] | None:
+    """Run the statements in one round trip, and commit; None, with nothing written, as `_run` does."""
+    one = len(rows) == 1
+    messages = rows[0] if one else {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
+    first, *others = statements.together(shape, one=one)
+    found = run_together(connection, [(first, {**values, **messages}), *((each, values) for each in others)])
+    return found[0] if found else None
 
 
 def replace(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect import Now
+from lango_store.dialect import Now, NowTogether
 from lango_store.model import MessageRole
 from lango_store.tables import Base, live_at
 
@@ -18,7 +18,9 @@ MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
 VALUE: Final = Base.metadata.tables["lango_value"]
 
-NOW: Final = Now(sa.bindparam("now", type_=TimeColumn(), required=True))
+_now: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
+NOW: Final = Now(_now)
+NOW_TOGETHER: Final = NowTogether(_now)
 
 
 def number(name: str) -> sa.BindParameter[int]:

@@ -105,7 +105,7 @@ class _Edit:
         """Edit a message of a live session, and return its row as it was; None if there is none. In a transaction."""
         values = {"key": checked_key(key), "now": dialect_of(connection).time(now), **values}
         one_statement = dialect_of(connection).modifying_cte
-        if one_statement or expected != ANYTHING:
+        if not dialect_of(connection).one_writer or expected != ANYTHING:
             # By a statement of its own, so that the next one sees what is there then.
             found = sessions.lock(connection, now, key)
             expected.check(key, found.last_seq, found.revision)

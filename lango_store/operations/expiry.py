@@ -13,7 +13,7 @@ from lango_store.dialect import dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
 from lango_store.operations import scopes
-from lango_store.operations.binds import SESSION, VALUE, of_sessions
+from lango_store.operations.binds import SESSION, VALUE, of_session, of_sessions, session_key
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.operations.sessions import MAX_TTL
@@ -98,15 +98,18 @@ def purge(
     """
     dialect = dialect_of(connection)
     free = dialect.free_bytes(connection)
-    query = sa.select(SESSION.c.key).where(reason.condition, *narrowed).order_by(reason.order).limit(most)
-    chosen = query.with_for_update(skip_locked=not patient)
-    if keep is None:
+    due = sa.select(SESSION.c.key).where(reason.condition, *narrowed)
+    chosen = due.order_by(reason.order).limit(most)
+    locking = chosen.with_for_update(skip_locked=not patient)
+    if keep is None and dialect.locks_many:
         goes = dialect.key_in(
-            SESSION.c.key, sa.select(chosen.cte("chosen").c.key)
+            SESSION.c.key, sa.select(locking.cte("chosen").c.key)
         )  # by a CTE, so that it is chosen once
     else:
-        keys = connection.execute(chosen).scalars().all()
-        if keys:
+        keys = connection.execute(locking if dialect.locks_many else chosen).scalars().all()
+        if not dialect.locks_many:
+            keys = _locked(connection, due.with_for_update(skip_locked=not patient), keys)
+        if keys and keep is not None:
             keep(connection, keys)
         goes = of_sessions(SESSION, keys)
     # A store without values is spared the search for those of each session, and its key.
@@ -114,10 +117,17 @@ def purge(
     returned = [SESSION.c.message_count, *([SESSION.c.key] if search else [])]
     gone = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
     if search:
-        scopes.drop_all_adrift(connection, [row.key for row in gone])
+        scopes.drop_all_left(connection, [row.key for row in gone])
     after = dialect.free_bytes(connection)
     freed = None if free is None or after is None else after - free
     return Purged(len(gone), sum(row.message_count for row in gone), freed)
+
+
+def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:
+    """Lock sessions one by one, and return those that are still due."""
+    one = due.where(of_session(SESSION, session_key("key")))
+    found = (connection.execute(one, {"key": each}).scalar() for each in keys)
+    return [key for key in found if key is not None]
 
 
 def preview(

@@ -14,7 +14,6 @@ from lango_store.operations.binds import (
     IS_RECORD,
     MESSAGE,
     OF_ITS_TURN,
-    SESSION,
     TURN,
     VALUE,
     key_column,
@@ -37,7 +36,7 @@ def fork(
 ) -> None:
     """Copy a live session under a new key, up to a seq if given, with the turns that lie wholly inside."""
     check_seq("upto", upto)
-    sessions.lock(connection, now, source)
+    locked = sessions.lock(connection, now, source)
     info = sessions.info(connection, now, source)
     if before_user_message is not None:
         upto = _seq_of_user_message(connection, source, before_user_message) - 1
@@ -57,8 +56,7 @@ def fork(
         connection.execute(removals.shortened(new, upto))
         _leave_cut_turns(connection, new)
     counters = _same(info) if upto is None else _counted(info, new, upto)
-    last_turn_no = sa.select(SESSION.c.last_turn_no).where(of_session(SESSION, source)).scalar_subquery()
-    sessions.change(connection, new, counters | {"last_turn_no": last_turn_no})
+    sessions.change(connection, new, counters | {"last_turn_no": locked.last_turn_no})
 
 
 def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> int:

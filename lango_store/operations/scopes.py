@@ -10,7 +10,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import AnyConnection, Dialect
+from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.errors import InvalidKey
 from lango_store.operations.binds import KEY, SESSION, VALUE, of_session, of_sessions
 from lango_store.statement import Statement
@@ -52,7 +52,13 @@ def adopt(connection: AnyConnection, key: str) -> None:
 _ADRIFT: Final = sa.delete(VALUE).where(VALUE.c.session_key.is_(None))
 """What no foreign key deletes under a session's key: values that were set at the moment in which it was made."""
 
-_drop_adrift = Statement(lambda _: _ADRIFT.where(of_session(VALUE)).returning(sa.literal_column("1")))
+
+def _left(dialect: Dialect) -> sa.Delete:
+    """Delete what no foreign key deletes of sessions' values."""
+    return _ADRIFT if dialect.values_follow else sa.delete(VALUE)
+
+
+_drop_left = Statement(lambda dialect: _left(dialect).where(of_session(VALUE)).returning(sa.literal_column("1")))
 
 
 def dropped_with(dialect: Dialect, gone: sa.CTE) -> sa.CTE:
@@ -60,15 +66,15 @@ def dropped_with(dialect: Dialect, gone: sa.CTE) -> sa.CTE:
     return _ADRIFT.where(dialect.key_in(VALUE.c.scope, sa.select(gone.c.key))).cte("adrift")
 
 
-def drop_adrift(connection: AnyConnection, key: str) -> None:
-    """Delete the values that a foreign key left of a session that was just deleted."""
-    _drop_adrift.run(connection, {"key": key})
+def drop_left(connection: AnyConnection, key: str) -> None:
+    """Delete the values that are left of a session that was just deleted."""
+    _drop_left.run(connection, {"key": key})
 
 
-def drop_all_adrift(connection: sa.Connection, keys: Sequence[str]) -> None:
-    """Delete the values that foreign keys left of sessions that were just deleted."""
+def drop_all_left(connection: sa.Connection, keys: Sequence[str]) -> None:
+    """Delete the values that are left of sessions that were just deleted."""
     if keys:
-        connection.execute(_ADRIFT.where(of_sessions(VALUE, keys)))
+        connection.execute(_left(dialect_of(connection)).where(of_sessions(VALUE, keys)))
 
 
 def is_shared(connection: AnyConnection, key: str) -> bool:

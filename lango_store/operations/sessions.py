@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store.dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
@@ -195,6 +195,7 @@ class Locked(NamedTuple):
     record_count: int
     incarnation: int
     revision: int
+    last_turn_no: int
 
     @property
     def state(self) -> tuple[int, int]:
@@ -375,7 +376,7 @@ def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executab
     values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, _TTL)}
     if anew:
         ttl = column(_TTL, "ttl")
-        expires_at = sa.func.coalesce(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
+        expires_at = WhereGiven(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
         values = {"ttl_seconds": ttl, "expires_at": expires_at}
     if activity:
         values["updated_at"] = NOW
@@ -420,7 +421,7 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
     statement = _delete[expected.revision is not None]
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
         if not dialect_of(connection).modifying_cte:
-            scopes.drop_adrift(connection, key)
+            scopes.drop_left(connection, key)
         return True
     if expected.revision is not None:
         rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
@@ -433,4 +434,4 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
     """Delete a session if it has expired."""
     gone = sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now))
-    scopes.drop_all_adrift(connection, connection.execute(gone.returning(SESSION.c.key)).scalars().all())
+    scopes.drop_all_left(connection, connection.execute(gone.returning(SESSION.c.key)).scalars().all())

@@ -131,13 +131,13 @@ def may_be_set() -> sa.ColumnElement[bool]:
     return scopes.is_of_no_session(_array(_OTHERS))
 
 
-_one = Statement(
-    lambda dialect: _or_replace(
-        dialect.insert(VALUE).values(
-            {c.name: NOW if c is VALUE.c.updated_at else column(c, f"value_{c.name}") for c in VALUE.c}
-        )
-    )
-)
+def _write_one(dialect: Dialect) -> sa.Executable:
+    given = {c.name: NOW if c is VALUE.c.updated_at else column(c, f"value_{c.name}") for c in VALUE.c}
+    insertion = dialect.insert(VALUE).values(given)
+    return _or_replace(insertion, where=_is_not_anothers(insertion))  # type: ignore[no-any-return]
+
+
+_one = Statement(_write_one)
 
 
 def write(connection: AnyConnection, now: Any, key: str | None, named: NamedValues) -> None:

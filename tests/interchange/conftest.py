@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock, MakeDatabase
+from conftest import KINDS, Clock, MakeDatabase
 from drafts import Given
 
 from lango_store import Store
@@ -29,7 +29,7 @@ def source(make_database: MakeDatabase) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest) -> Iterator[Store]:
     make: MakeDatabase = request.getfixturevalue(
         {"sqlite": "make_sqlite", "postgresql": "make_postgres"}[request.param]

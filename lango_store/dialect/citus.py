@@ -1,0 +1,90 @@
+"""What PostgreSQL does otherwise where Citus has distributed our tables among servers, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store.columns import TimeColumn
+from lango_store.dialect.base import Started
+from lango_store.dialect.postgresql import PostgreSQL
+
+
+class Citus(PostgreSQL):
+    """A row is on the server that has its session's key; what one transaction writes on several costs two phases."""
+
+    modifying_cte = False  # its parts would run one by one, and commit in two phases
+    sends_together = True
+    reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
+    locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
+    values_follow = False  # they are distributed by their scope, and a foreign key has to name the session's key
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
+
+    def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
+        # Nothing stable may stand in a CASE. The difference is zero, and NULL for a session that never expires.
+        zero = session.expires_at.op("-")(session.expires_at)
+        ttl = session.ttl_seconds.op("*")(sa.literal_column("interval '1 second'")).op("+")(zero)
+        return sa.func.greatest(session.expires_at, _later(now, ttl), type_=TimeColumn())
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        if not writes:
+            return super().start(driver, writes=False)
+        if not driver.autocommit:
+            return Started.TRANSACTION
+        driver.autocommit = False
+        return Started.SWITCHED_TRANSACTION
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is not Started.SWITCHED_TRANSACTION:
+            return super().finish(driver, started, failed=failed)
+        try:
+            super().finish(driver, Started.TRANSACTION, failed=failed)
+        finally:
+            if not driver.closed:
+                driver.autocommit = True
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        # Here are only shells of what is distributed, and there is no such size of what is not.
+        def size(name: str) -> sa.ColumnElement[int]:
+            table = sa.cast(name, postgresql.REGCLASS)
+            distributed = sa.exists().where(
+                sa.table("pg_dist_partition", sa.column("logicalrelid")).c.logicalrelid == table
+            )
+            return sa.case(
+                (distributed, sa.func.citus_total_relation_size(table)), else_=sa.func.pg_total_relation_size(table)
+            )
+
+        return sum(connection.execute(sa.select(*map(size, tables))).one())
+
+    @contextmanager
+    def append_whole(self, connection: sa.Connection) -> Iterator[None]:
+        with connection.begin_nested():  # several statements, and the caller may catch an error of ours
+            yield
+
+    @contextmanager
+    def together(self, driver: Any) -> Iterator[None]:
+        # In autocommit, as the driver would wait before its COMMIT otherwise.
+        before, driver.autocommit = driver.autocommit, True
+        try:
+            with driver.pipeline():
+                driver.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                yield
+                driver.execute("COMMIT")
+        finally:
+            if not driver.closed:
+                driver.rollback()  # nothing to do after a commit
+                driver.autocommit = before
+
+
+def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+    # In UTC, where it is immutable: what depends on the connection's time zone may meet no column.
+    utc = sa.literal_column("'UTC'", sa.Text())
+    there = sa.func.timezone(utc, now, type_=sa.DateTime()).op("+")(interval)
+    return sa.func.timezone(utc, there, type_=TimeColumn())

@@ -1,0 +1,30 @@
+"""The tests that cannot hold on a Citus cluster, each with the reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "count round trips: what is one statement on one server is a transaction there; test_distributed_store counts": (
+        "test_hot_path.py::test_a_change_of_a_session_is_one_statement_and_one_round_trip",
+        "test_hot_path.py::test_an_append_is_one_statement_and_one_round_trip",
+        "test_hot_path.py::test_an_edit_of_a_message_is_a_lock_and_a_statement_in_a_transaction",
+        "test_turns.py::test_a_turn_is_one_statement_and_one_round_trip",
+        "test_values_of_scopes.py::test_values_take_one_statement_and_one_round_trip",
+    ),
+    "read plans: each part of a table has its own, and the sort on top is the coordinator's": (
+        "test_lists.py::test_a_page_of_a_list_comes_from_an_index_in_its_order",
+    ),
+    "set lock_timeout for their connection, which does not reach the workers; ALTER ROLE … SET lock_timeout does": (
+        "test_concurrency.py::test_a_session_held_by_another_is_busy_where_the_server_says_so",
+    ),
+}
+"""How the names of tests begin that are left out on a cluster, by the reason."""
+
+
+def reason_of(test: str) -> str | None:
+    """Return why a test cannot hold on a cluster; None for one that has to."""
+    for reason, names in _EXCEPTIONS.items():
+        if test.removeprefix("tests/").startswith(names):
+            return reason
+    return None
