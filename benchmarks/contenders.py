@@ -17,7 +17,7 @@ from lango_store.tables import MessageRow, SessionRow
 
 
 class Contender(Protocol):
-    """What can be measured of anybody."""
+    """What every contender can do."""
 
     def create(self, key: str) -> Any: ...
     def append(self, key: str, message: dict[str, Any]) -> Any: ...
@@ -29,7 +29,7 @@ class Contender(Protocol):
 
 
 def value(message: dict[str, Any]) -> Message:
-    """Make a payload one of our values, as an application would."""
+    """Make one of our values of a payload, as an application would."""
     calls = message.get("tool_calls")
     if calls is None:
         return Message(**message)
@@ -116,7 +116,7 @@ class NaiveOrm:
 
 
 def floor(url: str) -> Contender:
-    """Give the floor of a database."""
+    """Return the floor of a database."""
     return SqliteFloor(url) if url.startswith("sqlite") else PostgresFloor(url)
 
 

@@ -25,14 +25,14 @@ _numbers = itertools.count()
 
 
 def timed(work: Work) -> float:
-    """Give the seconds that a piece of work takes."""
+    """Return the seconds that a piece of work takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def ratio(rounds: int, ours: Work, other: Work, after: Work) -> tuple[float, float]:
-    """Run both in turns, and give the median of their ratios and of our seconds; tidying up goes uncounted."""
+    """Run both in turns, and return the median of their ratios and of our seconds; tidying up is not counted."""
     found: list[tuple[float, float]] = []
     for number in range(rounds + 2):
         first, second = (ours, other) if number % 2 else (other, ours)
@@ -72,7 +72,7 @@ def fork(conversation: Conversation) -> None:
 
 
 def nothing() -> None:
-    """Leave what is there."""
+    """Tidy nothing up."""
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def fill(engine: sa.Engine, sessions: int) -> None:
 
 
 def bare(engine: sa.Engine) -> float:
-    """Delete them by hand, batch by batch; gives the seconds."""
+    """Delete them by hand, batch by batch; return the seconds."""
     start = time.perf_counter()
     statement = BARE.format(now=NOW[engine.dialect.name])
     while True:
@@ -88,7 +88,7 @@ def purged(url: str, messages: int) -> dict[str, float]:
 
 
 def longest_append(store: Store, stop: threading.Event) -> list[float]:
-    """Append to another session all the while; gives the seconds of each."""
+    """Append to another session meanwhile; return the seconds of each."""
     store.get_or_create("other")
     taken = []
     while not stop.wait(0.01):

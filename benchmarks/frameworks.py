@@ -1,6 +1,6 @@
 """`python -m benchmarks.frameworks`: the processor's time of an append and a load, beside the frameworks' own stores.
 
-All of a framework run in turns in one process, threads and event loop included, and each gets the same items.
+All stores of a framework run in turns in one process, threads and event loop included, and each gets the same items.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ FRAMEWORKS: Final[dict[str, tuple[str, Callable[[int], list[Item]], dict[str, di
 
 
 def measured(make: Callable[[int], list[Item]], stores: dict[str, Comparable], rounds: int) -> dict[str, list[float]]:
-    """Give the medians of an append and of a load in seconds of the processor, for each store."""
+    """Return the medians of an append and of a load in seconds of the processor, for each store."""
     items = make(LENGTH)
     appends: dict[str, list[float]] = {name: [] for name in stores}
     loads: dict[str, list[float]] = {name: [] for name in stores}

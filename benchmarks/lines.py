@@ -26,7 +26,7 @@ class Sessions:
         self._written: dict[str, list[dict[str, Any]]] = {}
 
     def filled(self, name: str, size: int = 0) -> str:
-        """Give the key of a session that was filled with that many messages, 1,000 in a call."""
+        """Return the key of a session that was filled with that many messages, 1,000 in a call."""
         key = f"{self._name}:{name}"
         if key not in self._written:
             self._written[key] = []

@@ -35,7 +35,7 @@ class Steps:
         self.connection, self.dialect = self._proxy, store.engine.dialect
 
     def all(self) -> dict[str, Callable[[], None]]:
-        """Give the steps by what they do."""
+        """Return the steps by what they do."""
         return {
             "the loop written by hand": self.by_hand,
             "ours: statement and transaction, connection and rows at hand": self.statement,
@@ -45,7 +45,7 @@ class Steps:
         }
 
     def get_execution_options(self) -> dict[str, Any]:
-        """Stand in for a lent connection that nobody observes."""
+        """Stand in for a borrowed connection that nobody observes."""
         return {}
 
     def by_hand(self) -> None:

@@ -48,7 +48,7 @@ def fill(store: Store, number: int) -> None:
 
 
 def appended(store: Store, key: str, number: int) -> float:
-    """Append messages one by one; gives the seconds of each."""
+    """Append messages one by one; return the seconds of each."""
     messages = [Message.model_validate(each) for each in payload.messages(number)]
     start = time.perf_counter()
     for message in messages:
@@ -57,7 +57,7 @@ def appended(store: Store, key: str, number: int) -> float:
 
 
 def costs(store: Store, rounds: int) -> list[tuple[float, float]]:
-    """Give what appends took without and with the index, in turns."""
+    """Return what appends took without and with the index, in turns."""
     found = []
     store.create("appended")
     for _ in range(rounds):

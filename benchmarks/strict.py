@@ -170,5 +170,5 @@ class StrictPostgres:
 
 
 def strict_floor(url: str) -> StrictSqlite | StrictPostgres:
-    """Give the strict floor of a database."""
+    """Return the strict floor of a database."""
     return StrictSqlite(url) if url.startswith("sqlite") else StrictPostgres(url)

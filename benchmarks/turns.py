@@ -39,14 +39,14 @@ class Worker:
         return json.loads(answer)
 
     def stop(self) -> None:
-        """Let it end."""
+        """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
 
 
 def in_turns(workers: list[Worker], rounds: int) -> dict[str, list[float]]:
-    """Run the prepared work in turns, so that a machine whose speed drifts drifts for all."""
+    """Run the prepared work in turns, so that a machine whose speed drifts does so for all of them."""
     found: dict[str, list[float]] = {worker.name: [] for worker in workers}
     for worker in workers:
         worker.say(run=0)  # not counted
@@ -57,16 +57,16 @@ def in_turns(workers: list[Worker], rounds: int) -> dict[str, list[float]]:
 
 
 def ratio(of: list[float], to: list[float]) -> float:
-    """Give the median of the ratios, round by round."""
+    """Return the median of the ratios, round by round."""
     return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
 @contextmanager
 def databases(chosen: Collection[str], without_fsync: Collection[str] = ()) -> Iterator[dict[str, str]]:
-    """Make the databases, durable alike for everybody: on a disk with fsync, or without what an fsync costs.
+    """Make the databases, equally durable for all: on a disk with fsync, or without what an fsync costs.
 
-    SQLite's file then lies in memory, where its fsync has nothing to do: that holds for every library, none of which
-    has to be asked. PostgreSQL has a setting for it, and lies in memory too.
+    SQLite's file is then in memory, where an fsync has nothing to do, whichever library calls it. PostgreSQL has a
+    setting for it, and is in memory too.
     """
     where = fast_folder() if "sqlite" in without_fsync else None
     with tempfile.TemporaryDirectory(prefix="lango-bench-", dir=where) as folder:

@@ -26,7 +26,7 @@ _numbers = count()
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Give the seconds that a work takes."""
+    """Return the seconds that a work takes."""
     gc.collect()
     start = time.perf_counter()
     work()
@@ -34,7 +34,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def new_key() -> str:
-    """Give a key that no other contender uses."""
+    """Return a key that no other contender uses."""
     return f"bench:{os.getpid()}:{next(_numbers)}"
 
 
@@ -241,7 +241,7 @@ CURVES: dict[str, Callable[[int], Callable[[Contender, str], Run]]] = {
 
 
 def contents_agree(url: str) -> int:
-    """Compare what each contender reads of what each other wrote, field by field; gives how many were compared."""
+    """Compare what each contender reads of what each other wrote, field by field; return how many were compared."""
     compared = 0
     expected = payload.messages(100)
     made = {name: make(url) for name, make in CONTENDERS.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def sealed(lines: list[str]) -> list[str]:
-    """Give a file's lines with the counts and digests that they should have."""
+    """Return a file's lines with the counts and digests that they should have."""
     done: list[str] = []
     own: list[str] = []
     for line in lines:

@@ -25,13 +25,13 @@ def say(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 def workers(url: str) -> list[str]:
-    """Give the URLs of the database on the workers."""
+    """Return the URLs of the database on the workers."""
     found = say(url, "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid <> 0 ORDER BY nodeport")
     return [sa.make_url(url).set(host=host, port=port).render_as_string(hide_password=False) for host, port in found]
 
 
 def distributed(url: str) -> dict[str, tuple[str | None, int]]:
-    """Give the column and the group of each table of ours that is distributed."""
+    """Return the column and the group of each table of ours that is distributed."""
     query = (
         "SELECT logicalrelid::text, column_to_column_name(logicalrelid, partkey), colocationid FROM pg_dist_partition"
     )
@@ -39,7 +39,7 @@ def distributed(url: str) -> dict[str, tuple[str | None, int]]:
 
 
 def foreign_keys(url: str) -> list[str]:
-    """Give the names of the foreign keys of our tables, those of shards aside."""
+    """Return the names of the foreign keys of our tables, those of shards aside."""
     query = (
         "SELECT conname FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY('{{{}}}') ORDER BY 1"
     )
@@ -57,5 +57,5 @@ def fill(url: str) -> None:
 
 
 def contents(url: str) -> dict[str, list[Any]]:
-    """Give all rows of all tables."""
+    """Return all rows of all tables."""
     return {table: sorted(say(url, f"SELECT to_jsonb(t)::text FROM {table} t")) for table in TABLES}

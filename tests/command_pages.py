@@ -23,7 +23,7 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be 
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Give each command by its full name, in the order of the help."""
+    """Return each command by its full name, in the order of the help."""
     return _below("lango-store", typer.main.get_command(app))
 
 
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def options(command: Any) -> Iterator[tuple[str, str]]:
-    """Give a command's arguments and options by how they are written, with what they are for."""
+    """Return a command's arguments and options by how they are written, with what they are for."""
     for each in command.params:
         if each.param_type_name == "argument":
             yield (each.metavar or each.name.upper()), each.help or ""

@@ -204,7 +204,7 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
 
 @pytest.fixture(params=KINDS)
 def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
-    """Make a database of the kind under test, with our tables unless `migrated=False`; gives its URL."""
+    """Make a database of the kind under test, with our tables unless `migrated=False`; return its URL."""
     yield from _maker(request, tmp_path, request.param)
 
 
@@ -246,7 +246,7 @@ def clock() -> Clock:
 
 @contextmanager
 def awaiting(store: AsyncStore) -> Iterator[Store]:
-    """Give an `AsyncStore` the face of a `Store`: each call is awaited on an event loop in a thread of its own."""
+    """Make an `AsyncStore` look like a `Store`: each call is awaited on an event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

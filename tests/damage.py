@@ -57,7 +57,7 @@ def flip(data: bytearray, chance: random.Random) -> None:
 
 
 def flip_text(data: bytearray, chance: random.Random) -> None:
-    """Make some bytes of messages and keys no UTF-8, or other text."""
+    """Turn some bytes of messages and keys into invalid UTF-8, or into other text."""
     for _ in range(chance.choice((1, 3, 10))):
         place = data.find(
             chance.choice((b"gr\xc3", b"Oslo", b"assist", b"+00:00", b"telegram")), chance.randrange(len(data))
@@ -78,14 +78,14 @@ def cut(data: bytearray, chance: random.Random) -> None:
 
 
 def lose_pages(data: bytearray, chance: random.Random) -> None:
-    """Make pages zeros, as a disk does; never the first one."""
+    """Fill pages with zeros, as a failing disk does; never the first one."""
     for _ in range(chance.choice((1, 2))):
         page = chance.randrange(1, max(len(data) // PAGE, 2))
         data[page * PAGE : (page + 1) * PAGE] = bytes(len(data[page * PAGE : (page + 1) * PAGE]))
 
 
 def garble_page(data: bytearray, chance: random.Random) -> None:
-    """Write something else over a part of a page."""
+    """Overwrite a part of a page."""
     page = chance.randrange(1, max(len(data) // PAGE, 2))
     start = page * PAGE + chance.randrange(PAGE)
     end = min(start + chance.choice((8, 100, 1_000)), len(data))

@@ -1,4 +1,4 @@
-"""A format whose files hold nothing: what they give was told before."""
+"""A format whose files are empty: a test says beforehand what is read from them."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from lango_store import Conversation, Message, Store, window
 
 
 def with_verbs(**verbs: Callable[..., Any]) -> type[Store]:
-    """Make a store some of whose verbs are others."""
+    """Make a store with some of its verbs replaced."""
     return type("Faulty", (Store,), verbs)
 
 
 def with_handle(**verbs: Callable[..., Any]) -> type[Store]:
-    """Make a store with handles some of whose verbs are others."""
+    """Make a store whose handles have some of their verbs replaced."""
     handle = type("FaultyHandle", (Conversation,), {"__slots__": (), **verbs})
 
     def opened(self: Store, key: str, **options: Any) -> Any:

@@ -20,7 +20,7 @@ def started(*words: str, folder: Path, timeout: float = 100) -> str:
 
 
 def run_replacement(page: str, folder: Path, first: str = "") -> None:
-    """Run what a page takes out of a program, and what it puts in its place, behind what the program did first."""
+    """Run what a page replaces in a program, and what it replaces it with, each after these first lines."""
     (diff,) = blocks(page, "diff")
     for sign in "-+":
         lines = [line[1:] for line in diff.splitlines() if line.startswith(sign)]

@@ -44,5 +44,5 @@ def lines(path: Path) -> list[Any]:
 
 
 def seen(store: Store, key: str) -> list[Any]:
-    """Give the messages of a session as nanobot's lines."""
+    """Return the messages of a session as nanobot's lines."""
     return [line_from_message(each) for each in store.all_messages(key)]

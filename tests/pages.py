@@ -26,7 +26,7 @@ def blocks_by_place(kind: str) -> dict[str, str]:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """Give the words of each command, without what becomes of its output."""
+    """Return the words of each command, without what becomes of its output."""
     for line in script.splitlines():
         words: list[str] = []
         for word in shlex.split(line, comments=True):

@@ -53,7 +53,7 @@ class PgBouncer:
         while not (self.folder / ".s.PGSQL.6432").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.01)  # nothing tells when it listens
+            time.sleep(0.01)  # nothing announces that it listens
 
     def url(self, database: str) -> str:
         """The URL of a database behind it, as the documentation advises."""

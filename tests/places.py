@@ -12,7 +12,7 @@ _ROOM: Final = 3 * 1024**3
 
 
 def fast_folder() -> Path:
-    """Return a folder whose files need no disk to be safe on, or the usual one for temporary files."""
+    """Return a folder in memory where there is room, else the usual one for temporary files."""
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM:
         return _MEMORY
     return Path("/tmp")  # not $TMPDIR: paths of sockets end at 107 bytes

@@ -159,7 +159,7 @@ class PostgresServer:
         while not done():
             if time.monotonic() > deadline:
                 raise RuntimeError("the server did not come to it in a minute")
-            time.sleep(0.01)  # servers tell nobody
+            time.sleep(0.01)  # no server announces it
 
     def hang(self) -> None:
         """Stop every process where it stands: its sockets stay open, and nothing answers."""
@@ -178,14 +178,14 @@ class PostgresServer:
 
     def _wait(self, pid_file: Path) -> None:
         deadline = time.monotonic() + 60
-        while True:  # the file's eighth line is the server's own word for it
+        while True:  # the server writes its state into the file's eighth line
             with contextlib.suppress(OSError):
                 lines = pid_file.read_text().splitlines()
                 if len(lines) >= 8 and lines[7].strip() in ("ready", "standby"):
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.01)  # nothing tells when a line is written; this is not a test but its server
+            time.sleep(0.01)  # nothing announces a new line; this waits for the server of the tests, not in a test
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"

@@ -1,4 +1,4 @@
-"""One of the processes of test_conversation_races: does at random what can be done to a session, and looks at it."""
+"""One of the processes of test_conversation_races: calls verbs of a session at random, and checks what it reads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Racer:
         return Message(role=role, content=f"{self.number}:{self.written}", tokens=self.random.randrange(9), id=id)
 
     def append(self) -> None:
-        # Ids that all racers send: of one, whoever comes first writes it.
+        # Ids that all racers send: whoever sends one first writes it.
         id = f"id{self.random.randrange(50)}" if self.random.random() < 0.3 else None
         stored = self.conversation.append_message(self.message(id=id))
         assert stored.seq > 0
@@ -132,7 +132,7 @@ class Racer:
         self.edit(redact)
 
     def edit(self, change: Callable[[Message], None]) -> None:
-        """Change one of the last messages; that somebody else took it away is no fault."""
+        """Change one of the last messages; somebody else may have taken it away."""
         found = self.conversation.all_messages(last=8)
         for one in self.random.sample(found, min(len(found), 1)):
             with suppress(MessageNotFound):

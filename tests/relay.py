@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 
 class Relay:
-    """A network between clients and a server, which can forget what was connected: only who sends is told."""
+    """A network between clients and a server, which can drop connections silently: only a sender notices."""
 
     def __init__(self, server: sa.URL) -> None:
         self._server = server
@@ -26,15 +26,15 @@ class Relay:
         self._threads[0].start()
 
     def lead_to(self, server: sa.URL) -> None:
-        """Lead who connects from now on to another server, as a name or an address does that was moved."""
+        """Connect new clients to another server, as a name or an address does that has moved."""
         self._server = server
 
     def forget(self) -> None:
-        """Let what is connected stay silent, and be cut off as soon as it sends."""
+        """Silence the open connections, and cut each off as soon as it sends."""
         self._forgotten.update(self._open)
 
     def refuse(self) -> None:
-        """End what is connected, and what connects from now on."""
+        """Close the open connections, and refuse new ones."""
         self._refusing = True
         for each in self._open:
             _end(each)
@@ -44,11 +44,11 @@ class Relay:
         self._refusing = False
 
     def lose(self, answer: bytes) -> None:
-        """Cut off, once, who would get an answer with these bytes from the server: what was asked is done by then."""
+        """Cut off, once, a client before it gets an answer with these bytes: the server has done its work by then."""
         self._cut = answer
 
     def stall(self) -> None:
-        """Take what is sent no further, and after a while nothing any more, but stay connected."""
+        """Pass nothing on, and after a while accept nothing either, but stay connected."""
         self._going_on.clear()
 
     def go_on(self) -> None:
@@ -56,7 +56,7 @@ class Relay:
         self._going_on.set()
 
     def close(self) -> None:
-        """End all of it."""
+        """Close everything."""
         self.go_on()
         self._listening.shutdown(socket.SHUT_RDWR)
         for each in [self._listening, *self._open]:

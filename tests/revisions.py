@@ -1,4 +1,4 @@
-"""Revisions of the tests' own behind those that are shipped, for what a schema of several has to do."""
+"""Revisions of the tests' own, after those that are shipped, for tests that need several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def downgrade() -> None:
 
 
 def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed: bool = False) -> None:
-    """Ship two more revisions, as a later release does; with `needed` it is the code of that release too."""
+    """Ship two more revisions, as a later release does; with `needed` the code is that release's too."""
     shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for before, number in zip((SCHEMA_REVISION, *LATER), LATER, strict=False):
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))

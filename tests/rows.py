@@ -56,7 +56,7 @@ def value_row(scope: str, name: str, **fields: Any) -> Row:
 
 
 def put(store: Store, *rows: Row) -> None:
-    """Write rows past all checks, as whoever wrote them before may have done."""
+    """Write rows without any check, as another program may have written them."""
     with store.engine.begin() as connection:
         for row in rows:
             table = next((each for name, each in _PLACES.items() if name in row), SESSION)

@@ -27,7 +27,7 @@ RECORD = MessageRole.RECORD
 
 @dataclass
 class ModelSession:
-    """The log, the turns, the counters that count on, and the TTL; all else is said by these."""
+    """The log, the turns, the counters that only grow, and the TTL; everything else follows from these."""
 
     key: str
     created_at: datetime
@@ -187,7 +187,7 @@ class ModelSession:
         return last
 
     def update_message(self, place: int | str, new: Message, *, stale: bool = False) -> Message:
-        """Put another message there; where the consolidated ones end, they end afterwards too."""
+        """Replace a message; the consolidated ones end where they ended before."""
         self.expect(None, stale=stale)
         old = self.at(place)
         other = self.with_id(new.id)
@@ -296,7 +296,7 @@ class ModelSession:
     # Steps of these
 
     def stands_at(self, turn: Turn, place: int) -> bool:
-        """Say whether a summary stands there: it speaks of what came up to there, and of nothing later."""
+        """Say whether a summary stands there: it covers what came up to there, and nothing later."""
         return turn.kind == "compaction" and 0 < place >= (turn.replaced_upto or 0)
 
     def summary_before(self, turn: Turn, place: int) -> bool:
@@ -304,7 +304,7 @@ class ModelSession:
         return self.stands_at(turn, place) and turn.first_seq > place
 
     def later(self, place: int) -> list[Message]:
-        """Give what comes after a place: the later messages, but for a summary that stands before it."""
+        """Return what comes after a place: the later messages, but for a summary that stands before it."""
         before = [turn.turn_no for turn in self.turns if self.summary_before(turn, place)]
         return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
 
@@ -315,7 +315,7 @@ class ModelSession:
             raise Conflict(self.key, expected=place, last_seq=self.last_seq)
 
     def unknown(self, new: Sequence[Message]) -> list[Message]:
-        """Give what is not stored yet; of two with one id, the first."""
+        """Return what is not stored yet; of two with one id, the first."""
         fresh: list[Message] = []
         for m in new:
             if m.id is None or not (self.with_id(m.id) or m.id in [other.id for other in fresh]):
@@ -323,7 +323,7 @@ class ModelSession:
         return fresh
 
     def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
-        """Give all of a batch as it is stored now; what was written just now are the last of the log."""
+        """Return all of a batch as it is stored now; what was written just now are the last of the log."""
         written = iter(self.log[len(self.log) - len(fresh) :])
         found: list[Message] = []
         for m in new:
@@ -390,7 +390,7 @@ class ModelSession:
             turn.last_seq = min(turn.last_seq, last_seq)
 
     def cut(self) -> None:
-        """Count what takes messages away, changes or compacts them: it uses one seq up."""
+        """Count a removal, an edit or a compaction: each uses up one seq."""
         self.cuts += 1
         self.last_seq += 1
         self.last_consolidated = min(self.last_consolidated, len(self.messages))

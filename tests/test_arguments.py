@@ -131,7 +131,7 @@ def arguments(verb: Callable[..., Any]) -> tuple[list[str], list[str]]:
 
 
 def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every verb with each of its arguments wrong in turn, the needed others right."""
+    """Every verb with each of its arguments wrong in turn, the other required ones right."""
     sound = SOUND | ({"pending": handle.begin_compaction()} if hasattr(handle, "begin_compaction") else {})
     alone = {"delete_where": {"user_id": "nobody"}}
     for name, verb in verbs(kind):
@@ -145,7 +145,7 @@ def calls(kind: type, handle: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def calls_of_functions(functions: list[Callable[..., Any]], sound: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
-    """Every function with each of its arguments wrong in turn, the needed others right."""
+    """Every function with each of its arguments wrong in turn, the other required ones right."""
     for function in functions:
         parameters = [
             p for p in inspect.signature(function).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD
@@ -179,7 +179,7 @@ def refused(call: Callable[..., Any], argument: str, values: dict[str, Any]) -> 
 
 @contextlib.contextmanager
 def stating(store: Store) -> Iterator[Callable[[], list[Any]]]:
-    """Give a function that returns what every write changes, read by one statement on a connection of its own."""
+    """Return a function that returns what every write changes, read by one statement on a connection of its own."""
     query = (
         "SELECT key, last_seq, message_count, turn_count, expires_at, title, user_id FROM lango_session ORDER BY key"
     )

@@ -40,7 +40,7 @@ class Gate:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Is set when a call in a thread has begun to write."""
+    """An event that is set when a call in a thread has begun to write."""
     event, begin_write = threading.Event(), cancellation.begin_write
 
     def telling() -> None:
@@ -158,7 +158,7 @@ def test_cancelled_again_and_again_it_still_waits(url: str, begun: threading.Eve
 
 
 @pytest.mark.parametrize("passed", [["inner"], ["inner", "outer"]])
-def test_a_deadline_is_overrun_and_told_of(url: str, begun: threading.Event, passed: list[str]) -> None:
+def test_a_write_outlasts_its_deadline_which_then_passes(url: str, begun: threading.Event, passed: list[str]) -> None:
     async def work() -> None:
         deadlines: dict[str, asyncio.Timeout] = {}
 

@@ -125,7 +125,7 @@ finally:
     assert (done.stdout, done.stderr, done.returncode) == ("never expires\n[]\n", "", 0)
 
 
-def test_help_names_every_command_and_a_mistyped_one_is_told_the_next() -> None:
+def test_help_names_every_command_and_a_mistyped_one_gets_the_nearest() -> None:
     shown = run("--help").stdout
     names = ("sessions", "search", "expire", "stats", "doctor", "archive", "import", "export", "copy", "db", "demo")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)

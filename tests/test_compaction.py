@@ -1,4 +1,4 @@
-"""Compaction: a summary instead of what it speaks of, whatever happens while it is being written."""
+"""Compaction: a summary in the place of what it covers, whatever happens while it is being written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_compaction_uses_one_seq_up(store: Store) -> None:
     assert [each.discarded for each in conversation.compactions()] == [False]
 
 
-def test_of_two_compactions_at_once_one_gets_conflict(store: Store) -> None:
+def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     other = store.open("k")
 

@@ -58,7 +58,7 @@ def test_a_store_that_is_not_installed_names_its_packages() -> None:
     assert side.missing() == ["one", "another"]
 
 
-def test_who_is_ahead_is_told_whether_ours_or_not() -> None:
+def test_the_fastest_is_named_whether_it_is_ours_or_not() -> None:
     floors = dict.fromkeys(FLOORS, 1.0)
     assert Measured(0.1, floors | {OURS: 2.0, "other": 3.0}, {}).ahead() == (
         "lango_store, 1.50 times as fast as the next, other"

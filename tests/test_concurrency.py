@@ -91,7 +91,7 @@ def test_eight_processes_append_to_one_session(url: str) -> None:
         assert_whole(store)
 
 
-def test_of_many_callers_at_once_one_creates(store: Store) -> None:
+def test_one_of_many_concurrent_callers_creates(store: Store) -> None:
     keys = [f"k{n}" for n in range(20)]
 
     def make(writer: int) -> None:

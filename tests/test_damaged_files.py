@@ -186,7 +186,7 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
             store.salvage("telegram:none")
 
 
-def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_out_of_order_makes_no_walk_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "circle.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))
@@ -204,7 +204,7 @@ def test_an_index_out_of_order_leads_no_walk_in_a_circle(tmp_path: Path, monkeyp
             list(itertools.islice(page.read(connection, "k"), 10))
 
 
-def test_an_index_of_keys_out_of_order_leads_no_examination_in_a_circle(
+def test_an_index_of_keys_out_of_order_makes_no_examination_endless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examination, "_PAGE", 64)
@@ -270,7 +270,7 @@ def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(copy: Path) ->
             store.expire()
 
 
-def test_a_look_at_a_hosts_tables_that_was_cut_short_is_said_to_be_that(copy: Path) -> None:
+def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(copy: Path) -> None:
     said("CREATE TABLE note (session_key TEXT REFERENCES lango_session (key))", copy)
     engine = create_engine(f"sqlite:///{copy}")
     cuts: list[bool] = []

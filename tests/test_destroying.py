@@ -1,4 +1,4 @@
-"""Commands that destroy: they say what goes and ask; where nobody can be asked they want `--yes`."""
+"""Commands that destroy: they say what goes, and ask; where nobody can be asked they need `--yes`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_is_damaged_can_be_deleted(filled: str) -> None:
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
 
 
-def test_to_forget_says_what_goes_and_does_nothing_without_a_yes(cold: Path) -> None:
+def test_forgetting_says_what_goes_and_does_nothing_without_a_yes(cold: Path) -> None:
     command = ("archive", "forget", str(cold), "--user", "ann")
     refused = run(*command)
     assert refused.returncode == 2

@@ -101,13 +101,13 @@ def test_a_text_is_shown_as_it_is(text: str) -> None:
     assert text in "".join(texts)
 
 
-def test_a_document_asks_nobody_for_anything() -> None:
+def test_a_document_loads_nothing() -> None:
     html = session(Message.user("see https://example.org/picture.png")).to_html()
     assert f'content="{POLICY}"' in html
     assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b|url\(|@import|\bsrc=", html)
 
 
-def test_roles_authors_times_and_tokens_are_told() -> None:
+def test_roles_authors_times_and_tokens_are_shown() -> None:
     found = read(
         message("hi", author="planner", tokens=1_234), Message.system("be kind"), Message(role="model", content="")
     )

@@ -22,7 +22,7 @@ PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 
 
 def words(path: Path) -> set[str]:
-    """Give the names that a page sets as code, and the headings that have one."""
+    """Return the names that a page sets as code, and the headings that have one."""
     code = re.findall(r"`[^`\n]+`|^::: .*$", path.read_text(), re.MULTILINE)
     return set(re.findall(r"\w+", " ".join(code)))
 

@@ -176,7 +176,7 @@ def test_what_is_neither_seq_nor_id_is_refused(
 
 
 @each_edit
-def test_an_expired_or_missing_session_is_said_to_be_so(
+def test_an_expired_and_a_missing_session_are_named_as_that(
     store: Store, clock: Clock, edit: Callable[[Conversation, int | str], object]
 ) -> None:
     conversation = three(store)

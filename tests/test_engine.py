@@ -136,7 +136,7 @@ def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator:
         connection.exec_driver_sql(f"DROP DATABASE {name}")
 
 
-def test_a_full_disk_is_said_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+def test_a_full_disk_is_an_error_and_nothing_is_written(make_sqlite: MakeDatabase) -> None:
     with Store(create_engine(make_sqlite(), pool_size=1, max_overflow=0)) as store:
         store.create("k", messages=[message("a")])
         with store.engine.connect() as connection:
@@ -237,7 +237,7 @@ def test_an_append_by_a_hosts_engine_leaves_other_engines_their_transactions(mak
 
 
 @pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
-def test_who_listens_to_the_pool_is_told_of_every_verb(url: str, moment: str) -> None:
+def test_a_listener_of_the_pool_sees_every_verb(url: str, moment: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")

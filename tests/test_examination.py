@@ -62,7 +62,7 @@ def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
     assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b"]
 
 
-def test_roles_are_not_looked_for_without_end_where_counters_are_damaged(store: Store) -> None:
+def test_damaged_counters_make_no_search_for_roles_endless(store: Store) -> None:
     for key, count in (("a", 2**40), ("b", 30_000 - 2**40)):
         store.create(key, messages=[message()])
         with store.engine.begin() as connection:
@@ -71,7 +71,7 @@ def test_roles_are_not_looked_for_without_end_where_counters_are_damaged(store: 
         store.stats()
 
 
-def test_settings_of_a_server_that_can_cost_rows_are_told(make_postgres: MakeDatabase) -> None:
+def test_settings_of_a_server_that_can_cost_rows_are_found(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), connect_args={"options": "-c synchronous_commit=off"})
     with engine.connect() as connection:
         names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")

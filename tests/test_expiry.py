@@ -92,7 +92,7 @@ def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> N
     assert filled.expire(batch_size=2).sessions == 1
 
 
-def test_bytes_that_are_free_again_are_told_where_the_database_tells(store: Store, clock: Clock) -> None:
+def test_freed_bytes_are_reported_where_the_database_knows_them(store: Store, clock: Clock) -> None:
     for key, hours in (("a", 1), ("b", 3)):
         store.create(key, ttl=timedelta(hours=hours), messages=[message("x" * 100_000)])
     for _ in range(2):  # what was free before is not freed again

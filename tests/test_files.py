@@ -1,4 +1,4 @@
-"""The SQLite files that we make and read: whose they are to read, and what happens where nothing may be written."""
+"""The SQLite files that we make and read: who may read them, and what happens where nothing may be written."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ main()
 
 
 def _bound(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as somebody whom the rights of files bind."""
+    """Run a command as a user to whom file permissions apply."""
     return run_program(BOUND_BY_RIGHTS, *words)
 
 

@@ -133,7 +133,7 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
         assert not any(c.identity or c is table.autoincrement_column for c in table.columns)
 
 
-def test_both_halves_of_a_fork_go_on(url: str) -> None:
+def test_both_processes_of_a_fork_go_on(url: str) -> None:
     """The parent goes on with the connection that it had."""
     program = """
 import os, sys

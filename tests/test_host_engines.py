@@ -250,7 +250,9 @@ def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: st
     engine.dispose()
 
 
-def test_a_listener_whose_query_leaves_a_transaction_open_is_told_where_it_belongs(tenants_url: sa.URL) -> None:
+def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_query_belongs(
+    tenants_url: sa.URL,
+) -> None:
     engine = create_engine(tenants_url)
     sa.event.listen(engine, "engine_connect", lambda connection: connection.exec_driver_sql(SET_TENANT, ("ann",)))
     with pytest.raises(LangoStoreError, match="listener for `begin`"):

@@ -26,7 +26,7 @@ OURS = {module.__file__ for module in (connections, base, postgresql, sqlite, po
 
 @pytest.fixture(autouse=True)
 def nobody_listens_to_the_collector() -> Iterator[None]:
-    """Take other tools' callbacks away: an interruption inside of one would be theirs, and lost."""
+    """Remove other tools' callbacks: an interruption inside one of them would be lost."""
     listening = gc.callbacks[:]
     gc.callbacks.clear()
     yield
@@ -140,7 +140,7 @@ def test_an_append_that_cannot_begin_gives_its_connection_back_at_once(make_sqli
     other.dispose()
 
 
-def test_an_interrupted_connection_is_not_lent_again(url: str) -> None:
+def test_an_interrupted_connection_is_not_used_again(url: str) -> None:
     def interrupt(text: str, _: float) -> None:
         if armed:
             raise Interrupted

@@ -109,7 +109,7 @@ def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
         filled.list_sessions(cursor=created)
 
 
-def test_an_order_that_is_none_is_refused(store: Store) -> None:
+def test_an_unknown_order_is_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="updated, created"):
         store.list_sessions(order=cast(Any, "key"))
 
@@ -194,7 +194,7 @@ def test_pages_are_stable_when_times_are_equal_and_sessions_come_in(store: Store
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "!!", "bm90IGpzb24", "WzEsMl0", "eyJhIjoxfQ", "ünïcode"])
-def test_a_cursor_that_is_none_is_refused(store: Store, cursor: str) -> None:
+def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidCursor):
         store.list_sessions(cursor=cursor)
 

@@ -1,4 +1,4 @@
-"""Connections that are lost: none that is broken is lent again, whoever made the engine, and however it broke."""
+"""Connections that are lost: none that is broken is used again, whoever made the engine, and however it broke."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_a_file_that_is_gone_takes_no_append_until_it_is_back(file: Path, tmp_pa
     engine.dispose()
 
 
-def test_a_file_that_was_replaced_is_opened_after_it_was_said(file: Path, tmp_path: Path, migrated_file: Path) -> None:
+def test_a_file_that_was_replaced_is_opened_after_one_error(file: Path, tmp_path: Path, migrated_file: Path) -> None:
     with Store(f"sqlite:///{file}") as store:
         store.create("k", messages=messages(2))
         other = tmp_path / "other.db"
@@ -91,7 +91,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_a_deleted_log_is_said_before_anything_is_lost_in_it(file: Path, call: Callable[[Store], object]) -> None:
+def test_a_deleted_log_is_reported_before_anything_is_lost_in_it(file: Path, call: Callable[[Store], object]) -> None:
     with Store(f"sqlite:///{file}") as store:
         store.create("k", messages=messages(2))
         call(store)
@@ -103,7 +103,7 @@ def test_a_deleted_log_is_said_before_anything_is_lost_in_it(file: Path, call: C
             assert other.info("k").last_seq == seq
 
 
-def test_a_deleted_log_is_said_once_however_many_connections_wrote_to_it(file: Path) -> None:
+def test_a_deleted_log_is_reported_once_however_many_connections_wrote_to_it(file: Path) -> None:
     engine = create_engine(f"sqlite:///{file}")
     with Store(engine) as store:
         store.create("k", messages=messages(2))

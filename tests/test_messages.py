@@ -134,7 +134,7 @@ def test_an_id_belongs_to_its_session(store: Store) -> None:
     assert not store.append_message("other", message("other", id="a")).replayed
 
 
-def test_of_a_batch_only_what_is_new_is_written(store: Store) -> None:
+def test_only_what_is_new_in_a_batch_is_written(store: Store) -> None:
     store.create("k")
     store.append_messages("k", [message("a", id="a"), message("b", id="b")])
     batch = [
@@ -279,7 +279,7 @@ def test_what_is_not_a_seq_is_refused(store: Store) -> None:
     assert len(store.messages("k")) == 3
 
 
-def test_to_append_nothing_changes_nothing(store: Store, clock: Clock) -> None:
+def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
     clock.move(minutes=1)
     assert store.append_messages("k", []) == store.append_messages("k", [], after=2) == []

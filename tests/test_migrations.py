@@ -278,7 +278,7 @@ def test_stamp_writes_a_revision_down(empty_url: str) -> None:
     assert schema.current(empty_url) == SCHEMA_REVISION
 
 
-def test_a_revision_that_is_none_is_refused(empty_url: str) -> None:
+def test_an_unknown_revision_is_refused(empty_url: str) -> None:
     with pytest.raises(LangoStoreError, match="nonsense"):
         schema.upgrade(empty_url, "nonsense")
 

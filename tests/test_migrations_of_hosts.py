@@ -243,6 +243,6 @@ def test_a_callers_search_path_is_as_it_was_after_an_upgrade(make_postgres: Make
     engine.dispose()
 
 
-def test_a_search_path_without_a_schema_is_said(make_postgres: MakeDatabase) -> None:
+def test_a_search_path_without_a_schema_is_an_error_that_says_so(make_postgres: MakeDatabase) -> None:
     with pytest.raises(LangoStoreError, match=r"nowhere.*CREATE SCHEMA"):
         schema.upgrade(f"{make_postgres(migrated=False)}&options=-csearch_path%3Dnowhere")

@@ -34,7 +34,7 @@ def test_any_node_takes_what_the_coordinator_takes(make_postgres: MakeDatabase) 
 
 
 def spread(url: str) -> str:
-    """Give a URL that names every node."""
+    """Return a URL that names every node."""
     named = [sa.make_url(each) for each in (url, *workers(url))]
     hosts = tuple(f"{node.host}:{node.port}" for node in named)
     query = {"host": hosts, "load_balance_hosts": "random"}

@@ -35,7 +35,7 @@ def shape(statement: str) -> str:
     return "".join(statement.split())[:25]
 
 
-def test_the_hook_is_told_each_statement_that_reaches_the_driver(url: str) -> None:
+def test_the_hook_sees_each_statement_that_reaches_the_driver(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)
     with Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))) as store:

@@ -111,7 +111,7 @@ def test_text_is_searched_as_it_was_said(url: str, own: sqlmodel.Session) -> Non
     assert own.connection().execute(plain).scalars().all() == [1, 2]
 
 
-def test_what_json_cannot_do_is_said() -> None:
+def test_what_json_cannot_do_is_an_error_that_says_so() -> None:
     for operator in (operators.contains_op, operators.lt, operators.ilike_op):
         with pytest.raises(TypeError, match=r"as_text\(\)"):
             content.operate(operator, "x")

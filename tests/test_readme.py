@@ -1,4 +1,4 @@
-"""What the README and the documentation show, runs, and what is public stands in them."""
+"""What the README and the documentation show runs as it stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads from a replica: who has written reads what was written, however far behind the replica is."""
+"""Reads from a replica: a writer reads what it has written, however far behind the replica is."""
 
 from __future__ import annotations
 
@@ -175,7 +175,9 @@ def test_a_position_is_handed_on_awaited(primary: PostgresServer, replica: Postg
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])
-def test_a_replica_that_is_away_or_has_no_tables_yet_is_done_without(make_postgres: MakeDatabase, url: str) -> None:
+def test_the_primary_answers_while_a_replica_is_away_or_has_no_tables_yet(
+    make_postgres: MakeDatabase, url: str
+) -> None:
     replica = make_postgres(migrated=False) if url == "empty" else url
     with Store(make_postgres(), replica=replica) as store:
         assert store.count() == 0

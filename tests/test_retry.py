@@ -169,7 +169,9 @@ def test_a_restore_waits_for_a_server_that_is_away(url: sa.URL, relay: Relay, pa
         assert store.restore(tmp_path / "archive.db", "k").message_count == 3
 
 
-def test_without_it_nobody_waits_and_the_next_call_connects(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
+    url: sa.URL, relay: Relay, pauses: Pauses
+) -> None:
     with Store(url) as store:
         store.create("k")
         relay.refuse()
@@ -328,7 +330,7 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
 
 
 @pytest.mark.parametrize("verb", UNKNOWN)
-def test_who_cannot_tell_whether_it_was_done_says_so(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
+def test_a_call_that_may_have_been_done_says_so(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
     answer, call, tries = UNKNOWN[verb]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(2))
@@ -368,7 +370,7 @@ def test_what_other_transactions_undo_is_tried_again_without_being_asked(
     engine.dispose()
 
 
-def test_who_is_undone_at_every_try_gives_up(
+def test_a_call_that_is_undone_at_every_try_gives_up(
     make_postgres: MakeDatabase, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(retry, "_PATIENCE_WITH_OTHERS", 0.05)

@@ -118,7 +118,7 @@ def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -
     assert store.info("k").revision == revision + 2
 
 
-def test_of_eight_who_expect_one_revision_one_wins(store: Store) -> None:
+def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
     for number in range(5):
         revision = store.create(f"k{number}").revision
         together = Barrier(8)

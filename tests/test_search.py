@@ -190,7 +190,7 @@ def test_a_cursor_belongs_to_its_words_and_filters(searched: Store) -> None:
         searched.search("oslo", limit=0)
 
 
-def test_expired_sessions_are_found_by_nobody_from_that_moment(searched: Store, clock: Clock) -> None:
+def test_an_expired_session_is_not_found_from_that_moment_on(searched: Store, clock: Clock) -> None:
     searched.create("a", ttl=timedelta(hours=1), messages=[message("oslo")])
     assert found(searched, "oslo") == [("a", 1)]
     clock.move(hours=1)

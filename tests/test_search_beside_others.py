@@ -17,7 +17,7 @@ from test_search import found
 from lango_store import Message, Store, create_engine, schema
 
 
-def test_who_may_write_messages_need_not_be_granted_the_index(make_postgres: MakeDatabase) -> None:
+def test_a_role_that_may_write_messages_needs_no_grant_for_the_index(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)
     engine = create_engine(url)

@@ -64,7 +64,7 @@ class Killed(BaseException):
     """A process that is killed where it stands."""
 
 
-def test_a_killed_fill_is_told_of_and_goes_on_where_it_was(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_fill_is_reported_and_goes_on_where_it_was(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store.schema.searching._FIRST", 5)
 
     def kill(progress: schema.Progress) -> None:
@@ -163,7 +163,7 @@ DAMAGES = {
 }
 
 
-def test_a_damaged_index_costs_no_append_is_told_of_and_a_rebuild_finds_what_a_fresh_one_does(
+def test_a_damaged_index_costs_no_append_is_reported_and_a_rebuild_finds_what_a_fresh_one_does(
     filled: Store,
 ) -> None:
     schema.enable_search(filled.engine)

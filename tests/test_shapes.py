@@ -29,7 +29,7 @@ OF_ALL_SESSIONS = {
 
 
 def sent(url: str, folder: Path) -> dict[str, list[str]]:
-    """Give the statements that each verb sends."""
+    """Return the statements that each verb sends."""
     told: list[str] = []
     found: dict[str, list[str]] = {}
     cold = folder / "cold.db"

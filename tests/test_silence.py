@@ -1,4 +1,4 @@
-"""Servers and networks that say nothing any more: how long a call waits for them."""
+"""Servers and networks that fall silent: how long a call waits for them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
     assert used() == BOUNDS | {"connect_timeout": "4"}
 
 
-def test_the_server_is_told_who_is_connected_unless_the_url_says_so(
+def test_connections_have_our_application_name_unless_the_url_has_another(
     make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()
@@ -99,7 +99,7 @@ def test_the_server_is_told_who_is_connected_unless_the_url_says_so(
     assert told(url) == "theirs"
 
 
-def test_who_answers_no_connection_is_given_up() -> None:
+def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = Store(f"postgresql://x@127.0.0.1:{port}/x?connect_timeout=1")
@@ -107,7 +107,9 @@ def test_who_answers_no_connection_is_given_up() -> None:
             store.get("k")
 
 
-def test_what_nobody_takes_is_given_up_after_tcp_user_timeout(make_postgres: MakeDatabase, relay: Relay) -> None:
+def test_what_no_peer_acknowledges_is_given_up_after_tcp_user_timeout(
+    make_postgres: MakeDatabase, relay: Relay
+) -> None:
     with Store(through(relay, make_postgres(), tcp_user_timeout="1000")) as store:
         store.create("k")
         relay.stall()
@@ -176,7 +178,7 @@ def test_a_migration_takes_as_long_as_it_takes(make_postgres: MakeDatabase) -> N
     other.dispose()
 
 
-def test_a_server_that_stands_still_is_given_up_when_statements_have_a_timeout() -> None:
+def test_a_server_that_hangs_is_given_up_when_statements_have_a_timeout() -> None:
     server = PostgresServer()
     try:
         with Store(f"{server.url()}&connect_timeout=2&statement_timeout=200ms", migrate=True) as store:

@@ -73,7 +73,7 @@ def run(*words: str, folder: Path, environment: dict[str, str]) -> subprocess.Co
     )
 
 
-def test_those_that_were_run_are_told(make_sqlite: MakeDatabase) -> None:
+def test_the_checks_that_were_run_are_returned(make_sqlite: MakeDatabase) -> None:
     names = run_store_checks(lambda **options: Store(make_sqlite(), **options), "values", "turns.usage_adds_up")
     assert names == [check.name for check in checks("values", "turns.usage_adds_up")]
 

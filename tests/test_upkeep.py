@@ -24,7 +24,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def filled(url: str) -> str:
-    """Four sessions: two live, two expired; gives the URL."""
+    """Four sessions: two live, two expired; return the URL."""
     call = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo"})
     answer = ToolCall(id="c1", name="get_weather", output={"celsius": -3})
     time = [NOW - timedelta(days=40)]
@@ -230,7 +230,7 @@ WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", 
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_an_old_schema_is_answer_no(
+def test_an_old_schema_is_exit_code_1(
     url: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch, needed=True)

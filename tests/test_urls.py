@@ -111,7 +111,7 @@ def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixtu
     assert SECRET not in done.output + written.out + written.err
 
 
-def test_what_a_mistyped_url_is_told() -> None:
+def test_the_error_for_a_mistyped_url_says_what_is_wrong() -> None:
     for url, told in {
         "postgresql://ann:hunter@2@x/y": "%40",
         "postgresql://ann:hunter2/y": "port in the URL is not a number",

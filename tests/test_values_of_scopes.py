@@ -407,7 +407,7 @@ def test_no_session_is_made_under_the_key_of_a_shared_scope(store: Store, clock:
     assert [row.scope for row in rows(store)] == ["cold"]
 
 
-def test_a_key_that_is_taken_by_a_session_is_told_so(store: Store) -> None:
+def test_a_key_that_a_session_has_is_refused_as_taken(store: Store) -> None:
     store.create("k", values={"k": {"a": 1}})
     with pytest.raises(SessionExists):
         store.create("k", values={"k": {"a": 2}})

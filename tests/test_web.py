@@ -111,7 +111,7 @@ def test_a_long_session_opens_at_its_end_and_is_walked_both_ways(browser: TestCl
     assert seqs(get(browser, links(page)["first"])) == list(range(1, 101))
 
 
-def test_turns_are_told_on_the_page_that_has_them(browser: TestClient, url: str) -> None:
+def test_turns_are_shown_on_the_page_that_has_them(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         for number in range(120):
             store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
@@ -187,7 +187,9 @@ def test_the_database_itself_lets_it_write_nothing(url: str, filled: Store) -> N
         ("elsewhere", {}, 404),
     ],
 )
-def test_what_cannot_be_shown_is_said(browser: TestClient, to: str, parameters: dict[str, str], status: int) -> None:
+def test_what_cannot_be_shown_is_an_error_page(
+    browser: TestClient, to: str, parameters: dict[str, str], status: int
+) -> None:
     answer = browser.get(f"/{TOKEN}/{to}", params=parameters)
     assert answer.status_code == status
     assert "Traceback" not in answer.text

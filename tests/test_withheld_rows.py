@@ -1,4 +1,4 @@
-"""What a trigger or a policy withholds: nothing says that it was written or deleted, and nothing of the call was."""
+"""Rows that a trigger or a policy withholds: the call is an error, and nothing of it was written."""
 
 from __future__ import annotations
 

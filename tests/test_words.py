@@ -32,7 +32,7 @@ def test_what_is_typed_is_words_phrases_exclusions_and_beginnings(
     assert (read.wanted, read.unwanted) == (wanted, unwanted)
 
 
-def test_of_a_very_long_text_the_beginning_is_read() -> None:
+def test_only_the_beginning_of_a_very_long_text_is_read() -> None:
     read = terms("word " * 10_000)
     assert 0 < len(read.wanted) <= 64
     assert max(len(term.words) for term in terms("x" * 100_000).wanted) <= 200

@@ -43,7 +43,7 @@ class Side:
     batches: bool = True
 
     def missing(self) -> list[str]:
-        """Give the packages that are not installed."""
+        """Return the packages that are not installed."""
         return [package for module, package in self.packages.items() if not _installed(module)]
 
 

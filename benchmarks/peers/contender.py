@@ -66,7 +66,7 @@ def _asynchronous(url: str, name: str) -> sa.URL:
 
 
 def own_file(url: str, whose: str) -> str:
-    """Give the path of a file beside the database: a file has one writer at a time, and each store has its own."""
+    """Return the path of a file beside the database: a file has one writer at a time, and each store has its own."""
     return f"{sa.make_url(url).database}.{whose}"
 
 

@@ -1,7 +1,7 @@
 """Sessions, turns, messages and values.
 
 The baseline, made of the revisions 0001 to 0005 before the first release. From here on revisions are never folded
-again: databases have them.
+again, since databases are at them.
 """
 
 import sqlalchemy as sa

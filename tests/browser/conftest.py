@@ -42,7 +42,7 @@ def browser() -> str:
 
 @pytest.fixture
 def look(tmp_path: Path) -> Look:
-    """Open a document, run a script in it, and return what the script gives as text."""
+    """Open a document, run a script in it, and return what the script returns as text."""
 
     def look(document: str, script: str, *, dark: bool = False) -> str:
         own = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", document)  # the test's script is run

@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def html(store: Store) -> str:
-    """A document with everything in it, and nothing kind."""
+    """A document with every kind of content, hostile text included."""
     conversation = store.open("k", title=NASTY.rstrip("\0"), agent_id="support", metadata={"a": {"b": [NASTY]}})
     call = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo", NASTY: NASTY})
     asked = [message(NASTY, author=NASTY.rstrip("\0")), Message.assistant("Let me look.", tool_calls=[call])]

@@ -1,4 +1,4 @@
-"""The served pages in a real browser: no violation, no wider than a telephone, and their policy lets their style be."""
+"""The served pages in a real browser: no violation, no wider than a telephone, and their policy admits their style."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Look = Callable[..., str]
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Give a page by its place below the token."""
+    """Return a page by its place below the token."""
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         for number in range(60):
             store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
@@ -45,6 +45,6 @@ def test_axe_finds_no_violation(served: Callable[[str], str], look: Look, to: st
 def test_the_style_is_the_one_that_the_policy_allows(served: Callable[[str], str], look: Look, to: str) -> None:
     page = served(to)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
-    # The policy stays, and with it the style that it names; the test's own script is let in beside.
+    # The policy stays as it is, but that it admits the test's own script too.
     kept = page.replace(policy, f"{policy}; script-src 'unsafe-inline'").replace("http-equiv=", "data-x http-equiv=")
     assert look(kept, "return getComputedStyle(document.querySelector('main')).maxWidth") == "832px"

@@ -64,7 +64,7 @@ def test_what_was_imported_is_what_nanobot_reads_from_the_file(
 @pytest.mark.parametrize(
     ("archived", "consolidated"), [(1, 0), (0, 2), ("1", 2), (True, 1), (None, 1), ("1", "2"), (9, 1), (-1, 1)]
 )
-def test_of_the_two_names_of_the_archive_count_that_which_nanobot_reads_comes_in_and_goes_out(
+def test_the_name_of_the_archive_count_that_nanobot_reads_comes_in_and_goes_out(
     store: Store, files: JsonlSessionStore, tmp_path: Path, archived: object, consolidated: object
 ) -> None:
     head = {"_type": "metadata", "key": KEY, "last_archived": archived, "last_consolidated": consolidated}

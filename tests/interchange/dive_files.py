@@ -52,7 +52,7 @@ def dives(message: Message) -> dict[str, Any]:
 
 
 def window(draft: Draft) -> list[Message]:
-    """Give what Dive gives a model: the last compaction and what follows."""
+    """Return what Dive gives a model: the last compaction and what follows."""
     found: list[Message] = []
     for part in draft.parts():
         found = part.messages if part.kind == "compaction" else found + part.messages

@@ -52,7 +52,7 @@ def test_one_session_by_itself_is_a_file_too(source: Store, target: Store, folde
     assert import_path(target, folder)[0].keys == ["../../etc/passwd"]
 
 
-def test_what_cannot_be_exported_is_told_of_and_the_rest_is_a_whole_file(
+def test_what_cannot_be_exported_is_reported_and_the_rest_is_a_whole_file(
     make_sqlite: MakeDatabase, target: Store, folder: Path
 ) -> None:
     with Store(make_sqlite()) as source:

@@ -41,7 +41,7 @@ def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> 
         assert path.read_bytes() == (DATA / "nanobot_g1" / path.name).read_bytes()
 
 
-def test_a_backup_whose_sessions_are_there_is_told_of_in_a_line(home: Any) -> None:
+def test_a_backup_whose_sessions_are_there_is_reported_in_a_line(home: Any) -> None:
     home("import", str(DATA / "nanobot_g1"))
     home("export", "--all", "--to", "out", "--format", "jsonl")
     again = home("import", "out", "--verbose")
@@ -100,7 +100,7 @@ def test_exit_codes_of_export(home: Any) -> None:
     }
 
 
-def test_what_went_well_is_summed_up_and_told_in_full_only_when_asked(home: Any) -> None:
+def test_what_went_well_is_summed_up_and_listed_only_on_request(home: Any) -> None:
     assert home("import", str(CONVERSATION)).stdout.splitlines() == [
         "imported 1 sessions, 6 messages from 1 files; 0 already there, 0 collided, 0 lines skipped or mended, "
         "0 files failed"

@@ -52,7 +52,7 @@ def test_a_copied_session_goes_on_where_it_was(source: Store, target: Store) -> 
     assert target.append_message("k", message()).seq == source.append_message("k", message()).seq == 5
 
 
-def test_a_session_that_changed_since_is_told_of_and_left_alone(source: Store, target: Store) -> None:
+def test_a_session_that_changed_since_is_reported_and_left_alone(source: Store, target: Store) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(1))
     copy(source, target)
@@ -183,7 +183,7 @@ def _faithless(dialect: str) -> list[str]:
     ]
 
 
-def test_what_a_trigger_withholds_is_said_and_its_session_is_not_there(source: Store, target: Store) -> None:
+def test_what_a_trigger_withholds_is_reported_and_its_session_is_not_there(source: Store, target: Store) -> None:
     for key in ("k", "l"):
         source.create(key, messages=messages(3))
     eat(target.engine, "INSERT", "lango_message", "NEW.session_key = 'k' AND NEW.seq = 2")

@@ -36,7 +36,7 @@ def target(make_database: MakeDatabase) -> Iterator[Store]:
 
 
 def crafted(number: int, **fields: Any) -> list[str]:
-    """Give the backup with fields of one row changed, and right digests."""
+    """Return the backup with fields of one row changed, and right digests."""
     ((kind, row),) = json.loads(BACKUP[number]).items()
     changed = {name: value for name, value in (row | fields).items() if value is not Ellipsis}
     line = json.dumps({kind: changed}, separators=(",", ":"))
@@ -186,7 +186,7 @@ def test_a_file_of_a_schema_that_never_was_is_refused(target: Store, tmp_path: P
     assert target.count(expired=None) == 0
 
 
-def test_a_session_that_no_import_would_take_is_told_of_and_left_out_of_a_backup(
+def test_a_session_that_no_import_would_take_is_reported_and_left_out_of_a_backup(
     make_database: MakeDatabase, target: Store, tmp_path: Path
 ) -> None:
     with Store(make_database()) as source:

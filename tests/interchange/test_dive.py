@@ -123,7 +123,7 @@ def test_an_unknown_role_is_kept_as_user_and_comes_out_again(tmp_path: Path) -> 
     assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
-def test_lines_of_unknown_types_are_told_of_and_come_out_in_their_places(tmp_path: Path) -> None:
+def test_lines_of_unknown_types_are_reported_and_come_out_in_their_places(tmp_path: Path) -> None:
     def note(number: int) -> dict[str, Any]:
         return {"line_type": "note", "data": number, "more": True}
 

@@ -14,7 +14,7 @@ from lango_store.errors import InvalidFile
 from lango_store.interchange.draft import Skipped
 
 
-def test_a_torn_last_line_is_dropped_and_told_of(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user()), json.dumps(event(user(content="é")), ensure_ascii=False))
     whole = path.read_bytes()
     for cut in (whole[:-2], whole[: whole.rindex("é".encode()) + 1], whole[: whole.rindex(b"\n", 0, -1) + 2]):

@@ -75,7 +75,7 @@ def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_several_exports_to_one_file_at_once_one_says_done(
+def test_one_of_several_concurrent_exports_to_a_file_says_done(
     links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not links:

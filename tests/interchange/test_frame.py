@@ -1,4 +1,4 @@
-"""Importing and exporting, whatever the format: one transaction a file, nothing changed, everything told."""
+"""Importing and exporting, whatever the format: one transaction a file, nothing changed, everything reported."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None
     assert opened.count() == 0
 
 
-def test_of_two_imports_at_once_one_makes_the_session(url: str) -> None:
+def test_one_of_two_concurrent_imports_makes_the_session(url: str) -> None:
     together = Barrier(2)
 
     def run_one() -> list[str]:
@@ -309,7 +309,7 @@ def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
         interchange.import_path(store, CONVERSATION)
 
 
-def test_a_name_that_is_not_text_is_told_all_the_same(opened: Store, tmp_path: Path) -> None:
+def test_a_name_that_is_not_text_is_reported_all_the_same(opened: Store, tmp_path: Path) -> None:
     good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
     good.write_bytes(CONVERSATION.read_bytes())
     bad.write_text("no\n")

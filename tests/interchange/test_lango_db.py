@@ -118,7 +118,7 @@ def test_tool_calls_keep_output_thought_and_signature() -> None:
     assert answered.tool_calls == [ToolCall(id="call_1", name="exec", arguments="", output='{"out":"file.txt"}')]
 
 
-def test_an_unknown_role_is_kept_as_user_and_told_of() -> None:
+def test_an_unknown_role_is_kept_as_user_and_reported() -> None:
     skipped: list[Skipped] = []
     drafts = {draft.key: draft for draft in LANGO.read(FILE, skipped)}
     (message,) = messages(drafts["empty"])
@@ -208,7 +208,7 @@ def test_a_database_that_is_written_to_while_it_is_read_is_an_error(copy: Path) 
         messages(draft)
 
 
-def test_rows_that_cannot_be_kept_are_told_of_and_do_not_hide_the_others(copy: Path) -> None:
+def test_rows_that_cannot_be_kept_are_reported_and_do_not_hide_the_others(copy: Path) -> None:
     change(
         copy,
         "UPDATE sessions SET key = '' WHERE id = 1",

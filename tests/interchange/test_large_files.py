@@ -55,7 +55,9 @@ def test_a_line_above_the_bound_is_refused_in_little_more_memory(
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_file_with_a_hole_is_refused_at_its_begin(make_sqlite: Callable[..., str], tmp_path: Path, name: str) -> None:
+def test_a_file_with_a_hole_is_refused_at_its_beginning(
+    make_sqlite: Callable[..., str], tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(HEADS[name])

@@ -188,7 +188,7 @@ def test_any_line_survives_as_a_message(line: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("generation", STYLES)
 @pytest.mark.parametrize("letter", ["a", "é", "\u4e2d", "\U0001f600", "\ud800", "\u2028", '"'])
-def test_a_large_line_is_told_from_others_by_every_character(generation: str, letter: str) -> None:
+def test_large_lines_differ_by_any_character(generation: str, letter: str) -> None:
     style = STYLES[generation]
     line = {"role": "user", "content": letter * 70_000, "z": [letter, 1], "name": "n", "timestamp": "2026-11-22"}
     text = style.dumps(line)

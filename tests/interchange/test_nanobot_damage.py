@@ -55,14 +55,14 @@ def test_a_file_without_a_line_that_can_be_read_makes_no_session(opened: Store) 
         ('{"content": ' + '{"":' * 400 + "1" + "}" * 401, "is nested more than 201 levels deep"),
     ],
 )
-def test_bad_lines_are_skipped_and_told(opened: Store, file: Callable[..., Path], bad: str, reason: str) -> None:
+def test_bad_lines_are_skipped_and_reported(opened: Store, file: Callable[..., Path], bad: str, reason: str) -> None:
     report = imported(opened, file(METADATA | {"last_consolidated": 2}, HELLO, bad, HELLO))
     ((line, told),) = [(each.line, each.reason) for each in report.skipped]
     assert (line, told[: len(reason)], report.messages) == (3, reason, 2)
     assert opened.info("telegram:1").last_consolidated == 2
 
 
-def test_bytes_that_are_no_text_are_skipped_and_told(opened: Store, file: Callable[..., Path]) -> None:
+def test_bytes_that_are_no_text_are_skipped_and_reported(opened: Store, file: Callable[..., Path]) -> None:
     path = file(METADATA, HELLO, '{"role": "user", "content": "é"}', HELLO)
     path.write_bytes(path.read_bytes().replace("é".encode(), b"\xe9"))
     report = imported(opened, path)
@@ -70,7 +70,7 @@ def test_bytes_that_are_no_text_are_skipped_and_told(opened: Store, file: Callab
     assert report.messages == 2
 
 
-def test_what_no_column_can_hold_is_told_and_comes_back(
+def test_what_no_column_can_hold_is_reported_and_comes_back(
     opened: Store, file: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = file(METADATA, '{"role": "assistant", "content": "x", "score": NaN}')
@@ -111,7 +111,7 @@ def test_a_bad_date_is_now(opened: Store, file: Callable[..., Path], clock: Cloc
     assert lines(exported(opened, tmp_path, "telegram:1"))[1]["timestamp"] == time
 
 
-def test_of_several_metadata_lines_the_last_counts(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_last_of_several_metadata_lines_counts(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     last = METADATA | {"metadata": {"title": "late"}, "last_consolidated": 1}
     report = imported(opened, file(METADATA, HELLO, last))
     assert [(each.line, each.reason) for each in report.skipped] == [(1, "metadata: a later line says otherwise")]

@@ -144,7 +144,7 @@ def test_tool_calls_that_shepherd_spaced_otherwise_are_calls_and_keep_their_text
     assert SHEPHERD.write(draft, tmp_path / "out").read_text() == path.read_text()
 
 
-def test_an_unknown_role_is_kept_as_user_and_told_of(tmp_path: Path) -> None:
+def test_an_unknown_role_is_kept_as_user_and_reported(tmp_path: Path) -> None:
     skipped: list[Skipped] = []
     (draft,) = SHEPHERD.read(file(tmp_path, session({"role": "oracle", "content": "x", "tokens": 1})), skipped)
     assert messages(draft)[0].role is MessageRole.USER

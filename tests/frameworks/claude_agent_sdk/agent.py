@@ -18,7 +18,7 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 
 
 class Dying(LangoSessionStore):
-    """Is killed once it has stored what a tool said."""
+    """A store whose process is killed once it has stored what a tool said."""
 
     async def append(self, key: Any, entries: Any) -> None:
         await super().append(key, entries)

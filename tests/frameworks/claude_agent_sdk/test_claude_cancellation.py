@@ -29,7 +29,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Is set when a call in a thread has begun to write."""
+    """An event that is set when a call in a thread has begun to write."""
     event, begin_write = threading.Event(), cancellation.begin_write
 
     def telling() -> None:
@@ -52,7 +52,7 @@ def writes_locked_out(url: str) -> Iterator[sa.Connection]:
 
 
 async def cancelled(call: Callable[[], Any], begun: threading.Event, then: Callable[[], object]) -> list[str]:
-    """Cancel a call once it has begun, do what comes then, and tell in which order what ended."""
+    """Cancel a call once it has begun, do something meanwhile, and return in which order the two ended."""
     ended: list[str] = []
 
     async def run(scope: anyio.CancelScope) -> None:

@@ -33,11 +33,11 @@ def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any
     return {"type": "assistant", "uuid": uuid, "message": message, **fields}
 
 
-async def test_of_entries_that_are_sent_again_none_is_stored_twice(sessions: LangoSessionStore) -> None:
+async def test_no_entry_that_is_sent_again_is_stored_twice(sessions: LangoSessionStore) -> None:
     a, b, c, d = (entry(uuid=uuid) for uuid in "abcd")
     unnamed = entry(mode="normal")
     await sessions.append(KEY, [a, b, unnamed])
-    await sessions.append(KEY, [a, b, unnamed])  # a retry: what has no uuid is stored always
+    await sessions.append(KEY, [a, b, unnamed])  # a retry: what has no uuid is always stored
     await sessions.append(KEY, [b, c])  # an overlap
     await sessions.append(KEY, [d, d])
     assert await sessions.load(KEY) == [a, b, unnamed, unnamed, c, d]
@@ -271,7 +271,7 @@ def test_a_store_serves_several_event_loops_and_closes_what_it_made(url: str) ->
     asyncio.run(given())
 
 
-async def test_of_batches_that_meet_each_entry_is_stored_once_and_each_response_counted_once(url: str) -> None:
+async def test_overlapping_batches_store_each_entry_once_and_count_each_response_once(url: str) -> None:
     def batch(writer: int, number: int) -> list[Any]:
         own = block(f"{writer}/{number}", f"{writer}/{number}", apiBlockIndex=0)
         return [own, entry(uuid=f"shared/{number}"), entry(title=number)]

@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let ADK say once that features of it are experimental; that is news to nobody who uses them."""
+    """Ignore ADK's warnings that some of its features are experimental."""
     told = pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning")
     for item in items:
         if item.path.is_relative_to(HERE):

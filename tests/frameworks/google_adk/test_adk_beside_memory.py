@@ -1,7 +1,7 @@
 """Whatever is called in whatever order, the service gives what ADK's service in memory gives.
 
-Ids with blanks, events that come again and events for a deleted session are left out: the one in memory of 2.7.1 knows
-nothing of them.
+Ids with blanks, events that come again and events for a deleted session are left out: the service in memory of 2.7.1
+does not treat them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STARTED = [
 
 
 class Caller:
-    """One who calls a service, with the sessions that it has in hand."""
+    """A caller of a service, with the session objects that it holds."""
 
     def __init__(self, service: Any) -> None:
         self.service = service
@@ -101,7 +101,7 @@ def _ids(where: dict[str, str]) -> tuple[str, ...]:
 
 
 def _timeless(found: Any) -> Any:
-    """Leave out when sessions without events were made, which each service says for itself, and their order by it."""
+    """Leave out the times of sessions without events, which come from each service's own clock, and their order."""
     if isinstance(found, Session):
         return _without_time(found)
     if hasattr(found, "sessions"):

@@ -68,7 +68,7 @@ def test_eight_services_append_to_one_session_and_none_is_refused(url: str) -> N
     asyncio.run(main())
 
 
-def test_of_eight_that_make_one_session_one_does(url: str) -> None:
+def test_one_of_eight_that_make_the_same_session_does(url: str) -> None:
     made: list[Session] = []
 
     async def create(number: int) -> None:
@@ -85,7 +85,7 @@ def test_of_eight_that_make_one_session_one_does(url: str) -> None:
 
 
 @in_a_loop
-async def test_with_check_stale_the_loser_is_told_and_writes_nothing(opened: Store) -> None:
+async def test_with_check_stale_the_loser_gets_an_error_and_writes_nothing(opened: Store) -> None:
     service, other = LangoSessionService(opened, check_stale=True), LangoSessionService(opened)
     mine = await service.create_session(**WHERE, session_id="trip", state={"n": 0})
     for text in ("one", "two"):

@@ -154,7 +154,7 @@ def test_a_summary_of_items_that_are_gone_meanwhile_changes_nothing(url: str) ->
     asyncio.run(main())
 
 
-def test_of_two_compactions_of_a_session_each_replaces_what_it_read(url: str) -> None:
+def test_each_of_two_compactions_replaces_what_it_read(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
             session = LangoSession("k", store)
@@ -270,7 +270,7 @@ def test_what_the_end_of_a_session_cost_stays_counted(url: str) -> None:
     asyncio.run(main())
 
 
-def test_of_nothing_there_is_nothing_to_compact(url: str) -> None:
+def test_an_empty_session_has_nothing_to_compact(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
             session = LangoSession("k", store)

@@ -1,4 +1,4 @@
-"""The framework's own runner on `LangoSession`: a conversation with a tool, killed and gone on with, and its cost."""
+"""The framework's own runner on `LangoSession`: a conversation with a tool, killed and continued, and its cost."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def resumed(*costs: int) -> Any:
         ([[10], [10]], [10, 10, 10], 30),
     ],
 )
-def test_of_a_run_that_is_resumed_what_is_not_stored_yet_is_counted(
+def test_a_run_that_is_resumed_counts_what_is_not_stored_yet(
     url: str, stored: list[list[int]], costs: list[int], counted: int, reads: bool
 ) -> None:
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_of_a_run_that_is_resumed_what_is_not_stored_yet_is_counted(
     asyncio.run(main())
 
 
-def test_of_a_run_that_is_resumed_after_others_wrote_only_what_it_costs_from_then_is_counted(url: str) -> None:
+def test_a_run_that_is_resumed_after_others_wrote_counts_what_it_costs_from_then_on(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
             for cost in (10, 3):  # the run, and another one

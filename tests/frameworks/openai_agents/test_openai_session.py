@@ -124,7 +124,7 @@ def test_calls_side_by_side_are_one_message_and_popped_one_by_one(url: str) -> N
     run(main)
 
 
-def test_of_two_who_pop_each_gets_another_item(url: str) -> None:
+def test_two_callers_that_pop_get_different_items(url: str) -> None:
     async def main() -> None:
         with Store(url) as store:
             both = [LangoSession("k", store) for _ in range(2)]

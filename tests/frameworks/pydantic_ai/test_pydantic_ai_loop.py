@@ -1,4 +1,4 @@
-"""The framework's own agent on our store: killed after its tool has answered, and gone on with by another process."""
+"""The framework's own agent on our store: killed after its tool has answered, and continued by another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
-def test_an_agent_that_is_killed_after_its_tool_answered_is_gone_on_with(lango: Store, url: str) -> None:
+def test_another_process_goes_on_after_an_agent_was_killed_behind_its_tools_answer(lango: Store, url: str) -> None:
     program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
     with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

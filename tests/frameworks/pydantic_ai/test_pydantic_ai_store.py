@@ -309,7 +309,7 @@ def test_a_conversation_that_was_deleted_since_is_a_conflict_even_if_it_was_made
     run(test)
 
 
-def test_of_eight_savers_at_once_one_wins(url: str) -> None:
+def test_one_of_eight_concurrent_savers_wins(url: str) -> None:
     async def test() -> None:
         async with Conversations(url) as conversations:
             for round in range(3):
