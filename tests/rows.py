@@ -137,3 +137,9 @@ def fill(store: Store) -> None:
         ),
         message_row("expired", 3, content='"gone?"'),
     )
+
+
+def value_names(store: Store) -> list[Any]:
+    """Read the scope and the name of each value, in their order."""
+    with store.engine.connect() as connection:
+        return list(connection.exec_driver_sql("SELECT scope, name FROM lango_value ORDER BY scope, name").all())

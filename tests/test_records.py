@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from commands import run
-from conftest import Clock, Counts, MakeDatabase, counted, watched
 from factories import contents, message, messages, seqs
+from recorded import LOG, SAID, noted, record
 from session_checks import assert_sound
 
-from lango_store import (
-    Conflict,
-    Conversation,
-    DatabaseUnavailable,
-    Message,
-    MessageRole,
-    Store,
-    ToolCall,
-    create_engine,
-    interchange,
-    window,
-)
-from lango_store.archive import Archive
+from lango_store import Conflict, Message, MessageRole, Store
 
 
-def record(content: Any = "a record", **fields: Any) -> Message:
-    return message(content, role=MessageRole.RECORD, **fields)
-
-
-def noted(store: Store, key: str = "k", **fields: Any) -> Conversation:
-    """A session of a question and its answer, with a record before, between and behind them."""
-    conversation = store.open(key, messages=[record("mode")], **fields)
-    conversation.save_turn([message("hello"), record("cost"), message("hi", role="assistant")], {"tokens": 3})
-    conversation.append_message(record("attachment", id="r"))
-    return conversation
-
-
-LOG = ["mode", "hello", "cost", "hi", "attachment"]
-SAID = ["hello", "hi"]
+@pytest.fixture
+def opened(url: str) -> Any:
+    with Store(url) as store:
+        yield store
 
 
 # Where they are, and where not
@@ -123,104 +97,6 @@ def test_a_summary_is_put_in_though_records_came_in_while_it_was_written(opened:
     done = conversation.finish_compaction(pending, message("summary"))
     assert done.replaced_messages == 2
     assert contents(conversation.messages()) == ["summary", "meanwhile"]
-
-
-# What an append and a read cost
-
-
-@pytest.mark.parametrize("batch", [[record()], [record(id="a"), message()], [message(), *[record()] * 500]])
-def test_an_append_of_records_is_one_statement_and_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, batch: list[Message]
-) -> None:
-    with Store(one_connection) as store:
-        for key in ("other", "k"):
-            store.create(key)
-            with counted(one_connection, tmp_path) as counts:
-                store.append_messages(key, batch)
-        assert counts == Counts(1, 1)
-
-
-def test_a_load_of_a_log_with_records_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
-    with Store(one_connection) as store:
-        noted(store)
-        with counted(one_connection, tmp_path) as counts:
-            assert contents(store.get("k").messages) == SAID
-        assert counts == Counts(2, 2)
-
-
-def test_an_append_without_records_says_nothing_of_them(url: str) -> None:
-    engine = create_engine(url)
-    with Store(engine) as store:
-        store.create("k")
-        with watched(engine) as statements:
-            store.append_message("k", message())
-            store.conversation("k").save_turn(messages(2))
-    assert statements
-    assert not [each for each in statements if "record" in each]
-
-
-def cost_of_the_end(engine: sa.Engine, number: int) -> tuple[int, int]:
-    """Say what the last 50 of a log cost whose every fourth row is a message: rows and pages, or SQLite's steps."""
-    with Store(engine) as store:
-        store.create("k", messages=[each for n in range(number) for each in (message(n), *[record("x" * 300)] * 3)])
-        with watched(engine) as statements:
-            assert contents(store.messages("k", last=50)) == list(range(number - 50, number))
-    (statement,) = statements
-    with engine.connect() as connection:
-        driver: Any = connection.connection.dbapi_connection
-        if engine.dialect.name == "sqlite":
-            steps: list[int] = []
-            driver.set_progress_handler(lambda: steps.append(1), 1)
-            driver.execute(statement).fetchall()
-            driver.set_progress_handler(None, 0)
-            return len(steps), 0
-        connection.exec_driver_sql("ANALYZE lango_message")  # as autovacuum does
-        explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
-        values = {"key": "k", "limit": 50, "now": None}
-        plan = connection.exec_driver_sql(explained, values).scalar_one()[0]["Plan"]
-        (walk,) = [part for part in _parts(plan) if part.get("Index Name") == "pk_lango_message"]
-        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        return walk["Actual Rows"] + walk["Rows Removed by Filter"], pages
-
-
-def _parts(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    return [plan, *(part for below in plan.get("Plans", []) for part in _parts(below))]
-
-
-def test_the_end_of_a_log_of_records_costs_no_more_the_longer_the_log_is(make_database: MakeDatabase) -> None:
-    engines = [create_engine(make_database()) for _ in range(2)]
-    short, long = map(cost_of_the_end, engines, (500, 5_000))
-    for engine in engines:
-        engine.dispose()
-    assert long[0] == pytest.approx(short[0], rel=0.02)
-    assert long[1] <= short[1] + 3  # the index is a level deeper
-    if engines[0].dialect.name == "postgresql":
-        assert short[0] == 200  # four rows for each message
-
-
-def test_what_a_large_record_holds_is_not_read_with_the_messages(make_sqlite: MakeDatabase) -> None:
-    url = make_sqlite()
-    large = "r" * 100_000
-    with Store(url) as store:
-        store.create("k", messages=[message("first"), record(large), message("last"), record(large)])
-    path = Path(sa.make_url(url).database or "")
-    pages = path.read_bytes()
-    holding = b"r" * 4_000
-    damaged = [b"\xff" * 4 + each[4:] if holding in each else each for each in _pages(pages)]
-    assert sum(holding in each for each in damaged) > 40
-    path.write_bytes(b"".join(damaged))
-    with Store(url) as store:
-        with pytest.raises(DatabaseUnavailable, match="malformed"):
-            store.all_messages("k")
-        assert contents(store.get("k").messages) == contents(store.messages("k", last=2)) == ["first", "last"]
-        assert len(store.conversation("k").history()) == 2
-        last = store.conversation("k").last_message()
-        assert last is not None
-        assert last.content == "last"
-
-
-def _pages(file: bytes, size: int = 4096) -> list[bytes]:
-    return [file[at : at + size] for at in range(0, len(file), size)]
 
 
 # Taken away
@@ -324,6 +200,15 @@ def test_a_record_behind_what_is_consolidated_becomes_a_message_that_is_not(stor
     assert conversation.info().last_consolidated == 1
 
 
+def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidated(store: Store) -> None:
+    store.create("k", messages=[*messages(3), record(), record()])
+    store.update("k", last_consolidated=1)
+    store.delete_message("k", 2)
+    assert store.info("k").last_consolidated == 1
+    store.delete_message("k", 1)
+    assert store.info("k").last_consolidated == 0
+
+
 # Summaries and branches
 
 
@@ -367,141 +252,6 @@ def test_a_fork_takes_the_records_along(store: Store) -> None:
     before = conversation.fork("before", before_user_message=-1)
     assert (contents(before.all_messages()), before.messages()) == (["mode"], [])
     assert_sound(store)
-
-
-# Lists of messages
-
-
-TALK = [
-    record("mode"),
-    message("be kind", role="system", tokens=1),
-    message("weather?", tokens=2),
-    message(None, role="assistant", tool_calls=[ToolCall(id="c", name="f")], tokens=3),
-    record("cost", tool_calls=[ToolCall(id="c", name="f", output=1)]),
-    message("sun", role="tool", tool_call_id="c", tokens=4),
-    record(),
-    message("sunny", role="assistant", tokens=5),
-    message("thanks", tokens=6),
-    record(),
-]
-PLAIN = [each for each in TALK if each.role is not MessageRole.RECORD]
-
-
-def test_a_window_of_a_list_leaves_records_out() -> None:
-    assert window.as_prompt(TALK) == window.as_prompt(PLAIN)
-    assert window.without_orphans(TALK) == PLAIN
-    assert window.tail_within(TALK, 11) == PLAIN[-2:]
-    for number in range(len(TALK)):
-        assert window.legal_suffix(TALK, number) == window.legal_suffix(PLAIN, number)
-    for budget in range(25):
-        assert window.fit(TALK, budget) == window.fit(PLAIN, budget)
-    assert window.evict(TALK, []) == window.evict(TALK, [(5, 2)]) == PLAIN
-
-
-def test_a_plan_of_what_to_evict_names_places_of_the_list_and_no_records() -> None:
-    plan = window.plan_eviction(TALK, 10)
-    assert plan == [(2, 3), (5, 5), (7, 7)]
-    assert window.evict(TALK, plan) == window.fit(PLAIN, 11)
-
-
-def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidated(store: Store) -> None:
-    store.create("k", messages=[*messages(3), record(), record()])
-    store.update("k", last_consolidated=1)
-    store.delete_message("k", 2)
-    assert store.info("k").last_consolidated == 1
-    store.delete_message("k", 1)
-    assert store.info("k").last_consolidated == 0
-
-
-def test_a_record_answers_no_call() -> None:
-    assert window.answers(record(tool_calls=[ToolCall(id="c1", name="dice", output=6)])) == []
-
-
-def test_a_record_is_in_no_form_of_openai() -> None:
-    with pytest.raises(ValueError, match="record is in no prompt"):
-        record().to_openai()
-    assert window.as_prompt([record()]) == []
-
-
-# On the way in and out
-
-
-def test_records_travel_with_their_session(url: str, make_database: MakeDatabase, tmp_path: Path, clock: Clock) -> None:
-    with Store(url, clock=clock) as store, Store(make_database(), clock=clock) as other:
-        conversation = noted(store, ttl=timedelta(hours=1))
-        log, info = conversation.all_messages(), conversation.info()
-        interchange.export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
-        interchange.import_path(other, tmp_path / "all.jsonl")
-        assert other.all_messages("k") == log
-        assert other.info("k").model_copy(update={"revision": info.revision}) == info
-        assert_sound(other)
-        clock.move(hours=2)
-        assert store.expire(archive=tmp_path / "cold.db").messages == 2
-        with Archive(tmp_path / "cold.db") as archive:
-            assert [each["key"] for each in archive.search("attachment")] == ["k"]
-        store.restore(tmp_path / "cold.db", "k")
-        assert store.all_messages("k") == log
-        assert_sound(store)
-
-
-@pytest.mark.parametrize("format", [name for name in interchange.writable() if name != "jsonl"])
-def test_an_export_to_another_system_leaves_records_out_and_says_how_many(
-    url: str, tmp_path: Path, format: str
-) -> None:
-    with Store(url) as store:
-        store.create("plain", messages=SPOKEN)
-        store.create("k", messages=SPOKEN)
-        (plain,) = interchange.export(store, tmp_path / "plain", format, keys=["k"])
-        store.delete("k")
-        ((key,),) = [each.keys for each in interchange.import_path(store, str(plain.path), format=format)]
-        store.append_messages(key, [record("mode"), record("cost"), record("attachment")])
-        done = interchange.export(store, tmp_path / "out", format, keys=[key, "plain"])
-        assert [(each.key, each.records, each.error) for each in done] == [(key, 3, None), ("plain", 0, None)]
-        assert "attachment" not in Path(str(done[0].path)).read_text()
-        (again,) = interchange.import_path(store, str(plain.path), format=format)
-        assert (again.already_there, again.error) == ([key], None)
-    ran = run("export", "--url", url, "--format", format, "--to", str(tmp_path / "more"), "--all", "--verbose")
-    assert ran.returncode == 0
-    assert f"3 records were left out, as {format} has none" in ran.stdout
-    assert ", 3 records left out" in ran.stdout
-    assert "0 records" not in ran.stdout
-
-
-SPOKEN = [message("hello"), message("hi", role="assistant")]
-
-
-def test_what_another_system_calls_a_record_is_a_message_and_goes_back_as_it_was(opened: Store, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    file = tmp_path / "in" / "cli_direct.jsonl"
-    head = '{"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-01T12:00:00", "metadata": {}}'
-    file.write_text(head + '\n{"role": "record", "content": "x"}\n{"role": "user", "content": "y"}\n')
-    (report,) = interchange.import_path(opened, file)
-    assert (report.messages, opened.info("cli:direct").record_count) == (2, 0)
-    (done,) = interchange.export(opened, tmp_path / "out", "nanobot", everything=True)
-    assert Path(str(done.path)).read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
-
-
-@pytest.fixture
-def opened(url: str) -> Any:
-    with Store(url) as store:
-        yield store
-
-
-def test_show_prints_a_record_on_one_line(url: str) -> None:
-    with Store(url) as store:
-        noted(store)
-        store.append_message("k", record({"type": "text", "lines": "a\nb"}, author="claude", name="mode"))
-        store.append_message("k", record("long " * 100))
-    shown = run("sessions", "show", "k", "--url", url).stdout.splitlines()
-    assert "2 messages, 5 records, 0 tokens" in "\n".join(shown)
-    assert "1 record  mode" in shown
-    assert r'6 record · claude · mode  {"type": "text", "lines": "a\nb"}' in shown
-    (cut,) = [line for line in shown if line.startswith("7 record  long long")]
-    assert cut.endswith("…")
-    full = run("sessions", "show", "k", "--url", url, "--full").stdout
-    assert full.count("long") == 100
-    last = run("sessions", "show", "k", "--url", url, "--last", "2").stdout
-    assert "5 earlier messages and records" in last
 
 
 # What the doctor says

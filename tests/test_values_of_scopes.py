@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from conftest import SOMEBODY_WAITS, Clock, Counts, MakeDatabase, counted, watched
+from conftest import Clock
 from factories import message, messages
+from rows import value_names
+from session_checks import assert_sound
 
-from lango_store import Conflict, InvalidKey, InvalidMessage, SessionExists, SessionExpired, SessionNotFound, Store
+from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionExpired, SessionNotFound, Store
 
 HOUR = timedelta(hours=1)
-
-
-def faults(store: Store) -> list[object]:
-    return [finding for finding in store.examine() if finding.name != "settings"]
-
-
-def rows(store: Store) -> list[Any]:
-    with store.engine.connect() as connection:
-        return list(connection.exec_driver_sql("SELECT scope, name FROM lango_value ORDER BY scope, name").all())
 
 
 # Set and read
@@ -117,7 +107,7 @@ def test_values_go_with_their_session_and_shared_ones_stay(store: Store, clock: 
     store.delete_where(key_prefix="where")
     clock.move(hours=2)
     store.expire()
-    assert [tuple(row) for row in rows(store)] == [("shared", "a")]
+    assert [tuple(row) for row in value_names(store)] == [("shared", "a")]
     assert store.create("deleted").last_seq == 0
     assert store.values("deleted") == {}
 
@@ -136,7 +126,7 @@ def test_a_fork_has_the_values_of_its_origin_as_they_are_now(store: Store) -> No
         assert fork.values() == {"a": 1, "b": None}
         fork.set_values({"a": 2})
     assert k.values() == {"a": 1, "b": None}
-    assert faults(store) == []
+    assert_sound(store)
 
 
 def test_an_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -148,7 +138,7 @@ def test_an_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tm
     store.restore(tmp_path / "cold.db", "k")
     assert (store.values("k"), store.values("shared")) == (given, {"a": 2})
     store.delete("k")
-    assert [tuple(row) for row in rows(store)] == [("shared", "a")]
+    assert [tuple(row) for row in value_names(store)] == [("shared", "a")]
 
 
 def test_the_caller_s_transaction_holds_values_too(store: Store) -> None:
@@ -161,103 +151,6 @@ def test_the_caller_s_transaction_holds_values_too(store: Store) -> None:
         assert inside.values("k") == {"a": 1, "b": 2}
         connection.rollback()
     assert (store.values("k"), store.values("shared"), store.messages("k")) == ({}, {}, [])
-
-
-# With messages
-
-
-Append = Callable[[Store, dict[str, dict[str, Any]]], object]
-APPENDS: dict[str, Append] = {
-    "one": lambda store, values: store.append_message("k", message(), values=values),
-    "with an id": lambda store, values: store.append_message("k", message(id="i"), values=values),
-    "many": lambda store, values: store.append_messages("k", messages(3), values=values),
-    "none": lambda store, values: store.append_messages("k", [], values=values),
-    "an id twice": lambda store, values: store.append_messages(
-        "k", [message("x", id="2"), message("x", id="2")], values=values
-    ),
-    "replacing": lambda store, values: store.append_messages("k", messages(1), replace_after=0, values=values),
-    "or made": lambda store, values: store.append_message("k", message(), create=True, values=values),
-    "turn": lambda store, values: store.conversation("k").save_turn(messages(2), {"n": 1}, values=values),
-}
-
-
-@pytest.mark.parametrize("append", APPENDS.values(), ids=list(APPENDS))
-def test_values_land_with_messages(store: Store, append: Append) -> None:
-    store.create("k", values={"k": {"a": 0, "b": 0}, "app": {"n": 0}})
-    append(store, {"k": {"a": None}, "user:ann": {"é": "\0\ud83d"}, "app": {"n": [1]}})
-    assert store.values("k") == {"a": None, "b": 0}
-    assert (store.values("user:ann"), store.values("app")) == ({"é": "\0\ud83d"}, {"n": [1]})
-    store.delete("k")
-    assert [row.scope for row in rows(store)] == ["app", "user:ann"]
-
-
-MAKERS: dict[str, Append] = {
-    "create": lambda store, values: store.create("k", values=values),
-    "create with messages": lambda store, values: store.create("k", messages=messages(2), values=values),
-    "create with an id twice": lambda store, values: store.create(
-        "k", messages=[message("x", id="2"), message("x", id="2")], values=values
-    ),
-    "append": lambda store, values: store.append_message("k", message(), create=True, values=values),
-    "append with ids": lambda store, values: store.append_messages("k", [message(id="i")], create=True, values=values),
-    "turn": lambda store, values: store.conversation("k").save_turn(messages(2), create=True, values=values),
-}
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))
-def test_a_session_is_made_with_values(store: Store, make: Append) -> None:
-    make(store, {"k": {"a": 1, "b": None}, "app": {"n": 1}})
-    assert (store.values("k"), store.values("app")) == ({"a": 1, "b": None}, {"n": 1})
-    assert faults(store) == []
-    store.delete("k")
-    assert [row.scope for row in rows(store)] == ["app"]
-
-
-def test_an_expired_session_that_is_replaced_has_no_values_of_before(store: Store, clock: Clock) -> None:
-    store.create("k", ttl=HOUR, values={"k": {"old": 1}})
-    clock.move(hours=2)
-    store.append_message("k", message(), create=True, values={"k": {"new": 1}})
-    assert store.values("k") == {"new": 1}
-
-
-def test_an_append_that_is_replayed_sets_nothing_again(store: Store) -> None:
-    store.create("k")
-    k = store.conversation("k")
-    for values in ({"k": {"a": 1}}, {"k": {"a": 2}}):
-        store.append_message("k", message("x", id="1"), values=values)
-        k.save_turn(messages(1), id="t", values={"s": values["k"]})
-    assert (store.values("k"), store.values("s")) == ({"a": 1}, {"a": 1})
-
-
-WRITES: dict[str, Callable[[Store, dict[str, dict[str, Any]]], object]] = {
-    "append": lambda store, values: store.append_message("k", message(), values=values),
-    "batch": lambda store, values: store.append_messages("k", messages(20), values=values),
-    "turn": lambda store, values: store.conversation("k").save_turn(messages(2), values=values),
-    "made": lambda store, values: store.append_message("missing", message(), create=True, values=values),
-    "create": lambda store, values: store.create("new", messages=messages(2), values=values),
-    "own": lambda store, values: store.set_values("k", {"a": 1}),
-    "shared": lambda store, values: store.set_values("app", {"a": 1}),
-    "read": lambda store, values: store.values("k"),
-}
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
-def test_values_take_one_statement_and_one_round_trip(one_connection: sa.Engine, tmp_path: Path, write: Append) -> None:
-    values: dict[str, dict[str, Any]] = {"app": {"n": 1}, "user:ann": {"a": 1, "b": [2]}}
-    with Store(one_connection) as store:
-        store.create("k")
-        with counted(one_connection, tmp_path) as counts:
-            write(store, values)
-        assert counts == Counts(1, 1)
-
-
-def test_on_sqlite_values_are_set_in_the_transaction_of_the_append(make_sqlite: MakeDatabase) -> None:
-    with Store(make_sqlite()) as store:
-        store.create("k")
-        with watched(store.engine) as statements:
-            store.append_message("k", message(), values={"k": {"a": 1}, "app": {"b": 1}})
-        words = [each.split()[0] for each in statements]
-        assert (words[0], words[-1]) == ("BEGIN", "COMMIT")
-        assert set(words[1:-1]) == {"SELECT", "UPDATE", "INSERT"}
 
 
 # What is refused
@@ -277,7 +170,7 @@ def test_values_of_a_session_that_is_not_there_are_refused(store: Store, clock: 
             call()
         assert raised.type is SessionNotFound
     store.create("old", ttl=HOUR, values={"old": {"a": 1}})
-    before = rows(store)
+    before = value_names(store)
     clock.move(hours=2)
     old = store.conversation("old")
     calls = [
@@ -293,7 +186,7 @@ def test_values_of_a_session_that_is_not_there_are_refused(store: Store, clock: 
     for call in calls:
         with pytest.raises(SessionExpired):
             call()
-    assert rows(store) == before
+    assert value_names(store) == before
 
 
 TEXTS: list[Any] = ["", "a\0", "\ud800", "x" * 513, 1, None, b"bytes"]
@@ -317,7 +210,7 @@ def test_a_scope_or_name_that_is_not_like_a_key_is_refused(store: Store, text: A
     for call in calls:
         with pytest.raises(InvalidKey, match=r"^(scope|name): "):
             call()
-    assert (store.get("k"), rows(store), store.exists("new")) == (before, [], False)
+    assert (store.get("k"), value_names(store), store.exists("new")) == (before, [], False)
 
 
 def test_the_longest_scope_and_name_fit_and_longer_ones_are_refused(store: Store) -> None:
@@ -343,7 +236,7 @@ def test_a_value_that_is_not_json_is_refused_by_its_scope_and_name(store: Store)
             with pytest.raises(InvalidMessage, match=r"^values\['k'\]\['wrong'\]") as raised:
                 call()
             assert raised.value.field == "values['k']['wrong']"
-    assert (store.get("k"), rows(store), store.exists("new")) == (before, [], False)
+    assert (store.get("k"), value_names(store), store.exists("new")) == (before, [], False)
 
 
 @pytest.mark.parametrize("values", ["text", [], {"k": "text"}, {"k": None}, {"k": [1]}], ids=repr)
@@ -373,7 +266,7 @@ def test_the_scope_of_another_session_is_refused_and_nothing_is_written(store: S
             with pytest.raises(InvalidKey, match="'other' is the key of another session"):
                 call()
         clock.move(hours=2)  # expired, and still there
-    assert (store.get("k"), rows(store), store.exists("new")) == (before, [], False)
+    assert (store.get("k"), value_names(store), store.exists("new")) == (before, [], False)
 
 
 def test_no_session_is_made_under_the_key_of_a_shared_scope(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -404,7 +297,7 @@ def test_no_session_is_made_under_the_key_of_a_shared_scope(store: Store, clock:
     assert store.create("app").key == "app"
     store.set_values("app", {"mine": 1})
     store.delete("app")
-    assert [row.scope for row in rows(store)] == ["cold"]
+    assert [row.scope for row in value_names(store)] == ["cold"]
 
 
 def test_a_key_that_a_session_has_is_refused_as_taken(store: Store) -> None:
@@ -412,142 +305,3 @@ def test_a_key_that_a_session_has_is_refused_as_taken(store: Store) -> None:
     with pytest.raises(SessionExists):
         store.create("k", values={"k": {"a": 2}})
     assert store.values("k") == {"a": 1}
-
-
-# Several at once
-
-
-def made_meanwhile(store: Store, given: dict[str, Any], **options: Any) -> None:
-    """Leave a session k beside values that were set as shared ones at the moment in which it was made."""
-    store.create("k", values={"k": given}, **options)
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE lango_value SET session_key = NULL WHERE scope = 'k'")
-
-
-def until_one_waits(store: Store) -> None:
-    with store.engine.connect() as connection:
-        for _ in range(100_000):
-            if connection.exec_driver_sql(SOMEBODY_WAITS).first():
-                return
-            connection.rollback()
-    raise AssertionError("nobody waits for a lock")
-
-
-def in_a_transaction(store: Store, call: Callable[[Store], object]) -> None:
-    with store.engine.begin() as connection:
-        call(store.using(connection))
-
-
-def test_writers_of_different_names_lose_nothing(store: Store) -> None:
-    store.create("k")
-    together = Barrier(8)
-
-    def write(n: int) -> None:
-        together.wait()
-        for number in range(10):
-            store.set_values("k", {f"{n}.{number}": number})
-            store.set_values("shared", {f"{n}.{number}": number, "all": n})
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    expected = {f"{n}.{number}": number for n in range(8) for number in range(10)}
-    assert store.values("k") == expected
-    assert store.values("shared").keys() == expected.keys() | {"all"}
-    assert faults(store) == []
-
-
-def test_appends_that_set_the_same_shared_names_wait_for_one_another(store: Store) -> None:
-    names = [f"n{n}" for n in range(20)]
-    together = Barrier(6)
-
-    def write(n: int) -> None:
-        key = f"k{n}"
-        store.create(key)
-        together.wait()
-        for _ in range(15):
-            ordered = names if n % 2 else names[::-1]
-            store.append_message(key, message(), values={"b": dict.fromkeys(ordered, n), "a": {"x": n}})
-            if n == 0:
-                store.drop_values("b")
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(write, range(6)))
-    assert [store.info(f"k{n}").last_seq for n in range(6)] == [15] * 6
-    assert faults(store) == []
-
-
-def test_an_append_leaves_the_values_of_a_session_alone_that_was_made_meanwhile(make_postgres: MakeDatabase) -> None:
-    with Store(make_postgres()) as store, ThreadPoolExecutor(1) as pool:
-        store.create("k")
-        with store.engine.connect() as connection:
-            connection.exec_driver_sql("SELECT FROM lango_session WHERE key = 'k' FOR UPDATE")
-            given = {"new": {"a": "k's"}, "app": {"a": 1}}
-            late = pool.submit(store.append_message, "k", message(), values=given)
-            until_one_waits(store)
-            store.create("new", values={"new": {"a": "its own"}})
-            connection.rollback()
-        with pytest.raises(InvalidKey, match="another session's"):
-            late.result()
-        assert (store.values("new"), store.values("app"), store.info("k").last_seq) == ({"a": "its own"}, {}, 0)
-        store.delete("new")
-        assert rows(store) == []
-
-
-def test_shared_values_become_those_of_a_session_that_was_made_meanwhile(make_postgres: MakeDatabase) -> None:
-    with Store(make_postgres()) as store, ThreadPoolExecutor(1) as pool:
-        with store.engine.begin() as connection:
-            revision = store.using(connection).create("k", values={"k": {"b": "own"}}).revision
-            late = pool.submit(store.set_values, "k", {"a": 1, "b": 2})
-            until_one_waits(store)
-        late.result()
-        assert (store.values("k"), store.info("k").revision > revision) == ({"a": 1, "b": 2}, True)
-        assert faults(store) == []
-
-
-GOINGS: dict[str, Callable[[Store], object]] = {
-    "delete": lambda store: store.delete("k"),
-    "delete in the caller's transaction": lambda store: in_a_transaction(store, lambda inside: inside.delete("k")),
-    "expire": lambda store: store.expire(),
-    "expire and archive": lambda store: store.expire(archive="cold.db"),
-    "delete_where": lambda store: store.delete_where(key_prefix="k"),
-    "replace": lambda store: store.append_message("k", message(), create=True),
-}
-
-
-@pytest.mark.parametrize("go", GOINGS.values(), ids=list(GOINGS))
-def test_values_set_while_their_session_was_made_go_with_it(
-    store: Store, clock: Clock, go: Callable[[Store], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store.set_values("app", {"a": 1})
-    made_meanwhile(store, {"old": 1}, ttl=HOUR)
-    clock.move(hours=2)
-    go(store)
-    store.append_message("k", message(), create=True)
-    assert (store.values("k"), store.values("app")) == ({}, {"a": 1})
-
-
-def test_values_set_while_their_session_was_made_are_archived_with_it(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
-    made_meanwhile(store, {"old": 1}, ttl=HOUR)
-    clock.move(hours=2)
-    store.expire(archive=tmp_path / "cold.db")
-    store.restore(tmp_path / "cold.db", "k")
-    assert store.values("k") == {"old": 1}
-    assert faults(store) == []
-
-
-def test_a_deletion_of_nothing_leaves_shared_values(store: Store) -> None:
-    made_meanwhile(store, {"a": 1})
-    store.set_values("app", {"a": 1})
-    assert not store.delete("app")
-    with pytest.raises(Conflict):
-        store.delete("k", expect=store.info("k").revision + 1)
-    assert (store.values("app"), store.values("k")) == ({"a": 1}, {"a": 1})
-
-
-def test_any_number_of_names_is_dropped_at_once(store: Store) -> None:
-    store.set_values("app", {f"n{number}": number for number in range(1_200)})
-    assert store.drop_values("app", [f"n{number}" for number in range(70_000)]) == 1_200
-    assert store.values("app") == {}
