@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from benchmarks import payload
 from benchmarks.turns import databases
-from lango_store import Message, Store, create_engine, schema
+from lango_store import Message, Store, schema
 
 RARE = 100
 """So many messages hold the word that is looked for."""
@@ -56,15 +56,17 @@ def appended(store: Store, key: str, number: int) -> float:
     return (time.perf_counter() - start) / number
 
 
-def costs(store: Store, rounds: int) -> list[tuple[float, float]]:
+def costs(bare: Store, indexed: Store, rounds: int) -> list[tuple[float, float]]:
     """Return what appends took without and with the index, in turns."""
     found = []
-    store.create("appended")
-    for _ in range(rounds):
-        without = appended(store, "appended", 100)
-        schema.enable_search(store.engine)
-        found.append((without, appended(store, "appended", 100)))
-        schema.disable_search(store.engine)
+    for store in (bare, indexed):
+        store.create("appended")
+        appended(store, "appended", 100)  # not counted
+    for number in range(rounds):
+        took = {}
+        for store in (bare, indexed) if number % 2 else (indexed, bare):
+            took[store] = appended(store, "appended", 100)
+        found.append((took[bare], took[indexed]))
     return found
 
 
@@ -72,17 +74,18 @@ def main() -> None:
     """Measure on both databases, and print some lines for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
     options = parser.parse_args()
-    with databases(options.database) as urls:
+    with databases(options.database) as urls, databases(options.database) as others:
         for name, url in urls.items():
-            engine = create_engine(url)
-            with Store(engine) as store:
-                pairs = costs(store, options.rounds)
+            with Store(url) as store, Store(others[name]) as indexed:
+                schema.enable_search(indexed.engine)
+                pairs = costs(store, indexed, options.rounds)
                 ratio = statistics.median(indexed / bare for bare, indexed in pairs)
                 bare = statistics.median(bare for bare, _ in pairs)
                 print(f"{name}: an append takes {bare * 1e6:.0f} µs, with the index {ratio:.2f} of that (fsync on)")
+                engine = store.engine
                 fill(store, options.messages)
                 size = store.stats().bytes
                 start = time.perf_counter()
@@ -104,7 +107,6 @@ def main() -> None:
                 start = time.perf_counter()
                 fresh.search("since")
                 print(f"{name}: a search after 1,000 appends takes {(time.perf_counter() - start) * 1e3:.1f} ms")
-            engine.dispose()
 
 
 if __name__ == "__main__":

@@ -169,10 +169,10 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
         return None if value is None else decode_time(value)
 
 
-def as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+def as_stored(column: sa.sql.elements.KeyedColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Select a column as the database stores it, so that it can be copied, or decoded with an error that names it."""
     if isinstance(column.type, JsonColumn):
-        return sa.cast(column, sa.Text).label(column.name)
+        return sa.cast(column, sa.Text).label(column.key)
     if isinstance(column.type, TimeColumn):
-        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
+        return sa.type_coerce(column, sa.types.NullType()).label(column.key)
     return sa.type_coerce(column, sa.Text) if isinstance(column.type, RoleColumn) else column

@@ -23,7 +23,9 @@ def find(access: Access, typed: str, which: Which, limit: int, cursor: str | Non
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
         found = search.usable(connection)
-        if not index.is_behind(connection):
+        # In a caller's transaction, what is indexed would be locked until the caller commits.
+        can_wait = index.reads_what_waits and access.in_callers_transaction
+        if can_wait or not index.is_behind(connection):
             return _page(access, connection, found, asked)
         waiting = index.waiting(connection)
     _catch_up(access, waiting)

@@ -153,7 +153,10 @@ DAMAGES = {
     ],
     "postgresql": [
         "DROP TABLE lango_search",
-        "DROP INDEX ix_lango_search_words",
+        "DROP INDEX ix_lango_search_entry",
+        "DROP TABLE lango_search_waiting",
+        "DROP FUNCTION lango_search_take(integer)",
+        "DROP FUNCTION lango_search_entry_at(text, bigint) CASCADE",
         "DROP FUNCTION lango_search_json(json) CASCADE",
         "ALTER TABLE lango_message DISABLE TRIGGER lango_search_added",
         "UPDATE lango_search_state SET configuration = 'gone'",

@@ -17,10 +17,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect.search import PARTS, SIMPLE, STATE, IndexState, Matching, SearchIndex
+from lango_store.dialect.search import PARTS, SIMPLE, STATE, TRIGRAM, IndexState, Matching, SearchIndex
+from lango_store.tables import Base
 from lango_store.words import Term, Terms
 
-_TOKENIZERS: Final = {SIMPLE: "unicode61 remove_diacritics 2", "trigram": "trigram"}
+_MESSAGE: Final = Base.metadata.tables["lango_message"]
+_TOKENIZERS: Final = {SIMPLE: "unicode61 remove_diacritics 2", TRIGRAM: "trigram"}
 _SHADOWS: Final = ("lango_search_data", "lango_search_idx", "lango_search_docsize", "lango_search_config")
 _FORGETS_AT_ONCE: Final = (3, 42)
 _TRIED: Final = 200
@@ -90,6 +92,7 @@ class Fts5(SearchIndex):
     """FTS5 with external content."""
 
     tables = ("lango_search", "lango_search_state", "lango_search_waiting", *_SHADOWS)
+    reads_what_waits = False
 
     def state(self, connection: sa.Connection) -> IndexState | None:
         there = self._names(connection)
@@ -248,7 +251,8 @@ class Fts5(SearchIndex):
         matches = sa.select(*columns).select_from(sa.table("lango_search")).where(match)
         source = matches.cte("found").prefix_with("MATERIALIZED")
         rowid: sa.ColumnElement[int] = sa.literal_column("lango_message.rowid", sa.BigInteger())
-        return Matching(source, [source.c.id], source.c.id == rowid, sa.true(), source.c.rank)
+        messages = source.join(_MESSAGE, source.c.id == rowid)
+        return Matching(messages, _MESSAGE, [source.c.id], sa.true(), source.c.rank)
 
     def marked(
         self,

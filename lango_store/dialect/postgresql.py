@@ -24,7 +24,7 @@ from lango_store.dialect.base import (
     ensure_transaction,
 )
 from lango_store.dialect.distribution import Distribution
-from lango_store.dialect.tsvector import Tsvector
+from lango_store.dialect.gin import Gin
 from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -63,7 +63,7 @@ class PostgreSQL(Dialect):
     values_follow = True
     tells_time = True  # clients are on many machines, whose clocks differ
     reads_ahead = True
-    search_index = Tsvector()
+    search_index = Gin()
     distribution = Distribution()
 
     def written(self, connection: AnyConnection) -> int:

@@ -13,6 +13,9 @@ from lango_store.words import Terms
 SIMPLE: Final = "simple"
 """The configuration that both databases have: words as they are written, in whatever case."""
 
+TRIGRAM: Final = "trigram"
+"""The other one that both have, PostgreSQL with pg_trgm: any three characters, in whatever case."""
+
 STATE: Final = sa.table("lango_search_state", sa.column("configuration"), sa.column("state"), sa.column("reason"))
 
 PARTS: Final = ("said", "blocks", "tools", "outputs")
@@ -33,13 +36,13 @@ class Matching:
     """How matches are chosen in a query over messages."""
 
     source: sa.FromClause
-    """What the matches are in."""
+    """What the matches are in, with their messages."""
+
+    message: sa.FromClause
+    """Where in it those columns of messages are that a search asks for."""
 
     place: Sequence[sa.ColumnElement[Any]]
     """What the index knows a message by, for `marked`."""
-
-    of_message: sa.ColumnElement[bool]
-    """Whether a match is a message's."""
 
     condition: sa.ColumnElement[bool]
     rank: sa.ColumnElement[float]
@@ -51,6 +54,9 @@ class SearchIndex:
 
     tables: tuple[str, ...]
     """The names of its tables, those it has only on one database too."""
+
+    reads_what_waits: bool
+    """Whether a search finds what waits for the index too, so that indexing it first only makes the next one faster."""
 
     def state(self, connection: sa.Connection) -> IndexState | None:
         """Return how the index is, None if there is none."""
@@ -97,7 +103,7 @@ class SearchIndex:
         raise NotImplementedError
 
     def tidy(self, connection: sa.Connection) -> None:
-        """Let words of deleted messages leave the file, where they do not by themselves."""
+        """Do for the index what writers and searches leave undone: who purges calls it."""
         raise NotImplementedError
 
     def bytes_on_disk(self, connection: sa.Connection) -> int:

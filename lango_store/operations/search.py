@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
@@ -55,10 +55,10 @@ class Which:
     until: datetime | None = None
     key: str | None = None
 
-    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
-        """Yield what has to hold of a message and its session."""
+    def conditions(self, message: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield what has to hold of a message, whose columns these are, and its session."""
         if self.key is not None:
-            yield of_session(MESSAGE, self.key)
+            yield message.c.session_key == self.key
         if self.user_id is not None:
             yield SESSION.c.user_id == encode_text(self.user_id, "user_id")
         if self.agent_id is not None:
@@ -68,11 +68,11 @@ class Which:
             yield sa.and_(SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix))
         if self.role is not None:
             wanted = MessageRole(self.role).canonical
-            yield MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is wanted])
+            yield message.c.role.in_([each for each in MessageRole if each.canonical is wanted])
         if self.since is not None:
-            yield MESSAGE.c.created_at >= aware(self.since)
+            yield message.c.created_at >= aware(self.since)
         if self.until is not None:
-            yield MESSAGE.c.created_at < aware(self.until)
+            yield message.c.created_at < aware(self.until)
 
 
 def usable(connection: sa.Connection) -> IndexState:
@@ -96,7 +96,6 @@ class Search:
     typed: str
     which: Which
     terms: Terms
-    conditions: Sequence[sa.ColumnElement[bool]]
     limit: int
     offset: int
 
@@ -106,7 +105,8 @@ class Search:
         if not 1 <= limit <= MAX_PAGE:
             raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
         offset = 0 if cursor is None else _read_cursor(cursor, typed, which)
-        return cls(typed, which, terms(typed), list(which.conditions()), limit, offset)
+        list(which.conditions(MESSAGE))  # what is wrong in it is told before a connection is asked for
+        return cls(typed, which, terms(typed), limit, offset)
 
 
 def page(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> SearchPage:
@@ -126,18 +126,18 @@ def page(connection: sa.Connection, now: Moment, found: IndexState, asked: Searc
 
 def _rows(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> list[Any]:
     matching = dialect_of(connection).search_index.matching(found, asked.terms)
-    columns: list[sa.ColumnElement[Any]] = [MESSAGE.c.session_key, MESSAGE.c.seq, as_stored(MESSAGE.c.role)]
-    columns += [MESSAGE.c.author, as_stored(MESSAGE.c.created_at), SESSION.c.title]
+    message = matching.message
+    columns: list[sa.ColumnElement[Any]] = [message.c.session_key, message.c.seq, as_stored(message.c.role)]
+    columns += [message.c.author, as_stored(message.c.created_at), SESSION.c.title]
     columns += [matching.rank.label("rank"), *matching.place]
-    chosen = matching.source.join(MESSAGE, matching.of_message).join(
-        SESSION, of_session(SESSION, MESSAGE.c.session_key)
-    )
-    query = sa.select(*columns).select_from(chosen).where(matching.condition, LIVE, *asked.conditions)
+    chosen = matching.source.join(SESSION, of_session(SESSION, message.c.session_key))
+    conditions = asked.which.conditions(message)
+    query = sa.select(*columns).select_from(chosen).where(matching.condition, LIVE, *conditions)
     order: tuple[sa.ColumnElement[Any], ...] = (
         sa.desc("rank"),
-        MESSAGE.c.created_at.desc(),
-        MESSAGE.c.session_key,
-        MESSAGE.c.seq.desc(),
+        message.c.created_at.desc(),
+        message.c.session_key,
+        message.c.seq.desc(),
     )
     # Every match has its rank before the first is known, and ranks move with each write: pages are counted.
     limited = query.order_by(*order).limit(asked.limit + 1).offset(asked.offset)
