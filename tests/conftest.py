@@ -75,6 +75,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "pgbouncer: not installed, and the tests with this marker were skipped (Debian: apt-get install pgbouncer)"
         )
+    if terminalreporter.config.stash.get(_NO_TRIGRAMS, False):
+        terminalreporter.write_line(
+            "pg_trgm: the server does not have it, and the tests with this marker were skipped (postgresql-contrib has it)"
+        )
     if CITUS:
         left_out = terminalreporter.config.stash.get(_NOT_ON_A_CLUSTER, {})
         terminalreporter.write_line(
@@ -89,6 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 _NOT_ON_A_CLUSTER = pytest.StashKey[dict[str, int]]()
+_NO_TRIGRAMS = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,6 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]
         config.stash[_NOT_ON_A_CLUSTER] = getattr(config, "workeroutput", {})["not_on_a_cluster"] = left_out
+    trigrams = [item for item in items if item.get_closest_marker("pg_trgm") and "sqlite" not in item.name]
+    config.stash[_NO_TRIGRAMS] = bool(trigrams) and not _has_extension(config, "pg_trgm")
+    for item in trigrams if config.stash[_NO_TRIGRAMS] else []:
+        item.add_marker(pytest.mark.skip(reason="pg_trgm is not there"))
     lacking = {"pgbouncer": pgbouncer.PROGRAM is None, "citus": not CITUS}
     for item in items:
         for name in lacking:
@@ -112,6 +121,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"{name} is not there"))
     if "LANGO_STORE_WHOLE_MATRIX" not in os.environ:
         config.hook.pytest_deselected(items=_left_out(items))
+
+
+def _has_extension(config: pytest.Config, name: str) -> bool:
+    engine = sa.create_engine(sa.make_url(_url_of(config)).set(drivername="postgresql+psycopg"))
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT 1 FROM pg_available_extensions WHERE name = :name"), {"name": name})
+        is_there = found.first() is not None
+    engine.dispose()
+    return is_there
+
+
+def _url_of(config: pytest.Config) -> str:
+    return getattr(config, "workerinput", {}).get("postgres") or _server_url()
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -150,8 +172,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def server_url(request: pytest.FixtureRequest) -> sa.URL:
-    given = getattr(request.config, "workerinput", {}).get("postgres")
-    url = sa.make_url(given or _server_url())
+    url = sa.make_url(_url_of(request.config))
     return url if url.query else url.update_query_dict({"keepalives": "1"})  # tests add to what is there
 
 

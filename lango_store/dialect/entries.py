@@ -67,7 +67,11 @@ class Entries:
         raise NotImplementedError
 
     def finds_itself(self, indexed: str, entry: str) -> str:
-        """Return in SQL whether an indexed entry has what begins another one; NULL where that has nothing."""
+        """Return in SQL whether an indexed entry has what another one begins with."""
+        raise NotImplementedError
+
+    def says_something(self, entry: str) -> str:
+        """Return in SQL whether an entry has anything by which it is found."""
         raise NotImplementedError
 
 

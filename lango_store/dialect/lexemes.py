@@ -123,6 +123,9 @@ class Lexemes(Entries):
         own = f"SELECT lexeme FROM unnest({entry}) LIMIT {_OWN_LEXEMES}"
         return f"{indexed} @@ (SELECT string_agg({quoted}, ' & ') FROM ({own}) own)::tsquery"
 
+    def says_something(self, entry: str) -> str:
+        return f"{entry} <> ''"
+
     def _wanted(self, terms: Terms) -> sa.ColumnElement[Any]:
         return functools.reduce(_and, map(self._phrase, terms.wanted))
 

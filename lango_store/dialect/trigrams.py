@@ -82,8 +82,10 @@ class Trigrams(Entries):
 
     def finds_itself(self, indexed: str, entry: str) -> str:
         begun = f"left({entry}, {_OWN_CHARACTERS})"
-        literal = rf"replace(replace(replace({begun}, '\', '\\'), '%', '\%'), '_', '\_')"
-        return f"CASE WHEN length({begun}) >= {_SHORTEST} THEN {indexed} ILIKE '%' || {literal} || '%' END"
+        return rf"{indexed} ILIKE '%' || replace(replace(replace({begun}, '\', '\\'), '%', '\%'), '_', '\_') || '%'"
+
+    def says_something(self, entry: str) -> str:
+        return f"length({entry}) >= {_SHORTEST}"
 
 
 def _long(terms: Any) -> list[Term]:

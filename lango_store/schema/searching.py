@@ -38,9 +38,10 @@ def enable_search(
 ) -> SearchStatus:
     """Make the search index, fill it while the store is in use, and return how it is.
 
-    `configuration` is "simple", words as they are written; on SQLite also "trigram", any three characters, for
-    languages without spaces; on PostgreSQL each text search configuration that the database has. ValueError for others,
-    and for another one than a store has already. Killed, it goes on where it was when it is called again.
+    `configuration` is "simple", words as they are written; "trigram", any three characters, for languages without
+    spaces, on PostgreSQL with the extension pg_trgm; or there each text search configuration that the database has.
+    ValueError for others, and for another one than a store has already. Killed, it goes on where it was when it is
+    called again.
     """
     with opened(database) as target:
         lend = _lender(target, lock_timeout)
