@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
     if terminalreporter.config.stash.get(_NO_TRIGRAMS, False):
         terminalreporter.write_line(
-            "pg_trgm: the server does not have it, and the tests with this marker were skipped (postgresql-contrib has it)"
+            "pg_trgm: not on this server, and the tests with this marker were skipped (postgresql-contrib has it)"
         )
     if CITUS:
         left_out = terminalreporter.config.stash.get(_NOT_ON_A_CLUSTER, {})

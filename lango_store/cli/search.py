@@ -49,7 +49,7 @@ app = typer.Typer(
 Configuration = Annotated[
     str | None,
     typer.Option(
-        help="What words are: simple; trigram, on PostgreSQL with pg_trgm; there also each text search configuration it has.",
+        help="What words are: simple; trigram, on PostgreSQL with pg_trgm; any text search configuration there.",
         show_default=False,
     ),
 ]
