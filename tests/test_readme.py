@@ -132,7 +132,7 @@ def test_commands_after_the_first_conversation_show_it(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "sessions list --url sqlite:///agent.db" in script)
     listed, shown = (run(*words, folder=tmp_path) for words in ours(block))
     assert [line.partition("\t")[0] for line in listed.stdout.splitlines()] == ["telegram:77", "telegram:12345678"]
-    assert "I have read 1 messages." in shown.stdout
+    assert "Messages so far: 1." in shown.stdout
 
 
 def test_commands_of_search_and_documents_run(tmp_path: Path) -> None:
