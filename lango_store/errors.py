@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+OF_ANOTHER_SESSION: Final = (
+    "scope: one of these values is another session's, which was made just now, and nothing was written: "
+    "set its values with set_values(key, …)"
+)
+"""What `InvalidKey` says of an append whose values came too late."""
 
 
 class LangoStoreError(Exception):

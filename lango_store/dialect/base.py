@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
@@ -34,9 +34,6 @@ class Started(Enum):
 
     TRANSACTION = auto()
     """A transaction."""
-
-    SWITCHED_TRANSACTION = auto()
-    """A transaction, after the driver was told not to let each statement commit by itself."""
 
 
 class Passing(Enum):
@@ -241,6 +238,10 @@ class Dialect:
     def start(self, driver: Any, *, writes: bool) -> Started:
         """Begin single reads, or one append, with as few round trips as the database allows."""
         raise NotImplementedError
+
+    def several(self, connection: AnyConnection) -> AbstractContextManager[None]:
+        """Let several statements of an append, or of another single write, commit together."""
+        return nullcontext()  # there is one statement, or a transaction already
 
     def together(self, driver: Any) -> AbstractContextManager[None]:
         """Send the statements of a block and a commit, and then wait for all of them; where `sends_together`."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect.base import Started
+from lango_store.dialect.base import AnyConnection
 from lango_store.dialect.postgresql import PostgreSQL
+
+# Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Citus(PostgreSQL):
@@ -33,22 +36,18 @@ class Citus(PostgreSQL):
         ttl = session.ttl_seconds.op("*")(sa.literal_column("interval '1 second'")).op("+")(zero)
         return sa.func.greatest(session.expires_at, _later(now, ttl), type_=TimeColumn())
 
-    def start(self, driver: Any, *, writes: bool) -> Started:
-        if not writes:
-            return super().start(driver, writes=False)
-        if not driver.autocommit:
-            return Started.TRANSACTION
-        driver.autocommit = False
-        return Started.SWITCHED_TRANSACTION
-
-    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
-        if started is not Started.SWITCHED_TRANSACTION:
-            return super().finish(driver, started, failed=failed)
+    @contextmanager
+    def several(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if not driver.autocommit or driver.pgconn.transaction_status:
+            yield
+            return
+        driver.execute(_BEGIN)
         try:
-            super().finish(driver, Started.TRANSACTION, failed=failed)
+            yield
+            driver.execute("COMMIT")
         finally:
-            if not driver.closed:
-                driver.autocommit = True
+            _end(driver)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # Here are only shells of what is distributed, and there is no such size of what is not.
@@ -70,17 +69,18 @@ class Citus(PostgreSQL):
 
     @contextmanager
     def together(self, driver: Any) -> Iterator[None]:
-        # In autocommit, as the driver would wait before its COMMIT otherwise.
-        before, driver.autocommit = driver.autocommit, True
         try:
             with driver.pipeline():
-                driver.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                driver.execute(_BEGIN)
                 yield
                 driver.execute("COMMIT")
         finally:
-            if not driver.closed:
-                driver.rollback()  # nothing to do after a commit
-                driver.autocommit = before
+            _end(driver)
+
+
+def _end(driver: Any) -> None:
+    if not driver.closed:
+        driver.rollback()  # nothing to do after a commit
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:

@@ -26,6 +26,7 @@ from lango_store.dialect.base import (
 from lango_store.dialect.distribution import Distribution
 from lango_store.dialect.gin import Gin
 from lango_store.errors import (
+    OF_ANOTHER_SESSION,
     DatabaseBusy,
     DatabaseUnavailable,
     InvalidKey,
@@ -260,10 +261,7 @@ class PostgreSQL(Dialect):
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
         if state == "23514" and "ck_lango_value_scope" in reason.splitlines()[0]:
-            return InvalidKey(
-                "scope: one of these values is another session's, which was made just now, and nothing was written: "
-                "set its values with set_values(key, …)"
-            )
+            return InvalidKey(OF_ANOTHER_SESSION)
         if state == "22P02" and (table := re.search(rf'"{_WITHHELD}(\w+) at ', reason)):
             return Withheld(table[1], f"a new row of {table[1]} was not written, and so nothing was")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key
-from lango_store.errors import SessionExpired, SessionNotFound
+from lango_store.errors import OF_ANOTHER_SESSION, InvalidKey, SessionExpired, SessionNotFound, Withheld
 from lango_store.model import Message, MessageRole, Session
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
@@ -287,42 +287,68 @@ def _run(
     made: dict[str, Any],
 ) -> Sequence[Any] | None:
     """Run the statements; return what the first one tells of the session's row, which is `made` if there is none."""
-    if dialect.modifying_cte:
-        if shape.inserts:
-            values |= made | sessions.new_life()
-        if shape.named:
-            values |= named.arrays(values["key"])
-        if len(rows) == 1:
-            found = statements.with_one(shape).run(connection, values | rows[0])
-        else:
-            columns = {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
-            found = statements.with_many(shape).run(connection, values | columns)
+    if not dialect.modifying_cte:
+        with dialect.several(connection):
+            return _run_several(connection, shape, values, rows, named, made)
+    if shape.inserts:
+        values |= made | sessions.new_life()
+    if shape.named:
+        values |= named.arrays(values["key"])
+    if len(rows) == 1:
+        found = statements.with_one(shape).run(connection, values | rows[0])
     else:
-        if any(scopes.is_of_a_session(connection, scope) for scope in named.others(values["key"])):
-            return None
-        found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
-        if not found and shape.inserts:
-            found = statements.counting(shape).run(connection, values | made | sessions.new_life())
+        found = statements.with_many(shape).run(connection, values | _columns(rows))
+    return _row(values["key"], found)
+
+
+def _run_several(
+    connection: AnyConnection,
+    shape: Shape,
+    values: dict[str, Any],
+    rows: list[dict[str, Any]],
+    named: NamedValues,
+    made: dict[str, Any],
+) -> Sequence[Any] | None:
+    key = values["key"]
+    if any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
+        return None
+    found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
+    if not found and shape.inserts:
+        found = statements.counting(shape).run(connection, values | made | sessions.new_life())
+    row = _row(key, found)
+    if row is None:
+        return None
+    last_seq, updated_at, *_ = row
+    turn_no = row[-1] if shape.turn else None
+    now = values["now"] = values["now"] or updated_at
+    statements.insert_message.run_many(
+        connection,
+        [
+            each | {"key": key, "seq": seq, "turn_no": turn_no, "created_at": each["created_at"] or now}
+            for seq, each in enumerate(rows, last_seq - len(rows) + 1)
+        ],
+    )
+    if shape.turn:
+        statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
+    if shape.named:
+        try:
+            write_values(connection, now, key, named)
+        except Withheld as error:
+            if any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
+                raise InvalidKey(OF_ANOTHER_SESSION) from error
+            raise
+    return row
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
+
+
+def _row(key: str, found: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
     if not found:
         return None
-    last_seq = whole_number(values["key"], "last_seq", found[0][0])
-    if not dialect.modifying_cte:
-        turn_no = found[0][-1] if shape.turn else None
-        now = values["now"] = values["now"] or found[0][1]
-        places = enumerate(rows, last_seq - len(rows) + 1)
-        statements.insert_message.run_many(
-            connection,
-            [
-                row | {"key": values["key"], "seq": seq, "turn_no": turn_no, "created_at": row["created_at"] or now}
-                for seq, row in places
-            ],
-        )
-        if shape.turn:
-            statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
-        if shape.named:
-            write_values(connection, now, values["key"], named)
-    row: Sequence[Any] = found[0]
-    return row
+    whole_number(key, "last_seq", found[0][0])
+    return found[0]
 
 
 def _run_together(
@@ -330,10 +356,10 @@ def _run_together(
 ) -> Sequence[Any] | None:
     """Run the statements in one round trip, and commit; None, with nothing written, as `_run` does."""
     one = len(rows) == 1
-    messages = rows[0] if one else {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
+    messages = rows[0] if one else _columns(rows)
     first, *others = statements.together(shape, one=one)
     found = run_together(connection, [(first, {**values, **messages}), *((each, values) for each in others)])
-    return found[0] if found else None
+    return _row(values["key"], found)
 
 
 def replace(

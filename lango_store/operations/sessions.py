@@ -419,10 +419,12 @@ _delete = {expect: Statement(lambda dialect, e=expect: _write_delete(dialect, ex
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
     statement = _delete[expected.revision is not None]
-    if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
-        if not dialect_of(connection).modifying_cte:
-            scopes.drop_left(connection, key)
-        return True
+    dialect = dialect_of(connection)
+    with dialect.several(connection):
+        if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
+            if not dialect.modifying_cte:
+                scopes.drop_left(connection, key)
+            return True
     if expected.revision is not None:
         rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
         if rows:

@@ -202,11 +202,12 @@ def _set(connection: AnyConnection, now: Moment, scope: str, named: NamedValues,
     values = {"key": scope, "now": dialect.time(now)}
     if dialect.modifying_cte:
         return bool(_all[own].run(connection, values | named.arrays(scope))[0][0] == len(named.rows))
-    touched = _touch.run(connection, values)
-    if not touched and (own or scopes.is_of_a_session(connection, scope)):
-        return False
-    write(connection, values["now"], scope if touched else None, named)
-    return True
+    with dialect.several(connection):
+        touched = _touch.run(connection, values)
+        if not touched and (own or scopes.is_of_a_session(connection, scope)):
+            return False
+        write(connection, values["now"], scope if touched else None, named)
+        return True
 
 
 # Read and dropped
