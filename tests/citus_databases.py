@@ -30,7 +30,8 @@ class CitusDatabases(PostgresDatabases):
         super().__init__(administrator, server_url)
         with administrator.connect() as connection:
             workers = [server_url.set(host=host, port=port) for host, port in connection.exec_driver_sql(_NODES)]
-        self._nodes = [self._connect(url) for url in (server_url, *workers)]
+        self._nodes = [server_url, *workers]
+        self._on_nodes = [self._connect(url) for url in self._nodes]
         self._workers = [(url.host, url.port) for url in workers]
         self._threads = ThreadPoolExecutor(len(self._nodes))
         self._bare: str | None = None
@@ -40,7 +41,7 @@ class CitusDatabases(PostgresDatabases):
         if self._bare is not None:
             self._drop(self._bare)
         self._threads.shutdown()
-        for node in self._nodes:
+        for node in self._on_nodes:
             node.close()
 
     def _create(self, name: str, template: str | None) -> None:
@@ -67,7 +68,19 @@ class CitusDatabases(PostgresDatabases):
         schema.distribute(url)
 
     def _say(self, statement: str) -> None:
-        list(self._threads.map(lambda node: node.execute(statement.encode()), self._nodes))
+        list(self._threads.map(lambda number: self._say_on(number, statement), range(len(self._nodes))))
+
+    def _say_on(self, number: int, statement: str) -> None:
+        for _ in range(2):  # a server may have crashed since, which a closed connection does not know before it is used
+            if self._on_nodes[number].closed:
+                self._on_nodes[number] = self._connect(self._nodes[number])
+            try:
+                self._on_nodes[number].execute(statement.encode())
+            except psycopg.OperationalError:
+                if not self._on_nodes[number].closed:
+                    raise
+            else:
+                return
 
     def _state(self, connection: psycopg.Connection[Any]) -> list[Any]:
         return sorted([*super()._state(connection), *connection.execute(_PLACEMENT.encode())])

@@ -106,6 +106,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if CITUS:
         reasons = {item: citus_exceptions.reason_of(item.nodeid) for item in items}
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            reasons |= {item: "need a run without -n" for item in items if item.get_closest_marker("alone")}
         left_out = dict(Counter(reason for reason in reasons.values() if reason))
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,12 +12,16 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from clusters import say, workers
 from conftest import MakeDatabase, counted
 from factories import message, messages
 from postgres_databases import PostgresDatabases
+from writers import WRITERS, Writers
 
 from lango_store import DatabaseBusy, LangoStoreError, Message, Store, create_engine, schema
 from lango_store.errors import Withheld
+
+ROUNDS = int(os.environ.get("LANGO_STORE_FAILOVER_ROUNDS", "1"))
 
 pytestmark = pytest.mark.citus
 
@@ -176,6 +183,37 @@ def test_a_hosts_engine_and_its_transactions_know_the_cluster_too(make_postgres:
             connection.rollback()
         assert own.info("k").message_count == 3
     engine.dispose()
+
+
+def crash(server: str) -> None:
+    """Kill a process of a server, which ends all others then and recovers."""
+    with connected(server) as superuser, suppress(psycopg.OperationalError):
+        superuser.execute("COPY (SELECT 1) TO PROGRAM 'kill -9 $PPID'")
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_a_worker_that_crashes_loses_and_doubles_nothing(postgres_databases: PostgresDatabases) -> None:
+    url = postgres_databases.make(lasting=True)
+    name = sa.make_url(url).database
+    for server in workers(url):
+        say(server, "SET citus.enable_ddl_propagation = off", f"ALTER DATABASE {name} SET synchronous_commit = on")
+    keys = [f"k{number}" for number in range(WRITERS)]
+    with Store(url, retry=timedelta(seconds=120)) as store:
+        for key in keys:
+            store.create(key)
+        writers = Writers(store, *keys)
+        with writers.at_work():
+            for _ in range(ROUNDS):
+                for server in workers(url):
+                    writers.go_on()
+                    crash(server)
+                    writers.go_on()
+        stored = Counter(each.content for key in keys for each in store.iter_messages(key))
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    assert writers.errors == []
+    assert max(stored.values()) == 1
+    assert set(writers.acknowledged) == set(stored)
 
 
 def test_an_engine_in_autocommit_appends_whole(make_postgres: MakeDatabase) -> None:

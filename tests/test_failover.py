@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -16,11 +14,11 @@ import sqlalchemy as sa
 from factories import message
 from postgres_server import PostgresServer
 from relay import Relay
+from writers import Writers
 
-from lango_store import DatabaseBusy, DatabaseUnavailable, Store, create_engine, schema
+from lango_store import DatabaseUnavailable, Store, create_engine, schema
 
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_FAILOVER_ROUNDS", "1"))
-WRITERS: Final = 8
 
 
 class Pair(NamedTuple):
@@ -114,48 +112,6 @@ def test_a_standby_is_left_once_the_address_leads_to_the_primary(pair: Pair) -> 
         relay.close()
 
 
-class Writers:
-    """Eight threads that append to one session until they are stopped, and note what was acknowledged."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._stopped = threading.Event()
-        self._more = [threading.Event() for _ in range(WRITERS)]
-        self.acknowledged: list[str] = []
-        self.errors: list[BaseException] = []
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        with ThreadPoolExecutor(WRITERS) as pool:
-            try:
-                running = [pool.submit(self._write, number) for number in range(WRITERS)]
-                yield
-            finally:
-                self._stopped.set()
-        for each in running:
-            each.result()
-
-    def go_on(self) -> None:
-        """Wait until each of them has written again."""
-        for each in self._more:
-            each.clear()
-        for each in self._more:
-            assert each.wait(120), "a writer stands still"
-
-    def _write(self, writer: int) -> None:
-        number = 0
-        while not self._stopped.is_set():
-            number += 1
-            content = f"{writer}:{number}"
-            try:
-                self._store.append_message("k", message(content))
-            except (DatabaseUnavailable, DatabaseBusy) as error:
-                self.errors.append(error)
-            else:
-                self.acknowledged.append(content)
-                self._more[writer].set()
-
-
 def kill(pair: Pair) -> None:
     pair.primary.interrupt()
     pair.standby.promote()
@@ -177,7 +133,7 @@ def test_nothing_is_lost_or_doubled_when_a_primary_goes_away(
     pair.primary.wait_for_standby()
     with Store(f"{pair.url}&connect_timeout=2&statement_timeout=1s", retry=retry) as store:
         store.create("k")
-        writers = Writers(store)
+        writers = Writers(store, "k")
         with writers.at_work():
             for _ in range(ROUNDS):
                 writers.go_on()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,11 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect.base import AnyConnection
+from lango_store.dialect.base import AnyConnection, Passing
 from lango_store.dialect.postgresql import PostgreSQL
+from lango_store.errors import DatabaseUnavailable, LangoStoreError
 
 # Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
 
 
 class Citus(PostgreSQL):
@@ -26,6 +29,14 @@ class Citus(PostgreSQL):
     reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
     values_follow = False  # they are distributed by their scope, and a foreign key has to name the session's key
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        if _is_lost_commit(error):
+            return DatabaseUnavailable(f"PostgreSQL: {str(error).strip()}; see that all nodes run, and what is stored")
+        return super().translate_error(error)
+
+    def passing(self, error: BaseException) -> Passing | None:
+        return Passing.LOST if _is_lost_commit(error) else super().passing(error)
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
@@ -69,13 +80,26 @@ class Citus(PostgreSQL):
 
     @contextmanager
     def together(self, driver: Any) -> Iterator[None]:
+        first: Exception | None = None
         try:
             with driver.pipeline():
-                driver.execute(_BEGIN)
-                yield
-                driver.execute("COMMIT")
+                try:
+                    driver.execute(_BEGIN)
+                    yield
+                    driver.execute("COMMIT")
+                except Exception as error:  # the pipeline would log what follows from it
+                    first = error
+        except Exception as error:
+            raise first or error from None
         finally:
             _end(driver)
+        if first is not None:
+            raise first
+
+
+def _is_lost_commit(error: BaseException) -> bool:
+    # A node that went away before it answered a COMMIT is an internal error, which no SQLSTATE tells from others.
+    return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
 
 
 def _end(driver: Any) -> None:
