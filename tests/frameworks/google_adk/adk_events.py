@@ -9,7 +9,10 @@ from typing import Any, ParamSpec
 
 from google.adk.events import Event, EventActions
 from google.adk.sessions import Session
+from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
+
+from lango_store.integrations.google_adk import LangoSessionService
 
 P = ParamSpec("P")
 
@@ -52,3 +55,14 @@ def changed(**delta: Any) -> Event:
 def texts(session: Session | None) -> list[str]:
     assert session is not None
     return ["".join(part.text or "" for part in event.content.parts or []) for event in session.events if event.content]
+
+
+async def stored(service: LangoSessionService, session: Session, **config: Any) -> Session:
+    found = await service.get_session(
+        app_name=session.app_name,
+        user_id=session.user_id,
+        session_id=session.id,
+        config=GetSessionConfig(**config) if config else None,
+    )
+    assert found is not None
+    return found

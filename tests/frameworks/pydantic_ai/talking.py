@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_ai import Agent
@@ -18,6 +20,11 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
+
+from lango_store import Store
+from lango_store.integrations.pydantic_ai import LangoConversationStore
+
+Conversations = LangoConversationStore
 
 _numbers = itertools.count()
 
@@ -61,3 +68,20 @@ def weather_agent(**options: Any) -> Agent[None, str]:
         return {"city": city, "celsius": -3}
 
     return agent
+
+
+def run(test: Callable[[], Awaitable[Any]]) -> None:
+    async def main() -> None:
+        await test()
+
+    asyncio.run(main())
+
+
+async def texts_of(conversations: Conversations, id: str, **options: Any) -> list[Any]:
+    loaded = await conversations.load(id, **options)
+    assert loaded is not None
+    return texts(loaded.messages)
+
+
+def faults(store: Store) -> list[Any]:
+    return [finding for finding in store.examine() if finding.name != "settings"]

@@ -1,0 +1,194 @@
+"""What ADK asks of every session service of appends and times, in the words of its base class and its repository."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from conftest import Clock
+from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, stored, texts
+from google.adk.events import EventActions
+from google.genai import types
+
+from lango_store.errors import InvalidMessage
+from lango_store.integrations.google_adk import LangoSessionService
+
+# Appends
+
+
+@in_a_loop
+async def test_a_partial_event_writes_nothing(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    event = said(author="agent", partial=True, actions=EventActions(state_delta={"a": 1, "temp:b": 1}))
+    assert await service.append_event(session, event) is event
+    assert (session.events, session.state) == ([], {})
+    assert await stored(service, session) == session
+
+
+@in_a_loop
+async def test_the_same_event_again_is_stored_once(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
+    for event in (said(), changed(step=1, **{"user:u": 1}), said(author="agent", usage_metadata=usage)):
+        await service.append_event(session, event)
+        await service.append_event(session, event)
+        again = await stored(service, session)
+        await service.append_event(again, event.model_copy(deep=True))
+        assert again == session
+        assert await stored(service, session) == session
+    key = f"weather:ann:{session.id}"
+    assert service.store.conversation(key).total_usage() == {"total_token_count": 5}
+    # A retry of somebody who did not hear that it was stored has it in hand afterwards.
+    late = await stored(service, session, num_recent_events=0)
+    await service.append_event(late, session.events[0])
+    assert late.events == session.events[:1]
+
+
+@in_a_loop
+async def test_the_same_event_again_sets_no_state_again(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    first = changed(step=1)
+    await service.append_event(session, first)
+    await service.append_event(session, changed(step=2))
+    await service.append_event(await stored(service, session), first)
+    assert (await stored(service, session)).state == {"step": 2}
+
+
+@in_a_loop
+async def test_another_event_with_an_id_that_is_taken_is_kept_beside_it(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    for text in ("one", "two", "two", "one"):
+        await service.append_event(session, said(text, id="same", timestamp=1000.0))
+    found = await stored(service, session)
+    assert [(event.id, event.content) for event in found.events] == [
+        ("same", said("one").content),
+        ("same", said("two").content),
+    ]
+
+
+@in_a_loop
+async def test_an_event_that_cost_something_is_another_than_one_that_did_not(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    free = said("one", author="agent", id="same", timestamp=1000.0)
+    usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
+    dear = free.model_copy(update={"usage_metadata": usage})
+    for event in (dear, free, dear, free):
+        await service.append_event(session, event)
+    assert (await stored(service, session)).events == [dear, free]
+
+
+@in_a_loop
+async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    event = said()
+    event.author = None  # type: ignore[assignment]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic's
+        with pytest.raises(InvalidMessage, match="author"):
+            await service.append_event(session, event)
+    assert session.events == []
+
+
+@in_a_loop
+async def test_a_session_that_has_expired_is_not_there_and_begins_anew(url: str, clock: Clock) -> None:
+    async with LangoSessionService(url, clock=clock, default_ttl=timedelta(hours=1)) as service:
+        session = await service.create_session(**WHERE, session_id="trip", state={"old": 1, "user:kept": 2})
+        await service.append_event(session, said("old"))
+        clock.move(hours=2)
+        assert await service.get_session(**WHERE, session_id="trip") is None
+        assert (await service.list_sessions(**WHERE)).sessions == []
+        await service.append_event(session, said("new"))
+        found = await service.get_session(**WHERE, session_id="trip")
+        assert found is not None
+        assert texts(found) == ["new"]
+        assert found.state == {"user:kept": 2}
+        clock.move(hours=2)
+        made = await service.create_session(**WHERE, session_id="trip", state={"newer": 1})
+        assert made.state == {"newer": 1, "user:kept": 2}
+        assert made.events == []
+        assert await stored(service, made) == made
+
+
+# Times
+
+TIMES = [
+    0.0,
+    -1.5,
+    0.1 + 0.2,
+    1795357132.125862,
+    1795357132.1258622,
+    1795357132.1258624,
+    datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp(),  # 2:30 in Oslo, and an hour later 2:30 again
+    datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp(),
+    1e11,
+    1e18,
+    -1e18,
+    5e-324,
+]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Oslo", "America/St_Johns"])
+def test_a_time_is_exact_to_the_float_over_a_repeated_hour_too(
+    service: LangoSessionService, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        times_come_back(service)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@in_a_loop
+async def times_come_back(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    for timestamp in TIMES:
+        await service.append_event(session, said(timestamp=timestamp))
+        assert session.last_update_time == timestamp
+        found = await stored(service, session)
+        assert found.last_update_time == timestamp
+        assert (await stored(service, session, num_recent_events=0)).last_update_time == timestamp
+        (listed,) = (await service.list_sessions(**WHERE)).sessions
+        assert listed.last_update_time == timestamp
+        since = await stored(service, session, after_timestamp=timestamp)
+        assert [each.timestamp for each in since.events] == [
+            each.timestamp for each in session.events if each.timestamp >= timestamp
+        ]
+    assert [event.timestamp for event in found.events] == TIMES
+
+
+@in_a_loop
+async def test_a_session_without_events_was_updated_when_it_was_made(url: str, clock: Clock) -> None:
+    async with LangoSessionService(url, clock=clock) as service:
+        made = await service.create_session(**WHERE)
+        assert made.last_update_time == clock().timestamp()
+        clock.move(hours=1)
+        assert await stored(service, made) == made
+
+
+@in_a_loop
+async def test_sessions_are_listed_without_events_the_one_updated_last_at_the_end(
+    service: LangoSessionService,
+) -> None:
+    for user, id, timestamp in [("bob", "1", 30.0), ("ann", "2", 20.5), ("ann", "3", 20.25), ("ann", "1", 30.0)]:
+        session = await service.create_session(app_name="weather", user_id=user, session_id=id, state={"n": id})
+        await service.append_event(session, said(timestamp=timestamp))
+    await service.create_session(app_name="news", user_id="ann", session_id="9")
+    listed = (await service.list_sessions(app_name="weather")).sessions
+    assert [(each.user_id, each.id) for each in listed] == [("ann", "3"), ("ann", "2"), ("ann", "1"), ("bob", "1")]
+    assert all(each.events == [] and each.state == {"n": each.id} for each in listed)
+    assert [each.id for each in (await service.list_sessions(**WHERE)).sessions] == ["3", "2", "1"]
+    assert (await service.list_sessions(app_name="weather", user_id="nobody")).sessions == []
+    assert (await service.list_sessions(app_name="weathe")).sessions == []
+
+
+@in_a_loop
+async def test_events_of_one_time_keep_the_order_of_their_appends(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    for number in range(20):
+        await service.append_event(session, said(str(number), timestamp=1000.0, id=f"{(number * 7) % 20:02}"))
+    assert texts(await stored(service, session)) == [str(number) for number in range(20)]
+    assert texts(await stored(service, session, num_recent_events=3)) == ["17", "18", "19"]
