@@ -187,7 +187,9 @@ class Access:
 
     def clock_time(self) -> datetime:
         """Return the time by the store's clock, or by this machine's if it was given none."""
-        moment = utc_now() if self._clock is None else self._clock()
+        if self._clock is None:
+            return utc_now()
+        moment = self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock gave a time without a time zone: use datetime.now(UTC)")
         return moment.astimezone(UTC)

@@ -27,16 +27,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Check = Callable[[str, Any], None]
 
 
-def checked(*, delegating: Collection[str] = ()) -> Callable[[Class], Class]:
+def checked(*, delegating: Collection[str] = (), encoded: Collection[str] = ()) -> Callable[[Class], Class]:
     """Check the arguments of a class's public methods; `delegating` are those that only call a method that is checked.
 
-    TypeError or ValueError names the argument, what it is and what to give.
+    TypeError or ValueError names the argument, what it is and what to give. Arguments that are `encoded` are left to
+    the encoder.
     """
 
     def decorate(kind: Class) -> Class:
         for name, method in list(vars(kind).items()):
             if inspect.isfunction(method) and not name.startswith("_") and name not in delegating:
-                setattr(kind, name, checking(method))
+                setattr(kind, name, _checking(method, everything=False, encoded=encoded))
         return kind
 
     return decorate
@@ -52,7 +53,7 @@ def checking_all(function: Function) -> Function:
     return _checking(function, everything=True)
 
 
-def _checking(function: Function, *, everything: bool) -> Function:
+def _checking(function: Function, *, everything: bool, encoded: Collection[str] = ()) -> Function:
     names = list(inspect.signature(function).parameters)
     known: tuple[str, ...] | None = None
     checks: dict[str, Check] = {}
@@ -65,7 +66,7 @@ def _checking(function: Function, *, everything: bool) -> Function:
             hints, others = _hints(function)
             known = None if others else tuple(hints)
             found = {name: _check(hint, everything=everything) for name, hint in hints.items()}
-            checks.update((name, check) for name, check in found.items() if check is not None)
+            checks.update((name, check) for name, check in found.items() if check is not None and name not in encoded)
             missing = False
         for name, value in zip(names, arguments):  # noqa: B905 # too many is Python's error
             if (check := checks.get(name)) is not None:

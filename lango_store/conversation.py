@@ -40,7 +40,7 @@ from lango_store.retry import retried, retried_unless_lost
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 
-@checked(delegating=("append_message",))
+@checked(encoded=("message",))
 class Conversation:
     """A handle of one session. `Store.open` gives it; it holds no copy of anything.
 
@@ -101,11 +101,8 @@ class Conversation:
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        return self.append_messages(
-            [message], after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
-        )[0]
+        return self._append([message], None, after, expect, set, values, create, ttl, fields)[0]
 
-    @despite_index
     def append_messages(
         self,
         messages: Sequence[Message],
@@ -125,21 +122,7 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        new = self._encoded(messages)
-        make = writing.missing(self._access, self.key, create, ttl, fields)
-        terms = writing.terms(after, expect, set, make, values)
-        if replace_after is not None:
-            if make is not None:
-                raise TypeError("replace_after changes a session that is there: leave `create` out")
-            return self._replace(new, replace_after, terms)
-        return writing.once(
-            self._access,
-            new,
-            bool(new.ids),
-            lambda connection, now: appends.append(connection, now, self.key, new, terms),
-            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, terms),
-            terms,
-        )
+        return self._append(messages, replace_after, after, expect, set, values, create, ttl, fields)
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -483,6 +466,36 @@ class Conversation:
 
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
         return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
+
+    @despite_index
+    def _append(
+        self,
+        messages: Sequence[Message],
+        replace_after: int | None,
+        after: int | None,
+        expect: int | None,
+        changes: dict[str, Any] | None,
+        values: dict[str, Any] | None,
+        create: bool,
+        ttl: timedelta | None | Unset,
+        fields: SessionFields,
+    ) -> list[Message]:
+        # The callers have checked the arguments that they were given: to check the others too would cost each append.
+        new = self._encoded(messages)
+        make = writing.missing(self._access, self.key, create, ttl, fields)
+        terms = writing.terms(after, expect, changes, make, values)
+        if replace_after is not None:
+            if make is not None:
+                raise TypeError("replace_after changes a session that is there: leave `create` out")
+            return self._replace(new, replace_after, terms)
+        return writing.once(
+            self._access,
+            new,
+            bool(new.ids),
+            lambda connection, now: appends.append(connection, now, self.key, new, terms),
+            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, terms),
+            terms,
+        )
 
     def _replace(self, new: Batch, after: int, terms: Terms) -> list[Message]:
         def replace() -> list[Message]:

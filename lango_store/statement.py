@@ -96,7 +96,7 @@ class Statement:
         observe: Observer | None = connection.get_execution_options().get(OBSERVER)
         started = 0.0 if observe is None else perf_counter()
         try:
-            cursor.executemany(compiled.text, list(map(compiled.parameters, values)))
+            cursor.executemany(compiled.text, map(compiled.parameters, values))
             if (written := cursor.rowcount) != len(values):
                 raise Withheld(compiled.table, f"{written} of {len(values)} rows were written")
         finally:

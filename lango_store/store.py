@@ -32,7 +32,7 @@ from lango_store.retry import retried, retried_unless_lost
 from lango_store.statement import Observer
 
 
-@checked(delegating=("append_message", "append_messages", "get", "using"))
+@checked(delegating=("get", "using"), encoded=("message",))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
 
@@ -285,10 +285,7 @@ class Store:
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        stored = self._at(key).append_messages(
-            [message], after=after, expect=expect, set=set, values=values, create=create, ttl=ttl, **fields
-        )
-        return stored[0]
+        return self._at(key)._append([message], None, after, expect, set, values, create, ttl, fields)[0]
 
     def append_messages(
         self,
@@ -309,17 +306,7 @@ class Store:
         Ids, `after`, `values` and `create` as in `append_message`. `replace_after` first drops what comes after that
         `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return self._at(key).append_messages(
-            messages,
-            after=after,
-            replace_after=replace_after,
-            expect=expect,
-            set=set,
-            values=values,
-            create=create,
-            ttl=ttl,
-            **fields,
-        )
+        return self._at(key)._append(messages, replace_after, after, expect, set, values, create, ttl, fields)
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages."""

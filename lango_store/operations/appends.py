@@ -57,7 +57,12 @@ class Terms:
     shape: Shape = field(init=False)
     """What the statement of the append has to do."""
 
+    values: Mapping[str, Any] = field(init=False)
+    """What the statement binds."""
+
     def __post_init__(self) -> None:
+        bound = {f"new_{name}": value for name, value in self.fields.items()}
+        self.values = bound | {"after": self.expected.last_seq, "expect": self.expected.revision}
         self.shape = shape_of(
             compare=self.expected.last_seq is not None,
             expect=self.expected.revision is not None,
@@ -65,12 +70,6 @@ class Terms:
             makes="never" if self.make is None or self.expected.needs_session else "missing",
             named=bool(self.named.rows),
         )
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """What the statement binds."""
-        bound = {f"new_{name}": value for name, value in self.fields.items()}
-        return bound | {"after": self.expected.last_seq, "expect": self.expected.revision}
 
 
 NO_TERMS: Final = Terms()
@@ -128,7 +127,7 @@ def create_in_turn(
 ) -> bool:
     """Create a session with its first turn, and with the fields and values of `terms`; False if its key is taken."""
     shape = Shape(makes="always", turn=True, fields=terms.shape.fields, named=terms.shape.named)
-    values = terms.values | turn.values()
+    values = {**terms.values, **turn.values()}
     if _write(connection, now, make.key, new, shape, values, make, terms.named) is not None:
         return True
     _refuse_scopes(connection, make.key, make, terms.named)
@@ -211,7 +210,7 @@ def write(
     """Write messages at the end of a live session, in a turn if there is one, whatever their ids."""
     shape, values = terms.shape, terms.values
     if turn is not None:
-        shape, values = shape.of_turn, values | turn.values()
+        shape, values = shape.of_turn, {**values, **turn.values()}
     tries = sessions.TRIES
     together = sends_together(connection)
     while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named, together)) is None:

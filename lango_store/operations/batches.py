@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from lango_store.encoding import encode_json
 from lango_store.model import Message, MessageRole
 from lango_store.operations.rows import encode_message
+
+_RECORD: Final = MessageRole.RECORD.value
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,12 @@ class Batch:
     @property
     def tokens(self) -> int:
         """The tokens of all its messages, records left out; a message without a count counts 0."""
-        return sum(message.tokens or 0 for message in self.messages if message.role is not MessageRole.RECORD)
+        return sum([row["tokens"] or 0 for row in self.rows if row["role"] != _RECORD])
 
     @property
     def records(self) -> int:
         """How many of them are records."""
-        return sum(message.role is MessageRole.RECORD for message in self.messages)
+        return [row["role"] for row in self.rows].count(_RECORD)
 
     @property
     def repeats(self) -> bool:

@@ -82,7 +82,7 @@ def new_life() -> dict[str, int]:
     return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}
 
 
-REVISED: Final = {"revision": SESSION.c.revision + 1}
+REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
 """What every write to a session changes."""
 
 LIFE: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
