@@ -23,6 +23,18 @@ _EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "set lock_timeout for their connection, which does not reach the workers; ALTER ROLE … SET lock_timeout does": (
         "test_concurrency.py::test_a_session_held_by_another_is_busy_where_the_server_says_so",
     ),
+    "make a search index, which is refused on distributed tables": (
+        "test_search",
+        "test_shapes.py::test_what_is_about_one_session_names_its_key",
+    ),
+    "damage rows past a foreign key, or move them to another session, which nothing allows on a cluster": (
+        "test_examination.py::test_what_is_wrong_is_found_and_mended",
+        "test_values_that_travel.py::test_a_value_that_cannot_be_read_is_found_and_named",
+        "test_values_that_travel.py::test_values_of_no_session_are_found_and_deleted",
+    ),
+    "have a trigger with an error of its own, which Citus allows on no distributed table": (
+        "test_using.py::test_an_append_that_fails_half_way_and_is_caught_leaves_nothing",
+    ),
 }
 """How the names of tests begin that are left out on a cluster, by the reason."""
 

@@ -30,6 +30,16 @@ def workers(url: str) -> list[str]:
     return [sa.make_url(url).set(host=host, port=port).render_as_string(hide_password=False) for host, port in found]
 
 
+def shards(url: str | sa.URL, table: str) -> list[tuple[str, str]]:
+    """Give the parts of a table, each with the URL of the server that has it."""
+    made = sa.make_url(url)
+    query = f"SELECT nodename, nodeport, shard_name FROM citus_shards WHERE table_name = '{table}'::regclass"
+    return [
+        (made.set(host=host, port=port).render_as_string(hide_password=False), name)
+        for host, port, name in say(made.render_as_string(hide_password=False), query)
+    ]
+
+
 def distributed(url: str) -> dict[str, tuple[str | None, int]]:
     """Return the column and the group of each table of ours that is distributed."""
     query = (

@@ -16,6 +16,7 @@ from clusters import say, workers
 from conftest import MakeDatabase, counted
 from factories import message, messages
 from postgres_databases import PostgresDatabases
+from triggers import eat
 from writers import WRITERS, Writers
 
 from lango_store import DatabaseBusy, LangoStoreError, Message, Store, create_engine, schema
@@ -29,30 +30,6 @@ pytestmark = pytest.mark.citus
 def connected(url: str | sa.URL) -> psycopg.Connection[Any]:
     made = sa.make_url(url).set(drivername="postgresql")
     return psycopg.connect(made.render_as_string(hide_password=False), autocommit=True)
-
-
-def shards(url: str, table: str) -> list[tuple[sa.URL, str]]:
-    """Give the parts of a table, each with the URL of the server that has it."""
-    query = "SELECT nodename, nodeport, shard_name FROM citus_shards WHERE table_name = %s::regclass"
-    with connected(url) as coordinator:
-        found = coordinator.execute(query, [table]).fetchall()
-    return [(sa.make_url(url).set(host=host, port=port), name) for host, port, name in found]
-
-
-def withhold(url: str, table: str, every: int) -> None:
-    """Let the servers keep rows of a table from being written: each so many-th."""
-    place = "turn_no" if table == "lango_turn" else "seq"
-    for server, shard in shards(url, table):
-        with connected(server) as worker:
-            worker.execute("SET citus.enable_ddl_propagation = off")
-            worker.execute(
-                f"CREATE FUNCTION withhold_{shard}() RETURNS trigger LANGUAGE plpgsql AS "
-                f"'BEGIN IF NEW.{place} % {every} = 0 THEN RETURN NULL; END IF; RETURN NEW; END'".encode()
-            )
-            worker.execute(
-                f"CREATE TRIGGER withhold BEFORE INSERT ON {shard} "
-                f"FOR EACH ROW EXECUTE FUNCTION withhold_{shard}()".encode()
-            )
 
 
 @pytest.fixture
@@ -108,15 +85,13 @@ def test_an_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool
 
 @pytest.mark.parametrize("table", ["lango_message", "lango_turn"])
 @pytest.mark.parametrize("every", [1, 2], ids=["all", "some"])
-def test_an_append_whose_rows_are_withheld_writes_nothing(
-    postgres_databases: PostgresDatabases, table: str, every: int
-) -> None:
-    url = postgres_databases.make(lasting=True)  # nobody looks whether a shard is as it was
-    with Store(url) as store:
+def test_an_append_whose_rows_are_withheld_writes_nothing(make_postgres: MakeDatabase, table: str, every: int) -> None:
+    with Store(make_postgres()) as store:
         store.create("k")
         store.open("k").save_turn(messages(1), {"tokens": 1})
         before = store.get("k")
-        withhold(url, table, every)
+        place = "turn_no" if table == "lango_turn" else "seq"
+        eat(store.engine, "INSERT", table, f"mod(NEW.{place}, {every}) = 0")
         with pytest.raises(Withheld, match=table):
             store.open("k").save_turn(messages(3), {"tokens": 1})
         assert store.get("k") == before
@@ -183,6 +158,13 @@ def test_a_hosts_engine_and_its_transactions_know_the_cluster_too(make_postgres:
             connection.rollback()
         assert own.info("k").message_count == 3
     engine.dispose()
+
+
+def test_a_search_index_is_refused(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with pytest.raises(LangoStoreError, match="lango-store db undistribute"):
+        schema.enable_search(url)
+    assert schema.search_status(url).state == "disabled"
 
 
 def crash(server: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from conftest import Clock, MakeDatabase
 from factories import message, messages
+from triggers import eat
 
 from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store, create_engine
 from lango_store.reports import Finding
@@ -56,19 +57,13 @@ def test_an_expiry_in_another_form_ends_a_write_at_once(
         write(conversation)
 
 
-def eat_updates(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("CREATE FUNCTION eat() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
-    connection.exec_driver_sql("CREATE TRIGGER eats BEFORE UPDATE ON lango_session FOR EACH ROW EXECUTE FUNCTION eat()")
-
-
 @pytest.mark.parametrize("write", [*WRITES.values(), None], ids=[*WRITES, "touch"])
 def test_a_trigger_that_eats_updates_ends_a_write_at_once(
     make_postgres: MakeDatabase, write: Callable[[Conversation], object] | None
 ) -> None:
     with Store(make_postgres()) as store:
         conversation = store.open("k", ttl=timedelta(hours=1), messages=[message(id="a"), *messages(2)])
-        with store.engine.begin() as connection:
-            eat_updates(connection)
+        eat(store.engine, "UPDATE", "lango_session")
         before = store.get("k")
         with pytest.raises(DatabaseUnavailable, match=r"'k'|'forked'") as raised:
             touch(store) if write is None else write(conversation)
@@ -87,7 +82,7 @@ def test_a_policy_that_hides_a_row_from_updates_ends_a_write_at_once(
     with Store(owner) as store:
         store.create("k", messages=[message(id="a"), *messages(2)])
     with administrator.connect() as connection, suppress(sa.exc.ProgrammingError):
-        connection.exec_driver_sql("CREATE ROLE lango_reader NOLOGIN")
+        connection.exec_driver_sql("CREATE ROLE lango_reader LOGIN")
     with owner.begin() as connection:
         for statement in (
             "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO lango_reader",

@@ -22,7 +22,7 @@ def test_a_role_that_may_write_messages_needs_no_grant_for_the_index(make_postgr
     schema.enable_search(url)
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE ROLE lango_writer NOLOGIN")
+        connection.exec_driver_sql("CREATE ROLE lango_writer LOGIN")
     try:
         with engine.begin() as connection:
             for table in ("lango_session", "lango_message", "lango_turn", "lango_value", "lango_store_version"):

@@ -68,7 +68,7 @@ def test_an_edit_that_no_policy_allows_is_an_error_and_changes_nothing(
     with Store(owner) as store:
         filled(store)
     with administrator.connect() as connection, suppress(sa.exc.ProgrammingError):
-        connection.exec_driver_sql("CREATE ROLE lango_reader NOLOGIN")
+        connection.exec_driver_sql("CREATE ROLE lango_reader LOGIN")
     with owner.begin() as connection:
         for statement in (
             "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO lango_reader",

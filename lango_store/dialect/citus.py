@@ -18,6 +18,7 @@ from lango_store.errors import DatabaseUnavailable, LangoStoreError
 
 # Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_OF_ONE_SERVER: Final = re.compile("not allowed in CASE or COALESCE|cannot be called with column references")
 _LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
 
 
@@ -29,6 +30,10 @@ class Citus(PostgreSQL):
     reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
     values_follow = False  # they are distributed by their scope, and a foreign key has to name the session's key
+
+    def is_outgrown(self, error: BaseException) -> bool:
+        # Of a statement that another thread began before the look.
+        return super().is_outgrown(error) and bool(_OF_ONE_SERVER.search(str(error)))
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         if _is_lost_commit(error):

@@ -98,6 +98,11 @@ def _make(connection: sa.Connection, configuration: str | None) -> None:
     found = revision.found(connection)
     if found is None or found < SCHEMA_REVISION:
         raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
+    if dialect_of(connection).is_distributed(connection):
+        raise LangoStoreError(
+            "these tables are distributed, and the search index follows writes by triggers, which Citus allows on no "
+            "such table: search in a copy on one server, or run `lango-store db undistribute` first"
+        )
     index = dialect_of(connection).search_index
     state = index.state(connection)
     if state is None:
