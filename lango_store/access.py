@@ -241,10 +241,14 @@ class Access:
 
     # The search index
 
-    def despite_index(self, error: LangoStoreError) -> Access | None:
-        """Return the same access with the search index detached by what it writes; None if it is not to blame."""
+    def despite_index(self, error: LangoStoreError, *, is_its_own: bool = False) -> Access | None:
+        """Return the same access with the search index detached by what it writes; None if it is not to blame.
+
+        An error of its own is one of a search or of its upkeep.
+        """
         index = dialect_of(self.engine).search_index
-        if error.__cause__ is None or not index.may_be_to_blame(of_driver(error.__cause__)):
+        is_to_blame = index.is_damage if is_its_own else index.may_be_to_blame
+        if error.__cause__ is None or not is_to_blame(of_driver(error.__cause__)):
             return None
         try:
             if not self._connections.is_whole():

@@ -20,6 +20,15 @@ _BATCH: Final = 1_000
 def find(access: Access, typed: str, which: Which, limit: int, cursor: str | None) -> SearchPage:
     """Find messages by their words; one session's only, if `which` names it, which has to be there."""
     asked = Search.asked(typed, which, limit, cursor)
+    try:
+        return _find(access, asked)
+    except LangoStoreError as error:
+        if not _is_detached_for(access, error):
+            raise
+        raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
+
+
+def _find(access: Access, asked: Search) -> SearchPage:
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
         found = search.usable(connection)
@@ -41,16 +50,11 @@ def _page(access: Access, connection: sa.Connection, found: IndexState, asked: S
 
 
 def _catch_up(access: Access, waiting: int) -> None:
-    """Index so many messages that wait for it; `SearchUnavailable` if the index is damaged."""
+    """Index so many messages that wait for it."""
     index = dialect_of(access.engine).search_index
     while waiting > 0:  # what comes in meanwhile waits for the next one
-        try:
-            with access.transaction() as connection:
-                done = index.fill(connection, _BATCH)
-        except LangoStoreError as error:
-            if not _is_detached_for(access, error):
-                raise
-            raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
+        with access.transaction() as connection:
+            done = index.fill(connection, _BATCH)
         if not done:
             return
         waiting -= done
@@ -73,8 +77,11 @@ def tidy(access: Access) -> None:
 
 def _is_detached_for(access: Access, error: LangoStoreError) -> bool:
     """Detach the index if it is to blame for an error, and return whether it was."""
-    detaching = access.despite_index(error)
+    detaching = access.despite_index(error, is_its_own=True)
     if detaching is None:
         return False
-    with detaching.transaction():
-        return True
+    try:
+        with detaching.transaction():
+            return True
+    except LangoStoreError:  # nothing can be written here: what the caller is told is the first error
+        return False

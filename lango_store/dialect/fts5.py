@@ -213,6 +213,9 @@ class Fts5(SearchIndex):
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and (code & 0xFF in _CODES_OF_DAMAGE or code == sqlite3.SQLITE_CONSTRAINT)
 
+    def is_damage(self, error: BaseException) -> bool:
+        return self.may_be_to_blame(error)
+
     def fill(self, connection: sa.Connection, most: int) -> int:
         # What was there before is walked through once; what comes in meanwhile, also in a place that is free again,
         # waits for who searches.

@@ -27,6 +27,7 @@ _RELATIONS: Final = ("lango_search", "lango_search_waiting", "ix_lango_search_en
 _NEEDED: Final = frozenset((*_RELATIONS, *gin_objects.FUNCTIONS, *gin_objects.TRIGGERS))
 _TIDIED: Final = 10_000
 _TRIED: Final = 200
+_CODES_OF_DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01")
 
 _IN_SCHEMA: Final = "c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
@@ -125,6 +126,9 @@ class Gin(SearchIndex):
 
     def may_be_to_blame(self, error: BaseException) -> bool:
         return False  # what fails in a trigger is caught there
+
+    def is_damage(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) in _CODES_OF_DAMAGE
 
     def fill(self, connection: sa.Connection, most: int) -> int:
         state = "SELECT state FROM lango_search_state"

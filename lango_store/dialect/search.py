@@ -98,6 +98,10 @@ class SearchIndex:
         """Return whether a driver's error may come of the index, though it was the messages that were written."""
         raise NotImplementedError
 
+    def is_damage(self, error: BaseException) -> bool:
+        """Return whether a driver's error, where the index was used, tells of its damage."""
+        raise NotImplementedError
+
     def fill(self, connection: sa.Connection, most: int) -> int:
         """Take so many messages into the index that are not in it; return how many were looked at, 0 at the end."""
         raise NotImplementedError

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
+from lango_store.dialect.search import IndexState
 from lango_store.errors import DamagedMessage, SessionNotFound
 from lango_store.operations import removals, salvage, sessions
 from lango_store.operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, VALUE, key_column, of_session
@@ -176,9 +177,20 @@ def _search_index(connection: sa.Connection) -> Iterator[Finding]:
     elif found.state == "filling":
         details, remedy = ["it is not filled yet"], "run `lango-store search enable`, which goes on with it"
     else:
-        details = list(index.differences(connection, found))
+        details = _differences(connection, found)
     for detail in details:
         yield Finding(name="search index", subject="lango_search", detail=detail, remedy=remedy)
+
+
+def _differences(connection: sa.Connection, found: IndexState) -> list[str]:
+    index = dialect_of(connection).search_index
+    try:
+        with connection.begin_nested():
+            return list(index.differences(connection, found))
+    except sa.exc.DBAPIError as error:
+        if error.orig is None or not index.is_damage(error.orig):
+            raise
+        return [f"it cannot be read: {error.orig}"]
 
 
 _IS_ADRIFT: Final = VALUE.c.session_key.is_(None) & sa.exists().where(of_session(SESSION, VALUE.c.scope))

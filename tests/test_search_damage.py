@@ -1,0 +1,74 @@
+"""A search index whose bytes are damaged: found by who searches and by the doctor, detached, and made anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeDatabase
+from factories import message
+from postgres_server import PostgresServer
+
+from lango_store import SearchUnavailable, Store, create_engine, schema
+
+
+def filled(url: str) -> Store:
+    store = Store(create_engine(url))
+    schema.enable_search(url)
+    store.create("a", messages=[message(f"oslo number{n} word{n}") for n in range(1_000)])
+    assert len(store.search("oslo").items) == 20
+    return store
+
+
+def on_sqlite(make_sqlite: MakeDatabase) -> Iterator[Store]:
+    url = make_sqlite()
+    store = filled(url)
+    store.engine.dispose()
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE lango_search_data SET block = x'00' WHERE id = 10")
+    connection.close()
+    yield store
+
+
+def on_postgres() -> Iterator[Store]:
+    server = PostgresServer()
+    try:
+        schema.upgrade(server.url())
+        store = filled(server.url())
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("SELECT gin_clean_pending_list('ix_lango_search_entry')")
+            connection.exec_driver_sql("CHECKPOINT")
+            query = "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('ix_lango_search_entry')"
+            path = Path(connection.exec_driver_sql(query).scalar_one())
+        store.engine.dispose()
+        server.interrupt()
+        with path.open("r+b") as file:
+            for page in range(1, path.stat().st_size // 8192):
+                file.seek(page * 8192 + 24)
+                file.write(b"\xaa" * 8000)
+        server.resume()
+        yield store
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def damaged(request: pytest.FixtureRequest, make_sqlite: MakeDatabase) -> Iterator[Store]:
+    """A store of 1,000 messages, of which none waits for the index, and that was damaged in its file."""
+    for store in on_sqlite(make_sqlite) if request.param == "sqlite" else on_postgres():
+        yield store
+        store.engine.dispose()
+
+
+def test_a_search_of_a_damaged_index_says_what_to_do_and_costs_no_append(damaged: Store) -> None:
+    (finding,) = [each for each in damaged.examine() if each.name == "search index"]
+    assert "search rebuild" in finding.remedy
+    with pytest.raises(SearchUnavailable, match="search rebuild"):
+        damaged.search("number7")
+    assert schema.search_status(damaged.engine).state == "detached"
+    assert damaged.append_message("a", message("oslo, still there")).seq == 1_001
+    schema.rebuild_search(damaged.engine)
+    assert [hit.seq for hit in damaged.search("still").items] == [1_001]
+    assert [hit.seq for hit in damaged.search("number7").items] == [8]
