@@ -27,7 +27,7 @@ def on_sqlite(make_sqlite: MakeDatabase) -> Iterator[Store]:
     store = filled(url)
     store.engine.dispose()
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE lango_search_data SET block = x'00' WHERE id = 10")
+        connection.execute("UPDATE lango_search_data SET block = x'ffffffffffffffffffffffffffffffff' WHERE id = 10")
     connection.close()
     yield store
 
