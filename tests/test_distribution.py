@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import timedelta
 from threading import Event
 
 import pytest
@@ -308,6 +308,25 @@ def test_who_does_not_own_the_tables_is_told_so(cluster: str, request: pytest.Fi
 
 
 @pytest.mark.citus
+def test_the_owner_of_the_tables_need_not_be_a_superuser(
+    make_postgres: MakeDatabase, request: pytest.FixtureRequest
+) -> None:
+    url = make_postgres(migrated=False)
+    say(url, "CREATE ROLE lango_owner LOGIN")
+    request.addfinalizer(lambda: say(url, "DROP OWNED BY lango_owner", "DROP ROLE lango_owner"))
+    say(url, "GRANT CREATE ON SCHEMA public TO lango_owner")
+    owner = sa.make_url(url).set(username="lango_owner").render_as_string(hide_password=False)
+    schema.upgrade(owner)
+    fill(owner)
+    rows = contents(owner)
+    schema.distribute(owner)
+    assert is_whole(owner)
+    assert contents(owner) == rows
+    schema.undistribute(owner)
+    assert contents(owner) == rows
+
+
+@pytest.mark.citus
 def test_without_a_node_for_rows_the_next_step_is_said(cluster: str) -> None:
     say(cluster, "SELECT citus_set_node_property(nodename, nodeport, 'shouldhaveshards', false) FROM pg_dist_node")
     with pytest.raises(LangoStoreError, match="citus_add_node"):
@@ -353,7 +372,7 @@ def test_writers_wait_and_lose_nothing(cluster: str) -> None:
 
     def write(number: int) -> int:
         written = 0
-        with Store(cluster, clock=lambda: datetime.now(UTC)) as store:
+        with Store(cluster, retry=timedelta(seconds=60)) as store:
             while not stop.is_set():
                 store.append_message(f"k{number}", message(f"{number}:{written}"))
                 written += 1

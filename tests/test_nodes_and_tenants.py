@@ -92,7 +92,7 @@ def tenants(make_postgres: MakeDatabase) -> list[str]:
     url = make_postgres(migrated=False)
     urls = []
     for name in ("tenant_a", "tenant_b"):
-        say(url, "SET citus.enable_schema_for_sharding TO on", f"CREATE SCHEMA {name}")
+        say(url, "SET citus.enable_schema_based_sharding TO on", f"CREATE SCHEMA {name}")
         made = sa.make_url(url)
         made = made.set(query={**made.query, "options": f"-csearch_path={name}"})
         urls.append(made.render_as_string(hide_password=False))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
-from every_verb import calls_of, prepare
+from every_verb import Calls, calls_of, prepare
 from shapes import KEYS, unkeyed
 from sqlalchemy.sql.schema import ColumnCollectionConstraint
 
-from lango_store import Store, schema
+from lango_store import SearchUnavailable, Store, create_engine, schema
 from lango_store.tables import Base
 
 OF_ALL_SESSIONS = {
@@ -28,24 +31,28 @@ OF_ALL_SESSIONS = {
 """The verbs that are about no one session, and ask every server; each with the reason."""
 
 
+def fresh(store: Store, cold: Path) -> None:
+    """Let the store have what the calls are about, and nothing else."""
+    for info in list(store.iter_sessions()):
+        store.delete(info.key)
+    cold.unlink(missing_ok=True)
+    prepare(store, cold)
+
+
+def ways(calls: Calls) -> list[tuple[type, str, int]]:
+    """Give the place of each call."""
+    return [(kind, name, way) for kind in calls for name in calls[kind] for way in range(len(calls[kind][name]))]
+
+
 def sent(url: str, folder: Path) -> dict[str, list[str]]:
     """Return the statements that each verb sends."""
     told: list[str] = []
     found: dict[str, list[str]] = {}
     cold = folder / "cold.db"
     with Store(url, on_statement=lambda text, _: told.append(text)) as store:
-
-        def fresh() -> None:
-            for info in list(store.iter_sessions()):
-                store.delete(info.key)
-            cold.unlink(missing_ok=True)
-            prepare(store, cold)
-
-        fresh()
-        verbs = calls_of(store, cold)
-        ways = [(kind, name, way) for kind in verbs for name in verbs[kind] for way in range(len(verbs[kind][name]))]
-        for kind, name, way in ways:
-            fresh()
+        fresh(store, cold)
+        for kind, name, way in ways(calls_of(store, cold)):
+            fresh(store, cold)
             call = calls_of(store, cold)[kind][name][way]
             told.clear()
             call()
@@ -61,6 +68,37 @@ def test_what_is_about_one_session_names_its_key(make_postgres: MakeDatabase, tm
     of_any = {verb: [text for text in texts if unkeyed(text)] for verb, texts in statements.items()}
     assert {verb: texts for verb, texts in of_any.items() if texts and verb not in OF_ALL_SESSIONS} == {}
     assert [verb for verb in OF_ALL_SESSIONS if not of_any[verb]] == []  # the list has nothing that need not be there
+
+
+TWO_SESSIONS = {"Conversation.fork": "the fork's rows may be on another server"}
+
+
+@pytest.mark.citus
+def test_what_is_about_one_session_asks_one_server(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    url = make_postgres()
+    asked: list[str] = []
+    engine = create_engine(url, pool_size=1, connect_args={"options": "-c citus.log_remote_commands=on"})
+
+    def listen(driver: Any, _: object) -> None:
+        driver.add_notice_handler(lambda notice: asked.append(f"{notice.message_primary} {notice.message_detail}"))
+
+    sa.event.listen(engine, "connect", listen)
+    cold = tmp_path / "cold.db"
+    several: dict[str, set[str]] = {}
+    with Store(engine) as store:
+        fresh(store, cold)
+        for kind, name, way in ways(calls_of(store, cold)):
+            fresh(store, cold)
+            call = calls_of(store, cold)[kind][name][way]
+            asked.clear()
+            with contextlib.suppress(SearchUnavailable):
+                call()
+            servers = {server for text in asked for server in re.findall(r"on server \S+@(\S+)", text)}
+            if len(servers) > 1:
+                several.setdefault(f"{kind.__name__}.{name}", servers)
+    engine.dispose()
+    assert several.keys() <= OF_ALL_SESSIONS.keys() | TWO_SESSIONS.keys()
+    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= several.keys()
 
 
 BAD = {
