@@ -177,8 +177,11 @@ class Access:
     # Policy
 
     def moment(self, connection: AnyConnection) -> Moment:
-        """Return the time for one statement: None where the database tells it, by one clock for all that connect."""
-        return None if self._clock is None and dialect_of(connection).tells_time else self.clock_time()
+        """Return the time for one statement: None where that tells it, by the database's clock for all that connect."""
+        dialect = dialect_of(connection)
+        if self._clock is not None or not dialect.tells_time:
+            return self.clock_time()
+        return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
         """Return the time for several statements, asking the database if it tells it."""

@@ -356,7 +356,7 @@ def test_a_table_in_use_is_waited_for_as_long_as_was_said(cluster: str, move: Ca
     if move is schema.undistribute:
         schema.distribute(cluster)
     before = distributed(cluster)
-    engine = create_engine(cluster)
+    engine = create_engine(cluster if move is schema.distribute else workers(cluster)[0])
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
         with pytest.raises(DatabaseBusy):

@@ -6,12 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from clusters import TABLES, contents, distributed, fill, say
+from clusters import TABLES, contents, distributed, fill, say, workers
 from conftest import MakeDatabase
 from processes import run_program
 from revisions import ONLINE, write_online_revisions
 
-from lango_store import schema
+from lango_store import DatabaseBusy, create_engine, schema
 from lango_store.schema import Progress, options
 from lango_store.tables import SCHEMA_REVISION
 
@@ -31,7 +31,7 @@ def downgrade() -> None:
 UPGRADE = """
 import os, signal, sys
 from pathlib import Path
-from lango_store import schema
+from lango_store import DatabaseBusy, create_engine, schema
 from lango_store.schema import options
 
 options._folder = lambda: Path(sys.argv[2])
@@ -113,3 +113,13 @@ def test_tables_are_dropped_and_made_again(cluster: str) -> None:
     assert schema.check(cluster) == []
     schema.undistribute(cluster)
     assert schema.downgrade(cluster, "base") is None
+
+
+def test_who_uses_a_table_by_way_of_a_worker_is_not_waited_for_longer_than_was_said(cluster: str, online: Path) -> None:
+    engine = create_engine(workers(cluster)[0])
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM lango_message")
+        with pytest.raises(DatabaseBusy, match="lock timeout"):
+            schema.upgrade(cluster, lock_timeout=0.2)
+    engine.dispose()
+    assert schema.upgrade(cluster, lock_timeout=5) == ONLINE[-1]

@@ -11,7 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Passing, Started, reflected
-from lango_store.dialect.citus import Citus
+from lango_store.dialect.citus import Citus, OfTenant
 from lango_store.dialect.distribution import Distribution, Step
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.sqlite import SQLite
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _DIALECTS: Final[dict[str, Dialect]] = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
-_CITUS: Final = Citus()
+_CITUS, _OF_TENANT = Citus(), OfTenant()
 _OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
 _IS_GIVEN: Final = "lango_store_time_is_given"
 
@@ -90,8 +90,11 @@ def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
 
 def look(connection: sa.Connection) -> None:
     """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
-    dialect = dialect_of(connection)
-    vars(connection.dialect)[_OURS] = _CITUS if dialect.is_distributed(connection) else _checked(connection)
+    dialect = _checked(connection)
+    if dialect.is_distributed(connection):
+        of_a_tenant = dialect.distribution is not None and dialect.distribution.is_of_a_tenant(connection)
+        dialect = _OF_TENANT if of_a_tenant else _CITUS
+    vars(connection.dialect)[_OURS] = dialect
 
 
 class _HasDialect(Protocol):

@@ -140,6 +140,9 @@ class Dialect:
     tells_time: bool
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
+    asks_time: bool
+    """Whether that clock has to be asked before a statement, which cannot do it itself."""
+
     search_index: SearchIndex
     """The search index, made or not."""
 

@@ -78,6 +78,11 @@ class Citus(PostgreSQL):
 
         return sum(connection.execute(sa.select(*map(size, tables))).one())
 
+    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
+        # Who writes by way of a worker holds locks there only, and the workers are told of a SET LOCAL, if so asked.
+        self._set_config(connection, "citus.propagate_set_commands", "local")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
+
     @contextmanager
     def append_whole(self, connection: sa.Connection) -> Iterator[None]:
         with connection.begin_nested():  # several statements, and the caller may catch an error of ours
@@ -110,6 +115,19 @@ def _is_lost_commit(error: BaseException) -> bool:
 def _end(driver: Any) -> None:
     if not driver.closed:
         driver.rollback()  # nothing to do after a commit
+
+
+class OfTenant(Citus):
+    """The tables of a schema that Citus keeps on one server, for a tenant: a statement runs there as a whole."""
+
+    # Citus writes an INSERT … SELECT anew that holds a stable function, and here as "WHERE ( IS NOT NULL)".
+    asks_time = True
+    modifying_cte = True
+    sends_together = False
+    locks_many = True
+    values_follow = True
+    start = PostgreSQL.start
+    finish = PostgreSQL.finish
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:

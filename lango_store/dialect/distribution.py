@@ -66,6 +66,14 @@ class Distribution:
                 f"give the URL of {coordinator}"
             )
 
+    @staticmethod
+    def is_of_a_tenant(connection: sa.Connection) -> bool:
+        """Return whether Citus keeps the schema as a whole on one node."""
+        query = (
+            "SELECT true FROM pg_dist_schema JOIN pg_namespace n ON n.oid = schemaid WHERE nspname = current_schema()"
+        )
+        return bool(connection.exec_driver_sql(query).scalar())
+
     def nodes(self, connection: sa.Connection) -> int:
         """Count the nodes that take rows."""
         query = "SELECT count(*) FROM pg_dist_node WHERE isactive AND shouldhaveshards AND noderole = 'primary'"
@@ -83,7 +91,7 @@ class Distribution:
     def steps(self, connection: sa.Connection) -> list[Step]:
         """Return what is left to do until the tables are distributed; LangoStoreError if something is in the way."""
         self._refuse(connection)
-        if self._is_of_a_tenant(connection):
+        if self.is_of_a_tenant(connection):
             raise LangoStoreError(
                 "this schema is distributed as a whole, and its tables live on one node: they are not distributed by "
                 "session as well; `SELECT citus_schema_undistribute(…)` undoes that"
@@ -118,7 +126,7 @@ class Distribution:
     def steps_back(self, connection: sa.Connection) -> list[Step]:
         """Return what is left to do until no table is distributed; LangoStoreError if something is in the way."""
         self._refuse(connection)
-        if self._is_of_a_tenant(connection):
+        if self.is_of_a_tenant(connection):
             raise LangoStoreError(
                 "this schema is distributed as a whole: `SELECT citus_schema_undistribute(…)` undoes that"
             )
@@ -143,7 +151,7 @@ class Distribution:
 
     def differences(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield where tables are not distributed like the others, each with the next command."""
-        if not self._is_there(connection) or self._is_of_a_tenant(connection):
+        if not self._is_there(connection) or self.is_of_a_tenant(connection):
             return
         placements = self._placements(connection)
         if placements.keys().isdisjoint(_COLUMNS):
@@ -163,13 +171,6 @@ class Distribution:
         return bool(
             connection.exec_driver_sql("SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL").scalar()
         )
-
-    @staticmethod
-    def _is_of_a_tenant(connection: sa.Connection) -> bool:
-        query = (
-            "SELECT true FROM pg_dist_schema JOIN pg_namespace n ON n.oid = schemaid WHERE nspname = current_schema()"
-        )
-        return bool(connection.exec_driver_sql(query).scalar())
 
     @staticmethod
     def _placements(connection: sa.Connection) -> dict[str, _Placement]:

@@ -63,6 +63,7 @@ class PostgreSQL(Dialect):
     locks_many = True
     values_follow = True
     tells_time = True  # clients are on many machines, whose clocks differ
+    asks_time = False
     reads_ahead = True
     search_index = Gin()
     distribution = Distribution()
@@ -234,6 +235,10 @@ class PostgreSQL(Dialect):
     def _set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
         connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
 
+    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
+        """Let the statements of this transaction wait so long for a lock."""
+        self._set_config(connection, "lock_timeout", timeout)
+
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
@@ -360,7 +365,7 @@ class PostgreSQL(Dialect):
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         with self.transaction(connection), _unbounded(connection):
             # A migration that waits for a table makes every append queue behind it.
-            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             self._set_config(connection, "statement_timeout", 0)  # which is chosen for a store's own calls
             yield
 
@@ -423,9 +428,9 @@ class PostgreSQL(Dialect):
             self._pause(deadline)
         before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
         with connection.begin_nested():
-            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000))
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             yield
-            self._set_config(connection, "lock_timeout", before)
+            self._set_lock_timeout(connection, before)
 
     @staticmethod
     def _has_lock(connection: sa.Connection) -> bool:

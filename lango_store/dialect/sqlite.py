@@ -52,6 +52,7 @@ class SQLite(Dialect):
     locks_many = True  # as it locks the file
     values_follow = True
     tells_time = False  # whoever opens the file is on its machine
+    asks_time = False
     reads_ahead = False
     search_index = Fts5()
     distribution = None  # one file

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from lango_store.arguments import checking_all
-from lango_store.dialect import Distribution, Step, dialect_of
+from lango_store.dialect import Distribution, Step, dialect_of, look
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
 from lango_store.schema.migration import LOCK_TIMEOUT
@@ -83,6 +83,7 @@ def _run(
             for step in () if dry_run else steps:
                 with _shown(connection, step.table, on_progress):
                     connection.exec_driver_sql(step.sql)
+            look(connection)
         return [step.sql for step in steps]
 
 
@@ -100,14 +101,18 @@ def _looking(target: Opened, connection: sa.Connection) -> Iterator[None]:
 @contextmanager
 def _alone(target: Opened, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
     """Begin a transaction, or join the caller's, while other migrations wait."""
-    dialect = dialect_of(connection)
     if target.callers:
         if not connection.in_transaction():
             connection.begin()
-        dialect.join(connection)
+        dialect_of(connection).join(connection)
+        look(connection)
+        dialect = dialect_of(connection)
         with dialect.migration_within(connection, lock_timeout), dialect.confined(connection):
             yield
     else:
+        with dialect_of(connection).snapshot(connection):
+            look(connection)
+        dialect = dialect_of(connection)
         with (
             dialect.migration_lock(connection),
             dialect.migration(connection, lock_timeout),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 
-from lango_store.dialect import dialect_of
+from lango_store.dialect import dialect_of, look
 from lango_store.errors import DatabaseBusy
 from lango_store.operations import revision
 from lango_store.schema.migration import Migration, Overtaken
@@ -38,6 +38,8 @@ def run_alone(
 ) -> None:
     """Run revisions in transactions of their own, `lock_timeout` seconds for a table, while other migrations wait."""
     refuse_timeout(lock_timeout)
+    with dialect_of(connection).snapshot(connection):
+        look(connection)
     with dialect_of(connection).migration_lock(connection):
         # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
@@ -54,10 +56,11 @@ def run_within(
 ) -> None:
     """Run revisions in the caller's transaction, alone until that ends."""
     refuse_timeout(lock_timeout)
-    database = dialect_of(connection)
     if not connection.in_transaction():
         connection.begin()
-    database.join(connection)
+    dialect_of(connection).join(connection)
+    look(connection)
+    database = dialect_of(connection)
     with database.migration_within(connection, lock_timeout), database.confined(connection):
         context = Migration(connection, options, lock_timeout=lock_timeout, callers=True, on_progress=on_progress)
         run_revisions(context)
