@@ -20,6 +20,9 @@ _EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "test_records.py::test_the_end_of_a_log_of_records_costs_no_more_the_longer_the_log_is",
         "test_lists.py::test_a_page_of_a_list_comes_from_an_index_in_its_order",
     ),
+    "read the statements that one server gets; test_what_is_about_one_session_asks_one_server asks the servers": (
+        "test_shapes.py::test_what_is_about_one_session_names_its_key",
+    ),
     "set lock_timeout for their connection, which does not reach the workers; ALTER ROLE … SET lock_timeout does": (
         "test_concurrency.py::test_a_session_held_by_another_is_busy_where_the_server_says_so",
     ),

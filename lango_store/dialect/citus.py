@@ -107,16 +107,6 @@ class Citus(PostgreSQL):
             raise first
 
 
-def _is_lost_commit(error: BaseException) -> bool:
-    # A node that went away before it answered a COMMIT is an internal error, which no SQLSTATE tells from others.
-    return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
-
-
-def _end(driver: Any) -> None:
-    if not driver.closed:
-        driver.rollback()  # nothing to do after a commit
-
-
 class OfTenant(Citus):
     """The tables of a schema that Citus keeps on one server, for a tenant: a statement runs there as a whole."""
 
@@ -126,8 +116,16 @@ class OfTenant(Citus):
     sends_together = False
     locks_many = True
     values_follow = True
-    start = PostgreSQL.start
-    finish = PostgreSQL.finish
+
+
+def _is_lost_commit(error: BaseException) -> bool:
+    # A node that went away before it answered a COMMIT is an internal error, which no SQLSTATE tells from others.
+    return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
+
+
+def _end(driver: Any) -> None:
+    if not driver.closed:
+        driver.rollback()  # nothing to do after a commit
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
