@@ -43,7 +43,7 @@ def _find(access: Access, asked: Search) -> SearchPage:
 
 
 def _page(access: Access, connection: sa.Connection, found: IndexState, asked: Search) -> SearchPage:
-    now = access.moment(connection)
+    now = access.now(connection)  # the search's own text is written at each call: in it a time has to be given
     if asked.which.key is not None:
         sessions.row_of(connection, now, asked.which.key)
     return search.page(connection, now, found, asked)

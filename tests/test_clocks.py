@@ -11,7 +11,7 @@ import pytest
 from conftest import Clock, MakeDatabase, awaiting, watched
 from factories import message, messages
 
-from lango_store import AsyncStore, Store, access
+from lango_store import AsyncStore, Store, access, schema
 from lango_store.dialect import postgresql
 
 TTL = timedelta(minutes=5)
@@ -95,6 +95,16 @@ def test_what_an_append_gives_back_is_what_is_stored(client: Store, machine: Mac
         assert client.open("k").turns() == [turn.model_copy(update={"messages": []})]
         created = client.create("with messages", ttl=TTL, messages=messages(2))
         assert created == client.get("with messages")
+
+
+def test_a_search_goes_by_the_servers_clock(client: Store, machine: Machine) -> None:
+    with machine(-10):
+        client.create("k", ttl=TTL, messages=[message("oslo")])
+    schema.enable_search(client.engine)
+    for minutes in (-10, 10):
+        with machine(minutes):
+            assert [hit.key for hit in client.search("oslo").items] == ["k"]
+            assert [hit.key for hit in client.conversation("k").search("oslo").items] == ["k"]
 
 
 def test_no_time_of_the_client_reaches_an_append(make_postgres: MakeDatabase) -> None:

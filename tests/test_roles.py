@@ -158,6 +158,9 @@ def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, 
     for role in ("app", "reader"):
         with Store(database.url(role), clock=clock) as store:
             assert [hit.key for hit in store.search("oslo").items] == ["k"]
+            assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    with Store(database.url("purge"), clock=clock) as store:
+        assert store.expire().sessions == 1
 
 
 def test_a_refusal_says_what_to_grant_to_whom(database: Database) -> None:

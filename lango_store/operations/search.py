@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from lango_store.columns import as_stored
-from lango_store.dialect import Moment, dialect_of
+from lango_store.dialect import dialect_of
 from lango_store.dialect.search import IndexState
 from lango_store.encoding import decode_time, encode_text
 from lango_store.errors import DamagedMessage, InvalidCursor, SearchUnavailable
@@ -109,7 +109,7 @@ class Search:
         return cls(typed, which, terms(typed), limit, offset)
 
 
-def page(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> SearchPage:
+def page(connection: sa.Connection, now: datetime, found: IndexState, asked: Search) -> SearchPage:
     """Find messages of live sessions, the best first."""
     if not asked.terms.wanted:
         return SearchPage(items=[])
@@ -124,7 +124,7 @@ def page(connection: sa.Connection, now: Moment, found: IndexState, asked: Searc
     return SearchPage(items=items, next=_cursor(behind, asked) if len(rows) > asked.limit else None)
 
 
-def _rows(connection: sa.Connection, now: Moment, found: IndexState, asked: Search) -> list[Any]:
+def _rows(connection: sa.Connection, now: datetime, found: IndexState, asked: Search) -> list[Any]:
     matching = dialect_of(connection).search_index.matching(found, asked.terms)
     message = matching.message
     columns: list[sa.ColumnElement[Any]] = [message.c.session_key, message.c.seq, as_stored(message.c.role)]
