@@ -38,7 +38,7 @@ from lango_store.testing.awaiting import Awaiting
 settings.register_profile(
     "lango",
     deadline=None,
-    max_examples=int(os.environ.get("LANGO_STORE_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("LANGO_STORE_EXAMPLES", "25")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     print_blob=True,
 )

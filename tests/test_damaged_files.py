@@ -29,6 +29,7 @@ from lango_store import (
     SessionNotFound,
     Store,
     create_engine,
+    schema,
 )
 from lango_store.operations import examination, paging, salvage
 from lango_store.operations.binds import MESSAGE
@@ -289,7 +290,10 @@ def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(copy: Path)
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
-def test_a_value_of_another_type_is_named_or_read(sound: Path, copy: Path, table: str) -> None:
+def test_a_value_of_another_type_is_named_or_read(
+    sound: Path, copy: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "check", lambda _: [])  # which no value changes, and takes half of an examination
     # SQLite's columns hold values of any type.
     values = ("x'ff00'", "CAST(x'ff22' AS TEXT)", "'text'", "x'35'", "-1", "1.5", "9e999", "9223372036854775807")
     chance = random.Random(0)

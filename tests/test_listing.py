@@ -185,9 +185,6 @@ def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
     assert json.loads(lines[1])["content"] == "☃ 漢字 🎉 Ä"
     shown = _bytes("sessions", "show", "snow", "--url", url, environment={"PYTHONIOENCODING": encoding, "LANG": "C"})
     assert b"\\u2603 \\u6f22\\u5b57 \\ud83c\\udf89" in shown.stdout
-    missed = _bytes("sessions", "show", "☃", "--url", url, environment={"PYTHONIOENCODING": encoding, "LANG": "C"})
-    assert missed.returncode == 1
-    assert b"Traceback" not in missed.stderr
 
 
 def _bytes(*words: str, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
