@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
+from conftest import CITUS, MakeDatabase
 from factories import message, messages
 from relay import Relay
 
@@ -270,10 +270,13 @@ def contents(store: Store) -> list[Any]:
     return [each.content for each in store.all_messages("k")]
 
 
+LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
+"""What a server answers when an append has landed: on a cluster it is a transaction of several statements."""
+
 DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] = {
-    "append_message": (b"SELECT 1", lambda store: store.append_message("k", message("new")), ["a", "b", "new"]),
+    "append_message": (LANDED, lambda store: store.append_message("k", message("new")), ["a", "b", "new"]),
     "append_messages": (
-        b"SELECT 1",
+        LANDED,
         lambda store: store.append_messages("k", [message("new")] * 2),
         ["a", "b", "new", "new"],
     ),
@@ -283,7 +286,7 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
         ["a", "new"],
     ),
     "save_turn": (
-        b"SELECT 1",
+        LANDED,
         lambda store: store.conversation("k").save_turn([message("new")], {"n": 1}),
         ["a", "b", "new"],
     ),
@@ -308,7 +311,7 @@ def test_what_was_done_before_the_connection_was_lost_is_not_done_again(
 def test_a_session_without_a_key_is_made_once(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         assert store.count() == 0
-        relay.lose(b"SELECT 1")
+        relay.lose(LANDED)
         made = store.create(messages=[message("a")])
         assert pauses.count == 1
         assert [each.key for each in store.list_sessions().items] == [made.key]
@@ -322,7 +325,7 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "pop_message": (b"COMMIT", lambda store: store.pop_message("k"), 0),
     "truncate": (b"COMMIT", lambda store: store.truncate("k", after=1), 0),
     "clear": (b"COMMIT", lambda store: store.clear("k"), 0),
-    "delete": (b"SELECT 1", lambda store: store.delete("k"), 0),
+    "delete": (LANDED, lambda store: store.delete("k"), 0),
     "delete_message": (b"COMMIT", lambda store: store.delete_message("k", 1), 0),
     "replace_after": (b"COMMIT", lambda store: store.append_messages("k", [message("new")], replace_after=1), 0),
     "drop_values": (b"COMMIT", lambda store: store.drop_values("k"), 0),
