@@ -291,6 +291,11 @@ def test_the_search_index_stands_in_the_way(cluster: str) -> None:
     schema.disable_search(cluster)
     schema.distribute(cluster)
     assert is_whole(cluster)
+    for make in (schema.enable_search, schema.rebuild_search):
+        with pytest.raises(LangoStoreError, match="the tables are distributed"):
+            make(cluster)
+    schema.undistribute(cluster)
+    assert schema.enable_search(cluster).state == "ready"
 
 
 @pytest.mark.citus
