@@ -56,7 +56,8 @@ def disable_search(database: Database, *, lock_timeout: float = LOCK_TIMEOUT) ->
     with opened(database) as target, _lender(target, lock_timeout)() as connection:
         index = dialect_of(connection).search_index
         found = index.state(connection)
-        index.drop(connection)
+        if not dialect_of(connection).is_distributed(connection):  # which have none, and no trigger may be named
+            index.drop(connection)
         return found is not None
 
 
@@ -72,6 +73,7 @@ def rebuild_search(
     with opened(database) as target:
         lend = _lender(target, lock_timeout)
         with lend() as connection:
+            _refuse_distributed(connection)
             index = dialect_of(connection).search_index
             found = index.state(connection)
             chosen = configuration or (SIMPLE if found is None else found.configuration)
@@ -98,11 +100,7 @@ def _make(connection: sa.Connection, configuration: str | None) -> None:
     found = revision.found(connection)
     if found is None or found < SCHEMA_REVISION:
         raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
-    if dialect_of(connection).is_distributed(connection):
-        raise LangoStoreError(
-            "these tables are distributed, and the search index follows writes by triggers, which Citus allows on no "
-            "such table: search in a copy on one server, or run `lango-store db undistribute` first"
-        )
+    _refuse_distributed(connection)
     index = dialect_of(connection).search_index
     state = index.state(connection)
     if state is None:
@@ -115,6 +113,14 @@ def _make(connection: sa.Connection, configuration: str | None) -> None:
         )
     elif state.state == "detached":
         raise LangoStoreError(f"the search index is detached, {state.reason}: {operations.REBUILD}")
+
+
+def _refuse_distributed(connection: sa.Connection) -> None:
+    if dialect_of(connection).is_distributed(connection):
+        raise LangoStoreError(
+            "these tables are distributed, and the search index follows writes by triggers, which Citus allows on no "
+            "such table: search in a copy on one server, or run `lango-store db undistribute` first"
+        )
 
 
 def _lender(target: Opened, lock_timeout: float) -> _Lend:
