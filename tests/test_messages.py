@@ -85,6 +85,9 @@ def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
         store.create("k")
         with pytest.raises(InvalidMessage, match="not a Message"):
             store.append_message("k", "hello")  # type: ignore[arg-type]
+        store.append_message("k", message())
+        with pytest.raises(InvalidMessage, match="not a Message"):
+            store.update_message("k", 1, "hello")  # type: ignore[arg-type]
 
 
 def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
