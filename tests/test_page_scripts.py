@@ -51,9 +51,9 @@ def test_replicas_that_start_at_once_all_come_up(empty_url: str, path: str, tmp_
     (entry_point,) = (each for each in blocks("docs/production/migrations.md", "sh") if "exec" in each)
     serving = "from lango_store import Store; import os; Store(os.environ['LANGO_STORE_URL']).ping(); print('serving')"
     starting = [
-        started(entry_point, sys.executable, "-c", serving, path=path, folder=tmp_path, url=empty_url) for _ in range(3)
+        started(entry_point, sys.executable, "-c", serving, path=path, folder=tmp_path, url=empty_url) for _ in range(2)
     ]
-    assert ["serving" in finished(each) for each in starting] == [True] * 3
+    assert ["serving" in finished(each) for each in starting] == [True] * 2
 
 
 def test_somebody_else_runs_what_an_upgrade_would(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def test_the_sdist_holds_what_a_checkout_needs(built: Path) -> None:
     assert "tests/conftest.py" in names
 
 
-def test_the_wheel_migrates_and_stores(built: Path, tmp_path: Path, make_database: MakeDatabase) -> None:
+def test_the_wheel_migrates_and_stores(
+    built: Path, tmp_path: Path, make_postgres: MakeDatabase, make_sqlite: MakeDatabase
+) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -55,7 +57,8 @@ def test_the_wheel_migrates_and_stores(built: Path, tmp_path: Path, make_databas
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = tmp_path / "env" / "bin" / "python"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    environment = inherited | {"LANGO_STORE_URL": make_database(migrated=False)}
+    urls = make_postgres(migrated=False), make_sqlite(migrated=False)
+    environment = inherited | {"LANGO_STORE_URL": urls[0]}
 
     def run(*words: str) -> str:
         done = subprocess.run(
@@ -65,11 +68,16 @@ def test_the_wheel_migrates_and_stores(built: Path, tmp_path: Path, make_databas
         return done.stdout
 
     assert run("-m", "lango_store.cli", "db", "upgrade").startswith("at revision")
-    program = (
-        "import os, lango_store; from lango_store import Store, Message, schema; url = os.environ['LANGO_STORE_URL']; "
-        "s = Store(url); s.create('k'); s.append_message('k', Message(role='user', content='hi')); "
-        "print(lango_store.__file__, schema.check(url), s.get('k').messages[0].content); s.close()"
-    )
-    where, *rest = run("-c", program).split()
+    program = """
+import sys, lango_store
+from lango_store import Message, Store, schema
+print(lango_store.__file__)
+schema.upgrade(sys.argv[2])
+for url in sys.argv[1:]:
+    with Store(url) as store:
+        store.create("k", messages=[Message.user("hi")])
+        print(schema.check(url), store.get("k").messages[0].content)
+"""
+    where, *rest = run("-c", program, *urls).splitlines()
     assert where.startswith(str(site))
-    assert rest == ["[]", "hi"]
+    assert rest == ["[] hi", "[] hi"]
