@@ -170,6 +170,26 @@ def test_of_very_much_that_is_found_the_newest_is_ranked_and_pages_hold_each_onc
     assert [hit.seq for hit in hits[len(ranked) :]] == list(range(20 - len(ranked), 0, -1))
 
 
+def test_a_search_is_not_compiled_and_leaves_a_callers_settings(indexed: Store) -> None:
+    settings: list[str] = []
+
+    def look(connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
+        if "lango_search_entry_at" in statement:
+            cursor = connection.connection.cursor()
+            cursor.execute("SHOW jit")
+            settings.extend(cursor.fetchone() or ())
+
+    indexed.create("a", messages=[message("oslo")])
+    sa.event.listen(indexed.engine, "before_cursor_execute", look)
+    with indexed.engine.connect() as connection:
+        connection.exec_driver_sql("SET LOCAL jit = on")
+        inside = indexed.using(connection)
+        assert len(inside.search("oslo").items) == 1
+        inside.examine()
+        kept = [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in ("jit", "enable_seqscan")]
+    assert (settings[0], kept) == ("off", ["on", "on"])
+
+
 def test_the_doctor_finds_an_index_with_other_words_than_the_messages(indexed: Store) -> None:
     indexed.create("a", messages=[message(f"oslo {number}") for number in range(5)])
     assert len(found(indexed, "oslo")) == 5

@@ -9,7 +9,8 @@ in them is caught there, in the server and in the writer's own transaction: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -183,6 +184,12 @@ class Gin(SearchIndex):
         rank = sa.case((_read_before(message) < RANKED_BYTES, entries.rank(message, terms)), else_=0.0)
         return Matching(message, message, _place(message), sa.and_(is_no_record, matches), rank)
 
+    def run(self, connection: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) -> list[Any]:
+        # To compile it takes longer than to run it, up to seconds, and thousands of messages that the planner expects
+        # are enough for that.
+        with _set(connection, "jit", "off"):
+            return super().run(connection, query, values)
+
     def marked(
         self,
         connection: sa.Connection,
@@ -231,12 +238,18 @@ class Gin(SearchIndex):
             f"(SELECT w.session_key, w.seq FROM lango_search w WHERE {is_found} OFFSET 0) f "
             "WHERE f.session_key = m.session_key AND f.seq = m.seq)"
         )
-        setting = sa.text("SELECT set_config('enable_seqscan', :value, true)")
-        before = connection.exec_driver_sql("SHOW enable_seqscan").scalar_one()
-        connection.execute(setting, {"value": "off"})  # what is in few messages would be read from them
-        missed = int(connection.execute(_literally(tried)).scalar_one())
-        connection.execute(setting, {"value": before})
-        return missed
+        with _set(connection, "enable_seqscan", "off"):  # few messages would be read instead of the index
+            return int(connection.execute(_literally(tried)).scalar_one())
+
+
+@contextmanager
+def _set(connection: sa.Connection, name: str, value: str) -> Iterator[None]:
+    """Set something for the transaction, and set it back unless that is over."""
+    changed = sa.select(sa.func.current_setting(name), sa.func.set_config(name, value, True))
+    before, _ = connection.execute(changed).one()
+    yield
+    if before != value:
+        connection.execute(sa.select(sa.func.set_config(name, before, True)))
 
 
 def _entries(configuration: str) -> Entries:

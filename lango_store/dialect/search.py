@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,6 +117,10 @@ class SearchIndex:
     def matching(self, found: IndexState, terms: Terms) -> Matching:
         """Return how messages with these terms are chosen, of which at least one is wanted."""
         raise NotImplementedError
+
+    def run(self, connection: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) -> list[Any]:
+        """Run the query of a search, and return its rows."""
+        return list(connection.execute(query, values))
 
     def marked(
         self,

@@ -141,7 +141,7 @@ def _rows(connection: sa.Connection, now: datetime, found: IndexState, asked: Se
     )
     # Every match has its rank before the first is known, and ranks move with each write: pages are counted.
     limited = query.order_by(*order).limit(asked.limit + 1).offset(asked.offset)
-    return list(connection.execute(limited, {"now": now}))
+    return dialect_of(connection).search_index.run(connection, limited, {"now": now})
 
 
 def _hit(row: Any, parts: list[tuple[str, str]], start: str, stop: str) -> SearchHit:
