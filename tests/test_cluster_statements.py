@@ -1,0 +1,83 @@
+"""The statements for a cluster, on one server, where they run as well: no cluster is needed to see what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from conftest import MakeDatabase, counted
+from factories import message, messages
+from shapes import unkeyed
+from triggers import eat
+
+from lango_store import Store, access
+from lango_store.dialect.citus import Citus
+from lango_store.errors import Withheld
+from lango_store.testing import Check, checks
+
+CLUSTER = Citus()
+
+
+@pytest.fixture(autouse=True)
+def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(connection: sa.Connection) -> None:
+        vars(connection.dialect)["lango_store"] = CLUSTER
+
+    monkeypatch.setattr(access, "look", look)
+
+
+@pytest.mark.parametrize("check", checks(), ids=str)
+def test_they_keep_every_promise(make_postgres: MakeDatabase, check: Check) -> None:
+    check.run(lambda **options: Store(make_postgres(), **options))
+
+
+APPENDS: dict[str, Callable[[Store], object]] = {
+    "a message": lambda store: store.append_message("k", message()),
+    "a message with an id": lambda store: store.append_message("k", message(id="a")),
+    "messages": lambda store: store.append_messages("k", messages(1_000)),
+    "compared": lambda store: store.append_messages("k", messages(2), after=0),
+    "a record": lambda store: store.append_message("k", message(role="record")),
+    "with fields": lambda store: store.append_message("k", message(), set={"title": "new"}),
+    "a turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
+}
+
+
+@pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS.keys())
+def test_an_append_is_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, append: Callable[[Store], object]
+) -> None:
+    told: list[str] = []
+    with Store(one_connection, on_statement=lambda text, _: told.append(text)) as store:
+        store.create("k")
+        told.clear()
+        with counted(one_connection, tmp_path) as counts:
+            append(store)
+        assert counts.round_trips == 1
+        assert [text for each in told for text in each.split("; ") if unkeyed(text)] == []
+
+
+@pytest.mark.parametrize("table", ["lango_message", "lango_turn"])
+@pytest.mark.parametrize("every", [1, 2], ids=["all", "some"])
+def test_an_append_whose_rows_are_withheld_writes_nothing(make_postgres: MakeDatabase, table: str, every: int) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k")
+        conversation = store.open("k")
+        conversation.save_turn(messages(1), {"tokens": 1})
+        before = store.get("k")
+        place = "turn_no" if table == "lango_turn" else "seq"
+        eat(store.engine, "INSERT", table, f"mod(NEW.{place}, {every}) = 0")
+        with pytest.raises(Withheld, match=table):
+            conversation.save_turn(messages(3), {"tokens": 1})
+        assert store.get("k") == before
+
+
+def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store, ThreadPoolExecutor(8) as pool:
+        store.create("k")
+        seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))
+        assert sorted(seqs) == list(range(1, 201))
+        assert store.info("k").message_count == 200
