@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 from clusters import TABLES, contents, distributed, fill, foreign_keys, say, workers
-from commands import run
+from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message
 from processes import run_program
@@ -149,6 +149,14 @@ def test_progress_is_told_table_by_table(cluster: str) -> None:
         finished = {each.table: each.total for each in seen if each.rows == each.total}
         assert finished["lango_session"] == 20
         assert next(each for each in seen if each.table == "lango_session") == Progress("lango_session", 0, 20)
+
+
+@pytest.mark.citus
+def test_a_terminal_shows_which_table_is_moved(cluster: str) -> None:
+    shown, code = run_on_terminal("db", "distribute", "--url", cluster)
+    assert code == 0, shown
+    assert "moving lango_message" in shown
+    assert "the tables are distributed by the session's key now" in shown
 
 
 @pytest.mark.citus
@@ -460,6 +468,11 @@ def findings(url: str) -> list[tuple[str, str]]:
 
 
 APART = {
+    "the revision is not everywhere": (
+        "SELECT undistribute_table('lango_store_version')",
+        "lango_store_version is not distributed",
+        "db distribute",
+    ),
     "one is not": ("SELECT undistribute_table('lango_value')", "lango_value is not distributed", "db distribute"),
     "another group": (
         "SELECT alter_distributed_table('lango_value', colocate_with => 'none')",
@@ -472,6 +485,15 @@ APART = {
         "db undistribute",
     ),
 }
+
+
+@pytest.mark.citus
+def test_doctor_names_rows_that_a_distribution_by_hand_has_left_behind(cluster: str) -> None:
+    say(cluster, *BY_HAND)
+    told = findings(cluster)
+    assert "lango_message has rows on the coordinator that nobody sees" in dict(told)
+    schema.distribute(cluster)
+    assert findings(cluster) == []
 
 
 @pytest.mark.citus
