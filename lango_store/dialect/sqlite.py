@@ -187,9 +187,8 @@ class SQLite(Dialect):
         return not connection.exec_driver_sql(f"SELECT EXISTS (SELECT 1 FROM {table.name})").scalar_one()
 
     def free_bytes(self, connection: sa.Connection) -> int:
-        pages: int = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
-        size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-        return pages * size
+        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+        return int(connection.exec_driver_sql(free).scalar_one())
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)

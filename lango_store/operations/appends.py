@@ -309,7 +309,7 @@ def _run_several(
     made: dict[str, Any],
 ) -> Sequence[Any] | None:
     key = values["key"]
-    if any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
+    if shape.named and any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
         return None
     found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
     if not found and shape.inserts:

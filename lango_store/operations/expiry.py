@@ -117,10 +117,10 @@ def purge(
     returned = [SESSION.c.message_count, *([SESSION.c.key] if search else [])]
     gone = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
     if search:
-        scopes.drop_all_left(connection, [row.key for row in gone])
+        scopes.drop_all_left(connection, [key for _, key in gone])
     after = dialect.free_bytes(connection)
     freed = None if free is None or after is None else after - free
-    return Purged(len(gone), sum(row.message_count for row in gone), freed)
+    return Purged(len(gone), sum(count for count, *_ in gone), freed)
 
 
 def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:
