@@ -32,14 +32,17 @@ def _find(access: Access, asked: Search) -> SearchPage:
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
         found = search.usable(connection)
-        # In a caller's transaction, what is indexed would be locked until the caller commits.
-        can_wait = index.reads_what_waits and access.in_callers_transaction
-        if can_wait or not index.is_behind(connection):
+        if _is_left_to_others(access) or not index.is_behind(connection):
             return _page(access, connection, found, asked)
         waiting = index.waiting(connection)
     _catch_up(access, waiting)
     with access.snapshot() as connection:
         return _page(access, connection, search.usable(connection), asked)
+
+
+def _is_left_to_others(access: Access) -> bool:
+    """Return whether what waits had better wait: others would wait with it until a caller commits."""
+    return access.in_callers_transaction and dialect_of(access.engine).search_index.reads_what_waits
 
 
 def _page(access: Access, connection: sa.Connection, found: IndexState, asked: Search) -> SearchPage:
@@ -65,7 +68,7 @@ def tidy(access: Access) -> None:
     index = dialect_of(access.engine).search_index
     with access.snapshot() as connection:
         found = index.state(connection)
-    if found is None or found.state != "ready":
+    if found is None or found.state != "ready" or _is_left_to_others(access):
         return
     try:
         with access.transaction() as connection:

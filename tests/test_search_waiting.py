@@ -58,9 +58,12 @@ def test_what_was_just_written_is_found_where_nothing_can_be_written(indexed: St
 def test_a_search_in_a_callers_transaction_locks_no_message(indexed: Store) -> None:
     indexed.create("a", messages=[message("oslo"), message("bergen")])
     with indexed.engine.connect() as connection:
-        assert len(indexed.using(connection).search("oslo").items) == 1
+        inside = indexed.using(connection)
+        assert len(inside.search("oslo").items) == 1
+        assert inside.delete_where(user_id="nobody") == 0
         indexed.pop_message("a")
         assert found(indexed, "bergen") == []
+        assert waiting(indexed) == 0
 
 
 def test_a_search_waits_for_nobody_who_deletes_and_finds_what_is_there_until_then(indexed: Store) -> None:

@@ -110,13 +110,16 @@ class Gin(SearchIndex):
         connection.execute(sa.update(STATE).values(state="detached", reason=reason))
 
     def waiting(self, connection: sa.Connection) -> int:
-        query = (
-            "SELECT count(*) FROM (SELECT session_key, seq FROM lango_search_waiting "
-            "UNION SELECT m.session_key, m.seq FROM lango_message m, lango_search_state s WHERE s.state = 'filling' "
-            "AND m.role <> 'record' AND (m.session_key, m.seq) <= (s.upto_key, s.upto_seq) "
-            "AND (s.filled_key IS NULL OR (m.session_key, m.seq) > (s.filled_key, s.filled_seq))) waiting"
-        )
-        return int(connection.exec_driver_sql(query).scalar_one())
+        # Of what is not filled yet only where it is not: the planner might read all messages to find that out.
+        query = "SELECT session_key, seq FROM lango_search_waiting"
+        if connection.exec_driver_sql("SELECT state FROM lango_search_state").scalar_one() == "filling":
+            query += (
+                " UNION SELECT m.session_key, m.seq FROM lango_message m, lango_search_state s "
+                "WHERE m.role <> 'record' AND (m.session_key, m.seq) <= (s.upto_key, s.upto_seq) "
+                "AND (s.filled_key IS NULL OR (m.session_key, m.seq) > (s.filled_key, s.filled_seq))"
+            )
+        counted = f"SELECT count(DISTINCT (session_key, seq)) FROM ({query}) waiting"
+        return int(connection.exec_driver_sql(counted).scalar_one())
 
     def indexed(self, connection: sa.Connection) -> int:
         query = sa.select(sa.func.count()).select_from(_INDEXED).where(~sa.exists().where(*_same(_WAITING, _INDEXED)))
