@@ -265,6 +265,14 @@ def empty_url(make_database: MakeDatabase) -> str:
     return make_database(migrated=False)
 
 
+@pytest.fixture
+def undistributed(make_postgres: MakeDatabase) -> str:
+    """The URL of a migrated, empty database of PostgreSQL whose tables are on one server."""
+    url = make_postgres(migrated=False)
+    schema.upgrade(url)
+    return url
+
+
 @pytest.fixture(autouse=True)
 def no_engine_left_open() -> Iterator[None]:
     """Close what a test's borrowed engines have open: no store does it for them."""
