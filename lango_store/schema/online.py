@@ -74,7 +74,8 @@ class Online:
             return
         with context.autocommit_block():
             if not context.as_sql and name in database.unfinished_indexes(op.get_bind(), table):
-                op.drop_index(name, table, postgresql_concurrently=True)
+                # Of a table that is distributed, some parts may not have it yet.
+                op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
             op.create_index(name, table, columns, if_not_exists=True, postgresql_concurrently=True, **options)
 
     def _walk(self, table: str, statement: sa.Update | sa.Delete) -> int:
