@@ -356,6 +356,10 @@ class Dialect:
         raise NotImplementedError
         yield
 
+    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
+        """Run a statement that locks several tables within a transaction, and wait so many seconds for all of them."""
+        raise NotImplementedError
+
     def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
         """List the indexes of a table that were being made when their maker went away, and that serve no query."""
         raise NotImplementedError

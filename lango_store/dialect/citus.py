@@ -83,6 +83,9 @@ class Citus(PostgreSQL):
         self._set_config(connection, "citus.propagate_set_commands", "local")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
 
+    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
+        connection.exec_driver_sql(statement)  # once: a worker that says no has ended the transaction
+
     @contextmanager
     def append_whole(self, connection: sa.Connection) -> Iterator[None]:
         with connection.begin_nested():  # several statements, and the caller may catch an error of ours

@@ -37,6 +37,8 @@ class Step:
 
     sql: str
     table: str | None = None
+    locks: bool = False
+    """Whether it takes locks on several tables, and does nothing else."""
 
 
 @dataclass(frozen=True)
@@ -288,9 +290,9 @@ class Distribution:
     # What is written
 
     def _lock(self, connection: sa.Connection) -> Step:
-        # The strongest lock at once: who has read in a transaction and then writes would deadlock with one that grows.
+        # All of them at once, and the strongest: what grows later meets those who have read and then write.
         names = ", ".join(self._name(connection, table) for table in _COLUMNS)
-        return Step(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+        return Step(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE", locks=True)
 
     def _added(self, connection: sa.Connection, key: sa.ForeignKeyConstraint) -> str:
         columns = ", ".join(column.name for column in key.columns)

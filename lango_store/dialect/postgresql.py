@@ -39,6 +39,7 @@ from lango_store.errors import (
 
 _MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_PATIENCE: Final = 60.0
+_LOCKING_PATIENCE: Final = 0.2
 _SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout", "statement_timeout")
 _WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
@@ -442,6 +443,22 @@ class PostgreSQL(Dialect):
         if time.monotonic() > deadline:
             raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
         time.sleep(0.05)
+
+    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
+        # Each time for less than the server takes to look for deadlocks: who has read one of the tables, and now writes
+        # to another one that is locked already, would wait for us as we for them.
+        deadline = time.monotonic() + lock_timeout
+        while True:
+            patience = min(_LOCKING_PATIENCE, max(deadline - time.monotonic(), 0.001))
+            try:
+                with connection.begin_nested():
+                    self._set_lock_timeout(connection, f"{patience * 1000:.0f}ms")
+                    connection.exec_driver_sql(statement)
+                    self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+                return
+            except sa.exc.DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != "55P03" or time.monotonic() > deadline:
+                    raise
 
     def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
         query = (

@@ -81,6 +81,9 @@ def _run(
             _refuse_revision(connection)
             steps = steps_of(connection, distribution)
             for step in () if dry_run else steps:
+                if step.locks:
+                    dialect_of(connection).lock_tables(connection, step.sql, lock_timeout)
+                    continue
                 with _shown(connection, step.table, on_progress):
                     connection.exec_driver_sql(step.sql)
             look(connection)
