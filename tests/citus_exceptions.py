@@ -27,9 +27,11 @@ _EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "test_concurrency.py::test_a_session_held_by_another_is_busy_where_the_server_says_so",
     ),
     "make a search index, which is refused on distributed tables": (
+        "test_clocks.py::test_a_search_goes_by_the_servers_clock",
         "test_retry.py::test_a_verb_waits_for_a_server_that_is_away[search]",
         "test_search",
         "test_shapes.py::test_what_is_about_one_session_names_its_key",
+        "test_web.py::test_words_are_searched_and_lead_to_their_place",
         "test_writing_calls.py::test_a_call_tells_that_it_writes_if_the_database_would_be_written",
     ),
     "slow a statement down by a query that calls itself, which Citus runs on one part of a table at most": (
