@@ -104,10 +104,10 @@ def test_progress_is_told_table_by_table(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_terminal_shows_which_table_is_moved(cluster: str) -> None:
+def test_a_terminal_shows_that_a_table_is_moved(cluster: str) -> None:
     shown, code = run_on_terminal("db", "distribute", "--url", cluster)
     assert code == 0, shown
-    assert "moving lango_message" in shown
+    assert "moving lango_" in shown  # which of them it shows depends on how fast they are
     assert "the tables are distributed by the session's key now" in shown
 
 
