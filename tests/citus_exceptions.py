@@ -27,6 +27,7 @@ _EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "test_concurrency.py::test_a_session_held_by_another_is_busy_where_the_server_says_so",
     ),
     "make a search index, which is refused on distributed tables": (
+        "test_page_scripts.py::test_a_dump_comes_back_whole_and_searchable",
         "test_clocks.py::test_a_search_goes_by_the_servers_clock",
         "test_retry.py::test_a_verb_waits_for_a_server_that_is_away[search]",
         "test_search",
