@@ -15,8 +15,7 @@ _NODES: Final = """
 SELECT nodename, nodeport FROM pg_dist_node WHERE noderole = 'primary' AND groupid <> 0 AND isactive
 """
 # The maintenance daemon too, which has no end of its own and keeps a database from being copied.
-_CLOSE: Final = """
-ALTER DATABASE {name} ALLOW_CONNECTIONS false;
+_END_ALL: Final = """
 SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity
 WHERE datname = '{name}' AND pid <> pg_backend_pid()
 """
@@ -47,7 +46,8 @@ class CitusDatabases(PostgresDatabases):
     def _create(self, name: str, template: str | None) -> None:
         if template is None:
             template = self._bare = self._bare or self._cluster(f"{name}_bare")
-        self._say(_CLOSE.format(name=template))
+        self._say(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")  # first, or others come while these end
+        self._say(_END_ALL.format(name=template))
         super()._create(name, template)
 
     def _cluster(self, name: str) -> str:

@@ -47,10 +47,10 @@ class Citus(PostgreSQL):
         return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
-        # Nothing stable may stand in a CASE. The difference is zero, and NULL for a session that never expires.
-        zero = session.expires_at.op("-")(session.expires_at)
-        ttl = session.ttl_seconds.op("*")(sa.literal_column("interval '1 second'")).op("+")(zero)
-        return sa.func.greatest(session.expires_at, _later(now, ttl), type_=TimeColumn())
+        # Nothing stable may stand in a CASE. The factor is 1, and NULL for a session that never expires.
+        factor = sa.cast(session.expires_at == session.expires_at, sa.Integer)
+        next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
+        return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
 
     @contextmanager
     def several(self, connection: AnyConnection) -> Iterator[None]:
