@@ -12,6 +12,7 @@ _MOST: Final = 64
 _LONGEST_WORD: Final = 200
 _SNIPPET: Final = 200
 _BEFORE: Final = 60
+_MARKED: Final = 1_000_000  # characters, from the first place that is marked
 
 _TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?(?P<begins>\*?)|(?P<word>[^\s"]+))')
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -52,6 +53,33 @@ def terms(typed: str) -> Terms:
         if len(wanted) + len(unwanted) == _MOST:
             break
     return Terms(wanted, unwanted)
+
+
+def marked_literally(text: str, terms: Terms, marks: tuple[str, str], *, within_words: bool = False) -> str:
+    """Mark the wanted words of a text as they were typed, in upper or lower case.
+
+    For a text so long that the database, which knows other forms of a word, takes too long.
+    """
+    one_of = "|".join(each for term in terms.wanted if (each := _pattern(term, within_words=within_words)))
+    done: list[str] = []
+    upto = 0
+    end = len(text)
+    for found in re.finditer(one_of, text, re.IGNORECASE) if one_of else ():
+        if not done:
+            end = found.start() + _MARKED
+        if found.start() > end:
+            break
+        done += (text[upto : found.start()], marks[0], found[0], marks[1])
+        upto = found.end()
+    return "".join([*done, text[upto:]])
+
+
+def _pattern(term: Term, *, within_words: bool) -> str:
+    if within_words:
+        return re.escape(term.words)
+    words = r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", term.words)))
+    end = r"[^\W_]*" if term.prefix else r"(?![^\W_])"
+    return rf"(?<![^\W_]){words}{end}"
 
 
 @dataclass(frozen=True)

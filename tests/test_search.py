@@ -139,6 +139,23 @@ def test_any_content_can_be_written_and_found(searched: Store) -> None:
     assert found(searched, "oslo") == []
 
 
+@pytest.mark.parametrize("words", ["oslo", "OSLO", '"weather in oslo"', "wea*", "oslo weather"])
+def test_a_long_text_is_shown_where_the_words_stand(searched: Store, words: str) -> None:
+    short = "Weather in Oslo, weather-in OSLO, and Oslos."
+    searched.create("short", messages=[message(short)])
+    searched.create("long", messages=[message("nothing " * 5_000 + short + " nothing" * 5_000)])
+    shown = {hit.key: [hit.snippet[at:end] for at, end in hit.places] for hit in searched.search(words).items}
+    assert shown["long"] == shown["short"] != []
+
+
+def test_a_word_a_hundred_thousand_times_in_a_message_is_shown_as_one_that_stands_there_once(searched: Store) -> None:
+    # SQLite's own way to mark them takes minutes.
+    searched.create("a", messages=[message("oslo " + "x " * 10 + "oslo " * 200_000)])
+    (hit,) = searched.search("oslo").items
+    assert {hit.snippet[at:end] for at, end in hit.places} == {"oslo"}
+    assert len(hit.places) > 20
+
+
 def test_a_text_of_more_words_than_an_index_row_holds_is_found_by_its_beginning(searched: Store) -> None:
     searched.create("a", messages=[message("oslo " + " ".join(f"word{number}" for number in range(200_000)))])
     assert found(searched, "oslo word7") == [("a", 1)]
