@@ -93,17 +93,17 @@ class Citus(PostgreSQL):
 
     @contextmanager
     def together(self, driver: Any) -> Iterator[None]:
-        first: Exception | None = None
+        first: BaseException | None = None
         try:
             with driver.pipeline():
                 try:
                     driver.execute(_BEGIN)
                     yield
                     driver.execute("COMMIT")
-                except Exception as error:  # the pipeline would log what follows from it
+                except BaseException as error:  # the pipeline would log what follows from it
                     first = error
         except Exception as error:
-            raise first or error from None
+            raise first or _interruption(error) or error from None
         finally:
             _end(driver)
         if first is not None:
@@ -126,8 +126,19 @@ def _is_lost_commit(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
 
 
+def _interruption(error: BaseException | None) -> BaseException | None:
+    """Return what interrupted the pipeline before this error came of it; None if nothing did."""
+    while isinstance(error, Exception):
+        error = error.__context__
+    return error
+
+
 def _end(driver: Any) -> None:
-    if not driver.closed:
+    if driver.closed:
+        return
+    if driver.pgconn.pipeline_status:  # interrupted: answers are still to come, and nobody would know whose
+        driver.pgconn.finish()
+    else:
         driver.rollback()  # nothing to do after a commit
 
 
