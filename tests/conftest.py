@@ -187,7 +187,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def server_url(request: pytest.FixtureRequest) -> sa.URL:
     url = sa.make_url(_url_of(request.config))
-    return url if url.query else url.update_query_dict({"keepalives": "1"})  # tests add to what is there
+    return url if url.query else url.update_query_dict({"target_session_attrs": "any"})  # tests add to what is there
 
 
 @pytest.fixture(scope="session")
