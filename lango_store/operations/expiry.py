@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import dialect_of
+from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
 from lango_store.operations import scopes
@@ -112,15 +112,26 @@ def purge(
         if keys and keep is not None:
             keep(connection, keys)
         goes = of_sessions(SESSION, keys)
+    sessions, messages = _delete(connection, dialect, goes)
+    after = dialect.free_bytes(connection)
+    freed = None if free is None or after is None else after - free
+    return Purged(sessions, messages, freed)
+
+
+def _delete(connection: sa.Connection, dialect: Dialect, goes: sa.ColumnElement[bool]) -> tuple[int, int]:
+    """Delete sessions and all that belongs to them; return how many, and how many messages they had."""
+    if dialect.modifying_cte:  # no key travels
+        gone = sa.delete(SESSION).where(goes).returning(SESSION.c.key, SESSION.c.message_count).cte("gone")
+        counted = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(gone.c.message_count), 0))
+        sessions, messages = connection.execute(counted.add_cte(scopes.dropped_with(dialect, gone))).one()
+        return sessions, int(messages)
     # A store without values is spared the search for those of each session, and its key.
     search = not dialect.is_empty(connection, VALUE)
     returned = [SESSION.c.message_count, *([SESSION.c.key] if search else [])]
-    gone = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
+    rows = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
     if search:
-        scopes.drop_all_left(connection, [key for _, key in gone])
-    after = dialect.free_bytes(connection)
-    freed = None if free is None or after is None else after - free
-    return Purged(len(gone), sum(count for count, *_ in gone), freed)
+        scopes.drop_all_left(connection, [key for _, key in rows])
+    return len(rows), sum(count for count, *_ in rows)
 
 
 def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:
