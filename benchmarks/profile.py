@@ -1,110 +1,187 @@
-"""`python -m benchmarks.profile`: where the processor's time of an append goes, step by step, next to the floor's."""
+"""`python -m benchmarks.profile`: where the processor's time of the lines of `--peers` goes, step by step."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import payload
-from benchmarks.floors import PostgresFloor, SqliteFloor
+from benchmarks.strict import StrictPostgres, StrictSqlite, strict_floor
 from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store.dialect import dialect_of
-from lango_store.operations import appends
+from lango_store.operations import appends, messages, sessions
 from lango_store.operations.batches import Batch, batch
 
-FLOORS: dict[str, type[SqliteFloor | PostgresFloor]] = {"SQLite": SqliteFloor, "PostgreSQL": PostgresFloor}
-APPENDS = 100
+Steps = dict[str, Callable[[], object]]
+"""The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""
+
+BY_HAND = "the loop written by hand"
+POOLED = "+ a connection from the pool, and back"
 
 
-class Steps:
-    """An append taken apart: from the second on, each step does what the one before it does and one thing more."""
+class Connection:
+    """A connection of the store's that stays: what an operation gets, without the pool and without an observer."""
 
-    def __init__(self, floor: SqliteFloor | PostgresFloor, store: Store) -> None:
+    def __init__(self, store: Store) -> None:
+        self.connection, self.dialect = store.engine.raw_connection(), store.engine.dialect
+        self._driver = self.connection.dbapi_connection
+        self._dialect = dialect_of(store.engine)
+
+    def get_execution_options(self) -> dict[str, Any]:
+        """Say that nobody observes."""
+        return {}
+
+    def writing(self, write: Callable[[Any], list[Message]]) -> list[Message]:
+        """Write in a transaction, as the store does."""
+        started = self._dialect.start(self._driver, writes=True)
+        written = write(self)
+        self._dialect.finish(self._driver, started, failed=False)
+        return written
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.connection.close()
+
+
+class Works:
+    """The peers' lines taken apart, on sessions that the floor and our store have filled alike."""
+
+    def __init__(self, floor: StrictSqlite | StrictPostgres, store: Store) -> None:
         self._floor = floor
         self._store = store
         self._access = store._access
-        self._given = payload.messages(APPENDS)
-        self._messages = [Message.model_validate(each) for each in self._given]
-        self._batches = [batch([message]) for message in self._messages]
-        self._proxy = store.engine.raw_connection()
-        self.connection, self.dialect = self._proxy, store.engine.dialect
+        self._connection = Connection(store)
+        self.close = self._connection.close
+        for key, size in (("grown", 1_000), ("batches", 0), ("1000", 1_000), ("10000", 10_000)):
+            floor.create(key)
+            store.open(key)
+            for start in range(0, size, 1_000):
+                given = payload.texts(1_000, start)
+                floor.append_many(key, given)
+                store.append_messages(key, _values(given))
 
-    def all(self) -> dict[str, Callable[[], None]]:
-        """Return the steps by what they do."""
+    def append(self) -> Steps:
+        """Append one message at a time to a session of 1,000."""
+        given = payload.texts(100)
+        made = _values(given)
+        ready = [batch([each]) for each in made]
         return {
-            "the loop written by hand": self.by_hand,
-            "ours: statement and transaction, connection and rows at hand": self.statement,
-            "+ values checked and made rows": self.encoded,
-            "+ connection from the pool and back": self.connection_alone,
-            "+ Message made, and the verb": self.verb,
+            BY_HAND: lambda: [self._floor.append("grown", each) for each in given],
+            "ours: statement and transaction, connection and rows at hand": lambda: [
+                self._append("grown", each) for each in ready
+            ],
+            "+ values checked and made rows": lambda: [self._append("grown", batch([each])) for each in made],
+            POOLED: lambda: [self._append_pooled("grown", [each]) for each in made],
+            "+ a Message made from a dict, and the verb": lambda: [
+                self._store.append_message("grown", Message.model_validate(each)) for each in given
+            ],
         }
 
-    def get_execution_options(self) -> dict[str, Any]:
-        """Stand in for a borrowed connection that nobody observes."""
-        return {}
+    def append_thousand(self) -> Steps:
+        """Append 1,000 messages in one call."""
+        given = payload.texts(1_000)
+        made = _values(given)
+        ready = batch(made)
+        return {
+            BY_HAND: lambda: self._floor.append_many("batches", given),
+            "ours: statement and transaction, connection and rows at hand": lambda: self._append("batches", ready),
+            "+ values checked and made rows": lambda: self._append("batches", batch(made)),
+            POOLED: lambda: self._append_pooled("batches", made),
+            "+ Messages made from dicts, and the verb": lambda: self._store.append_messages("batches", _values(given)),
+        }
 
-    def by_hand(self) -> None:
-        """Append as the floor does."""
-        for message in self._given:
-            self._floor.append("floor", message)
+    def load(self, key: str) -> Steps:
+        """Load a session."""
+        return {
+            BY_HAND: lambda: self._floor.load(key),
+            "ours: two statements, the rows as the driver gives them": lambda: self._rows(key),
+            "+ rows made Messages, validated": lambda: messages.load(self._connection, None, key),
+            POOLED + ", and the verb": lambda: self._store.get(key),
+        }
 
-    def statement(self) -> None:
-        """Append rows on one connection."""
-        for each in self._batches:
-            self._append(each)
+    def last_fifty(self, key: str) -> Steps:
+        """Load the last 50 messages."""
+        tail, values = messages._tail, {"key": key, "now": None, "limit": 50}
+        return {
+            BY_HAND: lambda: self._floor.last(key, 50),
+            "ours: the statement, the rows as the driver gives them": lambda: tail.run(self._connection, values),
+            "+ rows made Messages, validated": lambda: messages.tail(self._connection, None, key, 50),
+            POOLED + ", and the verb": lambda: self._store.messages(key, last=50),
+        }
 
-    def encoded(self) -> None:
-        """Append messages on one connection."""
-        for message in self._messages:
-            self._append(batch([message]))
+    def _append(self, key: str, new: Batch) -> list[Message]:
+        moment = self._access.moment(self._connection)
+        return self._connection.writing(lambda connection: appends.append(connection, moment, key, new))
 
-    def connection_alone(self) -> None:
-        """Append messages, each on a connection of the pool."""
-        for message in self._messages:
-            new = batch([message])
-            with self._access.single_write() as connection:
-                appends.append(connection, self._access.moment(connection), "ours", new)
+    def _append_pooled(self, key: str, made: list[Message]) -> list[Message]:
+        new = batch(made)
+        with self._access.single_write() as connection:
+            return appends.append(connection, self._access.moment(connection), key, new)
 
-    def verb(self) -> None:
-        """Append as anybody would."""
-        for each in self._given:
-            self._store.append_message("ours", Message.model_validate(each))
+    def _rows(self, key: str) -> list[Any]:
+        incarnation, row = sessions.life_of(self._connection, self._access.moment(self._connection), key)
+        removed = row["last_seq"] - row["message_count"] - row["record_count"]
+        return messages._window.run(self._connection, row | {"incarnation": incarnation, "removed": removed})
 
-    def _append(self, new: Batch) -> None:
-        dialect, driver = dialect_of(self._store.engine), self._proxy.dbapi_connection
-        started = dialect.start(driver, writes=True)
-        appends.append(self, self._access.moment(self), "ours", new)
-        dialect.finish(driver, started, failed=False)
+
+def _values(given: Sequence[dict[str, Any]]) -> list[Message]:
+    return [Message.model_validate(each) for each in given]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: what it is, its steps, how many units a step does, and how often it runs."""
+
+    title: str
+    steps: Callable[[Works], Steps]
+    units: int
+    share: float = 1.0
+
+
+LINES = (
+    Line("an append", Works.append, 100),
+    Line("a message of 1,000 appended in one call", Works.append_thousand, 1_000, 0.4),
+    Line("a message of a load of 1,000", lambda works: works.load("1000"), 1_000),
+    Line("a message of a load of 10,000", lambda works: works.load("10000"), 10_000, 0.2),
+    Line("the last 50 of 10,000", lambda works: works.last_fifty("10000"), 1, 4.0),
+)
+
+
+def least(steps: Steps, rounds: int) -> dict[str, float]:
+    """Run steps in turns, and return the least that each took: what disturbs a processor only adds."""
+    found = dict.fromkeys(steps, float("inf"))
+    for number in range(rounds):
+        turn = number % len(steps)  # else SQLite's checkpoints would always meet the same one
+        for what in [*list(steps)[turn:], *list(steps)[:turn]]:
+            start = time.thread_time()
+            steps[what]()
+            found[what] = min(found[what], time.thread_time() - start)
+    return found
 
 
 def main() -> None:
-    """Run the steps in turns, and print the least that each took: what disturbs a processor only adds."""
+    """Run the lines, and print their steps."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
-    with databases(list(map(str.lower, FLOORS))) as urls:
+    with databases(["sqlite", "postgresql"]) as urls:
         for name, url in urls.items():
             with Store(url) as store:
-                for key in ("floor", "ours"):
-                    store.open(key)
-                steps = Steps(FLOORS[name](url), store).all()
-                least = dict.fromkeys(steps, float("inf"))
-                for number in range(options.rounds):
-                    turn = number % len(steps)  # else SQLite's checkpoints would always meet the same one
-                    for what in [*list(steps)[turn:], *list(steps)[:turn]]:
-                        start = time.thread_time()
-                        steps[what]()
-                        least[what] = min(least[what], (time.thread_time() - start) / APPENDS * 1e6)
-                print(
-                    f"{name}, microseconds of this thread's processor time an append, least of {options.rounds} rounds:"
-                )
-                for what, taken in least.items():
-                    print(f"  {taken:6.1f}  {what}")
+                works = Works(strict_floor(url), store)
+                print(f"{name}: microseconds of this thread's processor time, the least of {options.rounds} rounds")
+                for line in LINES:
+                    print(f"\n  {line.title}")
+                    found = least(line.steps(works), max(int(options.rounds * line.share), 3))
+                    for what, taken in found.items():
+                        print(f"  {taken / line.units * 1e6:8.1f}  {what}")
+                works.close()
+                print()
 
 
 if __name__ == "__main__":
