@@ -70,6 +70,12 @@ class CitusDatabases(PostgresDatabases):
     def _say(self, statement: str) -> None:
         list(self._threads.map(lambda number: self._say_on(number, statement), range(len(self._nodes))))
 
+    def _drop(self, name: str) -> None:
+        # On the coordinator first: what works there in the background would come back to the workers' while they go.
+        self._disconnect(name)
+        for number in range(len(self._nodes)):
+            self._say_on(number, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
     def _say_on(self, number: int, statement: str) -> None:
         for _ in range(2):  # a server may have crashed since, which a closed connection does not know before it is used
             if self._on_nodes[number].closed:
