@@ -306,7 +306,7 @@ def test_an_upgrade_that_another_finishes_while_it_looks_for_its_steps_sees_that
 
 def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
     engine = create_engine(url)
-    with engine.begin() as connection, dialect_of(connection).migration_lock(connection):
+    with engine.begin() as connection, dialect_of(connection).migrations.alone(connection):
         connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
         with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
             store.ping()

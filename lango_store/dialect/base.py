@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 
 from lango_store.dialect.distribution import Distribution
+from lango_store.dialect.migrations import Migrations
 from lango_store.dialect.search import SearchIndex
 from lango_store.errors import LangoStoreError
 
@@ -110,12 +111,6 @@ class Dialect:
     drivers: tuple[str, ...]
     """The drivers that we know the behaviour of, by SQLAlchemy's names."""
 
-    batch_rest: float
-    """Seconds that a migration rests after a batch, so that waiting writers come in before the next one."""
-
-    concurrent_indexes: bool
-    """Whether an index can be made while rows are written, outside of a transaction."""
-
     purge_pause: float
     """How long a purge rests after a batch, as a part of the batch's time, to let waiting writers in."""
 
@@ -142,6 +137,9 @@ class Dialect:
 
     asks_time: bool
     """Whether that clock has to be asked before a statement, which cannot do it itself."""
+
+    migrations: Migrations
+    """What its migrations are run with."""
 
     search_index: SearchIndex
     """The search index, made or not."""
@@ -226,11 +224,9 @@ class Dialect:
         """Undo an append that fails half-way in the caller's transaction, which the caller may commit all the same."""
         raise NotImplementedError
 
-    @contextmanager
-    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Commit several writes together, or none of them, whatever isolation level the engine has."""
         raise NotImplementedError
-        yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -320,48 +316,6 @@ class Dialect:
 
     def storage_place(self, table: sa.Table) -> sa.ColumnElement[int] | None:
         """Return the number that a table's rows are stored by, apart from any index; None where there is none."""
-        raise NotImplementedError
-
-    def migration_lock(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """Keep other migrations out for a block of several transactions, where the database can."""
-        raise NotImplementedError
-
-    @contextmanager
-    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        """Run a revision in a transaction of its own."""
-        raise NotImplementedError
-        yield
-
-    @contextmanager
-    def migration_batch(
-        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
-    ) -> Iterator[None]:
-        """Change some rows for a revision, in a transaction of their own; a statement of so many seconds is cut."""
-        raise NotImplementedError
-        yield
-
-    def was_cut(self, error: BaseException | None) -> bool:
-        """Whether a driver's error says that a statement ran for too long."""
-        raise NotImplementedError
-
-    @contextmanager
-    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        """Let each statement commit by itself, where the database has statements that need it."""
-        raise NotImplementedError
-        yield
-
-    @contextmanager
-    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        """Run a migration in the caller's transaction, alone until that ends; what fails leaves nothing behind."""
-        raise NotImplementedError
-        yield
-
-    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
-        """Run a statement that locks several tables within a transaction, and wait so many seconds for all of them."""
-        raise NotImplementedError
-
-    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
-        """List the indexes of a table that were being made when their maker went away, and that serve no query."""
         raise NotImplementedError
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql
 from lango_store.columns import TimeColumn
 from lango_store.dialect.base import AnyConnection, Passing
 from lango_store.dialect.postgresql import PostgreSQL
+from lango_store.dialect.postgresql_migrations import CitusMigrations
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 
 # Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
@@ -29,6 +30,7 @@ class Citus(PostgreSQL):
     sends_together = True
     reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
+    migrations = CitusMigrations()
     values_follow = False  # they are distributed by their scope, and a foreign key has to name the session's key
 
     def is_outgrown(self, error: BaseException) -> bool:
@@ -77,14 +79,6 @@ class Citus(PostgreSQL):
             )
 
         return sum(connection.execute(sa.select(*map(size, tables))).one())
-
-    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
-        # Who writes by way of a worker holds locks there only, and the workers are told of a SET LOCAL, if so asked.
-        self._set_config(connection, "citus.propagate_set_commands", "local")
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
-
-    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
-        connection.exec_driver_sql(statement)  # once: a worker that says no has ended the transaction
 
     @contextmanager
     def append_whole(self, connection: sa.Connection) -> Iterator[None]:

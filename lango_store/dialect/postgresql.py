@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,6 +24,8 @@ from lango_store.dialect.base import (
 )
 from lango_store.dialect.distribution import Distribution
 from lango_store.dialect.gin import Gin
+from lango_store.dialect.postgresql_driver import REPEATABLE_READ, autocommit, isolated, read_committed, set_config
+from lango_store.dialect.postgresql_migrations import PostgreSQLMigrations
 from lango_store.errors import (
     OF_ANOTHER_SESSION,
     DatabaseBusy,
@@ -37,16 +38,10 @@ from lango_store.errors import (
     Withheld,
 )
 
-_MIGRATION_LOCK: Final = 0x6C616E676F  # "lango"
-_MIGRATION_PATIENCE: Final = 60.0
-_LOCKING_PATIENCE: Final = 0.2
-_SET_FOR_MIGRATIONS: Final = ("search_path", "lock_timeout", "statement_timeout")
 _WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
-_READ_COMMITTED: Final = 2  # as psycopg numbers them
-_REPEATABLE_READ: Final = 3
 
 
 class PostgreSQL(Dialect):
@@ -54,8 +49,6 @@ class PostgreSQL(Dialect):
 
     drivers = ("psycopg",)
     has_replicas = True
-    batch_rest = 0.0  # only rows are locked, and whoever waits is next
-    concurrent_indexes = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
     one_writer = False
@@ -66,6 +59,7 @@ class PostgreSQL(Dialect):
     tells_time = True  # clients are on many machines, whose clocks differ
     asks_time = False
     reads_ahead = True
+    migrations = PostgreSQLMigrations()
     search_index = Gin()
     distribution = Distribution()
 
@@ -75,7 +69,7 @@ class PostgreSQL(Dialect):
 
     def replayed(self, connection: AnyConnection) -> int:
         driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-        with self._autocommit(driver):  # in a transaction, the look would be its moment
+        with autocommit(driver):  # in a transaction, the look would be its moment
             return self._place(
                 connection,
                 "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
@@ -143,17 +137,14 @@ class PostgreSQL(Dialect):
         driver: Any = connection.connection.dbapi_connection
         return bool(driver.pgconn.transaction_status)
 
-    @contextmanager
-    def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        # Our statements take row locks and look again: READ COMMITTED is enough, and fails nobody who waited.
-        with self._isolated(connection, _READ_COMMITTED, None), ensure_transaction(connection):
-            yield
+    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return read_committed(connection)
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         # READ COMMITTED shows each statement its own moment.
-        with self._isolated(connection, _REPEATABLE_READ, True), ensure_transaction(connection):
-            if getattr(connection.connection.dbapi_connection, "isolation_level", None) != _REPEATABLE_READ:
+        with isolated(connection, REPEATABLE_READ, read_only=True), ensure_transaction(connection):
+            if getattr(connection.connection.dbapi_connection, "isolation_level", None) != REPEATABLE_READ:
                 try:
                     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 except sa.exc.DBAPIError as error:
@@ -165,28 +156,6 @@ class PostgreSQL(Dialect):
                         "or set what is needed in a listener for `begin`"
                     ) from error
             yield
-
-    @staticmethod
-    @contextmanager
-    def _isolated(connection: sa.Connection, level: int, read_only: bool | None) -> Iterator[None]:
-        """Let the driver begin its next transaction at a level; one that a listener has begun stays as it is."""
-        # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
-        driver: Any = connection.connection.dbapi_connection
-        if driver.pgconn.transaction_status:
-            yield
-            return
-        before = {name: getattr(driver, name) for name in ("autocommit", "isolation_level", "read_only")}
-        wanted = {"autocommit": False, "isolation_level": level}
-        if read_only is not None:
-            wanted["read_only"] = read_only
-        try:
-            _set(driver, wanted)
-            yield
-        finally:
-            if not driver.closed:
-                if driver.pgconn.transaction_status:
-                    driver.rollback()
-                _set(driver, before)
 
     def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
         return nullcontext()  # one statement, and after an error the transaction commits nothing
@@ -230,15 +199,7 @@ class PostgreSQL(Dialect):
             raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
-        self._set_config(connection, "search_path", before)
-
-    @staticmethod
-    def _set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
-        connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
-
-    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
-        """Let the statements of this transaction wait so long for a lock."""
-        self._set_config(connection, "lock_timeout", timeout)
+        set_config(connection, "search_path", before)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
@@ -340,134 +301,6 @@ class PostgreSQL(Dialect):
     def storage_place(self, table: sa.Table) -> None:
         return None  # a row's place is not a number that could be counted through
 
-    @contextmanager
-    def migration_lock(self, connection: sa.Connection) -> Iterator[None]:
-        # On a connection of its own, whose transaction stays open around those of the revisions: the lock goes with it,
-        # whatever happens, behind a pooler too. In READ COMMITTED it has no snapshot between statements, which
-        # CREATE INDEX CONCURRENTLY would wait for; so would it for a statement that waits: ask and ask again, in
-        # transactions of their own, as a pooler might have no connection left for who has the lock.
-        engine = sa.create_engine(connection.engine.url, creator=connection.engine.pool._creator, poolclass=sa.NullPool)
-        deadline = time.monotonic() + _MIGRATION_PATIENCE
-        with engine.connect().execution_options(isolation_level="READ COMMITTED") as keeper, _unprepared(connection):
-            self.distribution.refuse_worker(keeper)
-            while not self._has_lock(keeper):
-                keeper.rollback()
-                self._pause(deadline)
-            keeper.exec_driver_sql(
-                "SELECT set_config(name, '0', true) FROM pg_settings "
-                "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
-            )
-            try:
-                yield
-            finally:
-                keeper.invalidate()  # closed, which ends its transaction; it may have been lost, and that is no error
-
-    @contextmanager
-    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with self.transaction(connection), _unbounded(connection):
-            # A migration that waits for a table makes every append queue behind it.
-            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-            self._set_config(connection, "statement_timeout", 0)  # which is chosen for a store's own calls
-            yield
-
-    @contextmanager
-    def migration_batch(
-        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
-    ) -> Iterator[None]:
-        with self.migration(connection, lock_timeout):
-            if seconds is not None:
-                self._set_config(connection, "statement_timeout", int(seconds * 1000))
-            yield
-
-    def was_cut(self, error: BaseException | None) -> bool:
-        return getattr(error, "sqlstate", None) == "57014"
-
-    @contextmanager
-    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # What is set for a transaction is not set here: it is set for the connection, and put back.
-        driver: Any = connection.connection.dbapi_connection
-        self._refuse_pooler(connection, driver)
-        with self._autocommit(driver), ensure_transaction(connection), _unbounded(connection):
-            before = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in _SET_FOR_MIGRATIONS}
-            self._set_config(connection, "lock_timeout", int(lock_timeout * 1000), local=False)
-            self._set_config(connection, "statement_timeout", 0, local=False)
-            connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), false)")
-            try:
-                yield
-            finally:
-                for name, value in before.items() if not driver.closed else ():
-                    self._set_config(connection, name, value, local=False)
-
-    @staticmethod
-    def _refuse_pooler(connection: sa.Connection, driver: Any) -> None:
-        # Its clients get numbers of its own for the process that serves them.
-        with ensure_transaction(connection):
-            serving = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-        if serving != driver.pgconn.backend_pid:
-            raise LangoStoreError(
-                "this revision makes an index while rows are written, with settings that a pooler between here and the "
-                "server would leave to other clients: run `lango-store db upgrade` with the server's own URL; what was "
-                "done stays done"
-            )
-
-    @staticmethod
-    @contextmanager
-    def _autocommit(driver: Any) -> Iterator[None]:
-        before, driver.autocommit = driver.autocommit, True
-        try:
-            yield
-        finally:
-            if not driver.closed:
-                driver.autocommit = before
-
-    @contextmanager
-    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        self.distribution.refuse_worker(connection)
-        # The lock has to last until the caller commits: before that, nobody else sees the tables.
-        deadline = time.monotonic() + _MIGRATION_PATIENCE
-        while not self._has_lock(connection):
-            self._pause(deadline)
-        before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
-        with connection.begin_nested():
-            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-            yield
-            self._set_lock_timeout(connection, before)
-
-    @staticmethod
-    def _has_lock(connection: sa.Connection) -> bool:
-        with _unprepared(connection):  # a prepared statement keeps its snapshot until the next one
-            return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar())
-
-    @staticmethod
-    def _pause(deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
-        time.sleep(0.05)
-
-    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
-        # Each time for less than the server takes to look for deadlocks: who has read one of the tables, and now writes
-        # to another one that is locked already, would wait for us as we for them.
-        deadline = time.monotonic() + lock_timeout
-        while True:
-            patience = min(_LOCKING_PATIENCE, max(deadline - time.monotonic(), 0.001))
-            try:
-                with connection.begin_nested():
-                    self._set_lock_timeout(connection, f"{patience * 1000:.0f}ms")
-                    connection.exec_driver_sql(statement)
-                    self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-                return
-            except sa.exc.DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) != "55P03" or time.monotonic() > deadline:
-                    raise
-
-    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
-        query = (
-            "SELECT i.relname::text FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid "
-            "JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace s ON s.oid = t.relnamespace "
-            "WHERE t.relname = :table AND s.nspname = current_schema() AND NOT x.indisvalid"
-        )
-        return list(connection.execute(sa.text(query), {"table": table}).scalars())
-
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {
             "fsync": "a crash of the machine can destroy the database",
@@ -495,35 +328,3 @@ class PostgreSQL(Dialect):
 
 def _kinds(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
-
-
-@contextmanager
-def _unprepared(connection: sa.Connection) -> Iterator[None]:
-    """Let the driver prepare no statement, which behind a pooler would stay with another connection to the server."""
-    driver: Any = connection.connection.dbapi_connection
-    before, driver.prepare_threshold = driver.prepare_threshold, None
-    try:
-        yield
-    finally:
-        driver.prepare_threshold = before
-
-
-@contextmanager
-def _unbounded(connection: sa.Connection) -> Iterator[None]:
-    """Let a connection with a `statement_timeout` wait for its server without end."""
-    driver: Any = connection.connection.dbapi_connection
-    before = getattr(driver, "patience", None)
-    if before is None:
-        yield
-        return
-    driver.patience = None
-    try:
-        yield
-    finally:
-        driver.patience = before
-
-
-def _set(driver: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if getattr(driver, name) != value:
-            setattr(driver, name, value)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 
 from lango_store.columns import TimeColumn
@@ -28,13 +25,11 @@ from lango_store.dialect.base import (
     reflected,
 )
 from lango_store.dialect.fts5 import Fts5
+from lango_store.dialect.sqlite_driver import begin_immediate, immediate
+from lango_store.dialect.sqlite_migrations import SQLiteMigrations
 from lango_store.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.pool import BEGIN_OPTION
-from lango_store.tables import Base
-
-_OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
-_CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
 
 class SQLite(Dialect):
@@ -42,8 +37,6 @@ class SQLite(Dialect):
 
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
-    batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
-    concurrent_indexes = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
     modifying_cte = False
     one_writer = True
@@ -54,6 +47,7 @@ class SQLite(Dialect):
     tells_time = False  # whoever opens the file is on its machine
     asks_time = False
     reads_ahead = False
+    migrations = SQLiteMigrations()
     search_index = Fts5()
     distribution = None  # one file
 
@@ -96,22 +90,14 @@ class SQLite(Dialect):
         alone = driver.isolation_level is None and not driver.in_transaction
         if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
             raise LangoStoreError(NO_TRANSACTION)
-        _begin_immediate(connection)
+        begin_immediate(connection)
 
     def in_transaction(self, connection: sa.Connection) -> bool:
         driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
 
-    @contextmanager
-    def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        with ensure_transaction(connection):
-            driver: Any = connection.connection.driver_connection
-            if getattr(driver, "autocommit", None) is False and driver.in_transaction:
-                # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
-                # once it has read.
-                connection.exec_driver_sql("ROLLBACK")
-            _begin_immediate(connection)
-            yield
+    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return immediate(connection)
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -274,97 +260,6 @@ class SQLite(Dialect):
     def storage_place(self, table: sa.Table) -> sa.ColumnElement[int]:
         return sa.literal_column(f"{table.name}.rowid", sa.BigInteger())
 
-    def migration_lock(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        # No lock outlasts a transaction here. Upgrades at once take turns, and each looks what the others have done.
-        return nullcontext()
-
-    @contextmanager
-    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
-        # outside of a transaction.
-        driver: Any = connection.connection.dbapi_connection
-        (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
-        driver.execute("PRAGMA foreign_keys = OFF")
-        try:
-            with self.transaction(connection):
-                tables, changes = self._root_pages(connection), driver.total_changes
-                with self.search_index.laid_aside(connection):
-                    yield
-                # The check reads every message. A revision that adds a column or an index leaves our tables where they
-                # are, and changes one row, its own in the version table.
-                if self._root_pages(connection) != tables or driver.total_changes > changes + 1:
-                    self._refuse_orphans(connection)
-        finally:
-            driver.execute(f"PRAGMA foreign_keys = {before}")
-
-    @contextmanager
-    def migration_batch(
-        self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None
-    ) -> Iterator[None]:
-        # With foreign keys as they were: what is deleted takes along what belongs to it.
-        driver: Any = connection.connection.driver_connection
-        with self.transaction(connection):
-            if seconds is None:
-                yield
-                return
-            end = time.monotonic() + seconds
-            driver.set_progress_handler(lambda: time.monotonic() > end, 500)
-            try:
-                yield
-            finally:
-                driver.set_progress_handler(None, 0)
-
-    def was_cut(self, error: BaseException | None) -> bool:
-        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
-
-    @contextmanager
-    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with self.transaction(connection):  # no statement of a revision needs to be outside
-            yield
-
-    @contextmanager
-    def migration_within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # Inside a transaction foreign keys cannot be switched off: a revision that makes a table anew is refused then.
-        def guard(_: object, __: object, statement: str, *___: object) -> None:
-            if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and self._children_have_rows(connection):
-                raise LangoStoreError(
-                    "this revision makes lango_session anew, which with foreign keys on would delete its messages: "
-                    "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
-                )
-
-        guarded = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
-        if guarded:
-            event.listen(connection, "before_cursor_execute", guard)
-        try:
-            with connection.begin_nested():
-                with self.search_index.laid_aside(connection):
-                    yield
-                self._refuse_orphans(connection)
-        finally:
-            if guarded:
-                event.remove(connection, "before_cursor_execute", guard)
-
-    @staticmethod
-    def _children_have_rows(connection: sa.Connection) -> bool:
-        there = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
-        return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
-
-    @staticmethod
-    def _root_pages(connection: sa.Connection) -> dict[str, int]:
-        tables = connection.exec_driver_sql("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'")
-        return {name: page for name, page in tables if name in _OURS}
-
-    @staticmethod
-    def _refuse_orphans(connection: sa.Connection) -> None:
-        for table in _OURS:  # a host's tables are the host's affair
-            if sa.inspect(connection).has_table(table):
-                orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
-                if orphans:
-                    raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
-
-    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
-        return []  # an index is made in a transaction
-
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
             if fault != "ok":
@@ -389,13 +284,6 @@ class SQLite(Dialect):
                 'make the engine with connect_args={"autocommit": False}, or without it'
             )
         return None
-
-
-def _begin_immediate(connection: sa.Connection) -> None:
-    # A stock driver begins a transaction at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
-    driver: Any = connection.connection.driver_connection
-    if not driver.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:

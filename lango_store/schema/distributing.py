@@ -82,7 +82,7 @@ def _run(
             steps = steps_of(connection, distribution)
             for step in () if dry_run else steps:
                 if step.locks:
-                    dialect_of(connection).lock_tables(connection, step.sql, lock_timeout)
+                    dialect_of(connection).migrations.lock_tables(connection, step.sql, lock_timeout)
                     continue
                 with _shown(connection, step.table, on_progress):
                     connection.exec_driver_sql(step.sql)
@@ -110,15 +110,15 @@ def _alone(target: Opened, connection: sa.Connection, lock_timeout: float) -> It
         dialect_of(connection).join(connection)
         look(connection)
         dialect = dialect_of(connection)
-        with dialect.migration_within(connection, lock_timeout), dialect.confined(connection):
+        with dialect.migrations.within(connection, lock_timeout), dialect.confined(connection):
             yield
     else:
         with dialect_of(connection).snapshot(connection):
             look(connection)
         dialect = dialect_of(connection)
         with (
-            dialect.migration_lock(connection),
-            dialect.migration(connection, lock_timeout),
+            dialect.migrations.alone(connection),
+            dialect.migrations.revision(connection, lock_timeout),
             dialect.confined(connection),
         ):
             yield

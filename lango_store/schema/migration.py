@@ -92,7 +92,7 @@ class Migration(MigrationContext):
                 "a revision leaves the transaction, which on this connection is yours: run `lango-store db upgrade` "
                 "(or schema.upgrade with a URL or an engine) before"
             )
-        with self.left(), self._database.outside_transaction(self._lent, self._lock_timeout):
+        with self.left(), self._database.migrations.outside_transaction(self._lent, self._lock_timeout):
             yield
 
     # What a revision may do while the store is in use
@@ -134,13 +134,13 @@ class Migration(MigrationContext):
         return self.connection
 
     def _enter(self) -> None:
-        self._open.enter_context(self._database.migration(self._lent, self._lock_timeout))
+        self._open.enter_context(self._database.migrations.revision(self._lent, self._lock_timeout))
         self._open.enter_context(self._database.confined(self._lent))
         self._look()
 
     @contextmanager
     def _short_transaction(self, seconds: float | None = None) -> Iterator[None]:
-        batch = self._database.migration_batch(self._lent, self._lock_timeout, seconds)
+        batch = self._database.migrations.batch(self._lent, self._lock_timeout, seconds)
         with batch, self._database.confined(self._lent):
             yield
 

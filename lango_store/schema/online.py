@@ -69,11 +69,11 @@ class Online:
         """
         context, op = self._context, Operations(self._context)
         database = dialect_of(op.get_bind())
-        if not database.concurrent_indexes or not (context.as_sql or context.owns_transactions):
+        if not database.migrations.concurrent_indexes or not (context.as_sql or context.owns_transactions):
             op.create_index(name, table, columns, if_not_exists=True, **options)
             return
         with context.autocommit_block():
-            if not context.as_sql and name in database.unfinished_indexes(op.get_bind(), table):
+            if not context.as_sql and name in database.migrations.unfinished_indexes(op.get_bind(), table):
                 # Of a table that is distributed, some parts may not have it yet.
                 op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
             op.create_index(name, table, columns, if_not_exists=True, postgresql_concurrently=True, **options)
@@ -88,7 +88,7 @@ class Online:
             end = connection.execute(keys.order_by(*(column.desc() for column in columns)).limit(1)).first()
             total = 0 if self._on_progress is None else _count(connection, table)
         database = dialect_of(connection)
-        rest = database.batch_rest if context.owns_transactions else 0.0
+        rest = database.migrations.batch_rest if context.owns_transactions else 0.0
         rows, changed, size = 0, 0, _FIRST
         behind: sa.ColumnElement[bool] = sa.true()
         while end is not None:  # each batch ends behind the one before, or is smaller than it was
@@ -99,7 +99,7 @@ class Online:
                     last = connection.execute(ahead).first() or end
                     done = connection.execute(statement.where(behind, key <= _tuple(last))).rowcount
             except sa.exc.DBAPIError as error:
-                if size == 1 or not database.was_cut(error.orig):
+                if size == 1 or not database.migrations.was_cut(error.orig):
                     raise
                 size //= 2
                 continue

@@ -40,7 +40,7 @@ def run_alone(
     refuse_timeout(lock_timeout)
     with dialect_of(connection).snapshot(connection):
         look(connection)
-    with dialect_of(connection).migration_lock(connection):
+    with dialect_of(connection).migrations.alone(connection):
         # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
             context = Migration(connection, options, lock_timeout=lock_timeout, on_progress=on_progress)
@@ -61,7 +61,7 @@ def run_within(
     dialect_of(connection).join(connection)
     look(connection)
     database = dialect_of(connection)
-    with database.migration_within(connection, lock_timeout), database.confined(connection):
+    with database.migrations.within(connection, lock_timeout), database.confined(connection):
         context = Migration(connection, options, lock_timeout=lock_timeout, callers=True, on_progress=on_progress)
         run_revisions(context)
 

@@ -137,7 +137,7 @@ def _lender(target: Opened, lock_timeout: float) -> _Lend:
                 with connection.begin_nested(), dialect.confined(connection):
                     yield connection
             else:
-                with dialect.migration_batch(connection, lock_timeout), dialect.confined(connection):
+                with dialect.migrations.batch(connection, lock_timeout), dialect.confined(connection):
                     yield connection
 
     return lend
@@ -146,7 +146,7 @@ def _lender(target: Opened, lock_timeout: float) -> _Lend:
 def _fill(target: Opened, lend: _Lend, on_progress: OnProgress | None) -> SearchStatus:
     with connected(target.database) as connection:
         total = dialect_of(connection).search_index.waiting(connection)
-    rest = 0.0 if target.callers else dialect_of(target.database).batch_rest
+    rest = 0.0 if target.callers else dialect_of(target.database).migrations.batch_rest
     rows, size = 0, _FIRST
     while True:  # to the last that was there when it began, and those few that came in behind
         began = perf_counter()
