@@ -25,7 +25,18 @@ from lango_store.model import (
     Turn,
     Unset,
 )
-from lango_store.operations import appends, compactions, edits, forks, history, removals, salvage, sessions, turns
+from lango_store.operations import (
+    appends,
+    compactions,
+    edits,
+    forks,
+    history,
+    removals,
+    salvage,
+    session_changes,
+    sessions,
+    turns,
+)
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
 from lango_store.operations.appends import Terms
@@ -84,7 +95,7 @@ class Conversation:
         expected = Expected(revision=expect)
         with self._access.single_write() as connection:
             now = self._access.moment(connection)
-            return sessions.update(connection, now, self.key, changes, activity=activity, expected=expected)
+            return session_changes.update(connection, now, self.key, changes, activity=activity, expected=expected)
 
     # Messages
 

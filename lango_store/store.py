@@ -19,7 +19,7 @@ from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage
 from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset
-from lango_store.operations import lists, sessions, stats
+from lango_store.operations import lists, session_changes, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
 from lango_store.operations.batches import Batch
@@ -238,7 +238,7 @@ class Store:
         lists and its idle time, unless this counts as `activity`. `DamagedMessage` as in `update`.
         """
         with self._access.single_write() as connection:
-            return sessions.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
+            return session_changes.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
     @retried_unless_lost
     @despite_index

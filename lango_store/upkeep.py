@@ -24,7 +24,7 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import Message, Session
-from lango_store.operations import edits, examination, expiry, holders, messages, sessions
+from lango_store.operations import edits, examination, expiry, holders, messages, session_changes, sessions
 from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
 from lango_store.operations.sessions import ANYTHING, Expected
@@ -137,7 +137,7 @@ def delete(access: Access, key: str, expected: Expected = ANYTHING) -> bool:
     lend = access.transaction if access.in_callers_transaction else access.single_write
     try:
         with lend() as connection:
-            return sessions.delete(connection, key, expected)
+            return session_changes.delete(connection, key, expected)
     except SessionHeld as error:
         with access.snapshot() as connection:
             found = holders.held(connection, holders.holders(connection), [of_session(SESSION, key)])

@@ -23,7 +23,7 @@ from lango_store.errors import (
     Withheld,
 )
 from lango_store.model import UNSET, Message, Session, SessionFields, Unset
-from lango_store.operations import appends, edits, messages, sessions, values
+from lango_store.operations import appends, edits, messages, session_changes, sessions, values
 from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.rows import encode_session
@@ -149,7 +149,7 @@ def _once(
 
 
 def _make(connection: sa.Connection, now: datetime, make: New) -> None:
-    sessions.delete_expired(connection, now, make.key)
+    session_changes.delete_expired(connection, now, make.key)
     sessions.insert(connection, now, make)
 
 
@@ -234,7 +234,7 @@ def _find_or_create(
     with access.transaction() as connection:
         now = access.now(connection)
         if renew:
-            sessions.delete_expired(connection, now, new.key)
+            session_changes.delete_expired(connection, now, new.key)
         return _insert(connection, now, new, first) or find(connection, now, new.key)
 
 

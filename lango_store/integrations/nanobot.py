@@ -38,7 +38,7 @@ from lango_store.interchange.nanobot.names import NAME, file_name
 from lango_store.interchange.nanobot.writing import metadata_out
 from lango_store.model import UNSET, Message, MessageRole
 from lango_store.model import SessionInfo as StoredInfo
-from lango_store.operations import appends, messages, sessions
+from lango_store.operations import appends, messages, session_changes, sessions
 from lango_store.operations.batches import batch
 from lango_store.operations.messages import Range
 from lango_store.operations.rows import salvage_messages, session_value
@@ -126,7 +126,7 @@ class LangoSessionStore:
                 if "metadata" in raw:
                     raw["metadata"] = raw["metadata"] | {"metadata": session.metadata}
                 fields = {"metadata": session.metadata, "title": title_of(session.metadata)}
-                sessions.adopt(connection, key, fields | {"extra": (draft.extra | {NAME: raw}) or None})
+                session_changes.adopt(connection, key, fields | {"extra": (draft.extra | {NAME: raw}) or None})
         except SessionNotFound:
             return False
         return True
@@ -180,7 +180,7 @@ class LangoSessionStore:
         return self._written(connection, now, session, state, known)
 
     def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
-        sessions.delete_expired(connection, now, key)
+        session_changes.delete_expired(connection, now, key)
         if sessions.insert(connection, now, New(key, self._access.ttl(key, UNSET), {})) is None:
             raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key).last_seq)  # made just now
 
@@ -189,7 +189,7 @@ class LangoSessionStore:
         metadata = known.merged(session.key, session.metadata, _metadata(draft))
         seqs, last_seq = self._write_messages(connection, now, session, state, known)
         fields = _fields(session, draft, metadata, seqs)
-        sessions.adopt(connection, session.key, fields)
+        session_changes.adopt(connection, session.key, fields)
         return Known(state, seqs, last_seq, known.incarnation, texts(session.metadata))
 
     def _write_messages(

@@ -14,7 +14,7 @@ from lango_store.encoding import checked_key, encode_id, encode_json, encode_lar
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
-from lango_store.operations import sessions
+from lango_store.operations import session_changes, sessions
 from lango_store.operations.batches import batch
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.rows import encode_session
@@ -163,7 +163,7 @@ def import_draft(
         "extra": draft.extra or None,
         **rows.counters(),
     }
-    sessions.adopt(connection, draft.key, values)
+    session_changes.adopt(connection, draft.key, values)
     return rows.message_count
 
 

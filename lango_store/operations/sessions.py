@@ -1,8 +1,7 @@
-"""Sessions as rows of their own: create, look up, change, list, delete."""
+"""Sessions as rows of their own: look up, lock, create; and why a write met none."""
 
 from __future__ import annotations
 
-import functools
 import secrets
 import typing
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store.dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
+from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
@@ -22,7 +21,7 @@ from lango_store.errors import (
     SessionNotFound,
     Withheld,
 )
-from lango_store.model import UNSET, SessionFields, SessionInfo, Unset
+from lango_store.model import SessionFields, SessionInfo
 from lango_store.operations import scopes
 from lango_store.operations.binds import (
     BEFORE_ANY_EXPIRY,
@@ -31,7 +30,6 @@ from lango_store.operations.binds import (
     NOW,
     SESSION,
     column,
-    number,
     of_session,
 )
 from lango_store.operations.rows import (
@@ -42,11 +40,8 @@ from lango_store.operations.rows import (
     whole_number,
 )
 from lango_store.statement import Statement
-from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
-
-_TTL: Final = SESSION.c.ttl_seconds
 
 TRIES: Final = 3
 """How often a write is tried that meets no row though its session is live: somebody may have revived it just now."""
@@ -111,6 +106,12 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
     if not live:
         raise SessionExpired(key, value["expires_at"])
     return incarnation, value
+
+
+def any_row_of(connection: AnyConnection, key: str) -> dict[str, Any] | None:
+    """Return a session's row, expired or not; None if there is none."""
+    rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
+    return decoded_life(key, rows)[1] if rows else None
 
 
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
@@ -231,8 +232,8 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
 
 def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
     """Return why a write to a session, expired or not, met no row: it is not there, or the database withholds it."""
-    rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
-    return _withheld(decoded_life(key, rows)[1]) if rows else SessionNotFound(key)
+    row = any_row_of(connection, key)
+    return SessionNotFound(key) if row is None else _withheld(row)
 
 
 def not_made(key: str) -> Withheld:
@@ -313,127 +314,3 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:
     """Return the error for a key that is taken, saying whether its session has expired."""
     return SessionExists(key, expired=not exists(connection, now, key))
-
-
-def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
-    values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
-    if activity:
-        values["updated_at"] = NOW
-    values |= REVISED if values or expect else {"revision": SESSION.c.revision}
-    statement = (
-        sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
-    )
-    if expect:
-        statement = statement.where(SESSION.c.revision == number("expect"))
-    if "last_consolidated" in names:
-        statement = statement.where(SESSION.c.message_count >= values["last_consolidated"])
-    return statement.returning(*SESSION_COLUMNS)
-
-
-@functools.cache
-def _update(names: tuple[str, ...], activity: bool, expect: bool) -> Statement:
-    return Statement(lambda dialect: _write_update(dialect, names, activity=activity, expect=expect))
-
-
-def update(
-    connection: AnyConnection,
-    now: Moment,
-    key: str,
-    fields: Mapping[str, Any],
-    *,
-    activity: bool = False,
-    expected: Expected = ANYTHING,
-) -> SessionInfo:
-    """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
-    given = encode_session({name: value for name, value in fields.items() if value is not UNSET})
-    consolidated = given.get("last_consolidated")
-    if "last_consolidated" in given and (type(consolidated) is not int or not 0 <= consolidated < 2**63):
-        raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
-    statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
-    values = {f"new_{name}": value for name, value in given.items()}
-    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
-    tries = TRIES
-    while not (rows := _written(connection, statement, values)):
-        tries -= 1
-        count = row_of(connection, now, key)["message_count"]
-        if consolidated is not None and consolidated > count:
-            raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
-        refuse(connection, now, key, expected, tries_left=tries)
-    return session_value(SessionInfo, decode_session(rows[0]))
-
-
-def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
-    with dialect_of(connection).bytes_for_bad_text(connection):  # what was written cannot be read a second time
-        return statement.run(connection, values)
-
-
-def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
-    """Write what another system says of a session, its times and its `extra` too, as it says it."""
-    change(connection, key, fields)
-
-
-def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executable:
-    values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, _TTL)}
-    if anew:
-        ttl = column(_TTL, "ttl")
-        expires_at = WhereGiven(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
-        values = {"ttl_seconds": ttl, "expires_at": expires_at}
-    if activity:
-        values["updated_at"] = NOW
-    return sa.update(SESSION).where(of_session(SESSION)).values(values | REVISED).returning(*SESSION_COLUMNS)
-
-
-_touch = {
-    (anew, activity): Statement(lambda d, a=anew, b=activity: _write_touch(d, anew=a, activity=b))  # type: ignore[misc]
-    for anew in (False, True)
-    for activity in (False, True)
-}
-
-
-def touch(
-    connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
-) -> SessionInfo:
-    """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
-    dialect = dialect_of(connection)
-    values: dict[str, Any] = {"key": checked_key(key), "now": dialect.time(now)}
-    if ttl is not UNSET:
-        values |= {"ttl": seconds(ttl), "until": dialect.time(now + ttl) if now and ttl else None}
-    rows = _written(connection, _touch[ttl is not UNSET, activity], values)
-    if not rows:
-        raise not_written(connection, key)
-    return session_value(SessionInfo, decode_session(rows[0]))
-
-
-def _write_delete(dialect: Dialect, *, expect: bool) -> sa.Executable:
-    there = [SESSION.c.revision == number("expect")] if expect else []
-    deletion = sa.delete(SESSION).where(of_session(SESSION), *there).returning(SESSION.c.key)
-    if not dialect.modifying_cte:
-        return deletion
-    gone = deletion.cte("gone")
-    return sa.select(gone.c.key).add_cte(scopes.dropped_with(dialect, gone))
-
-
-_delete = {expect: Statement(lambda dialect, e=expect: _write_delete(dialect, expect=e)) for expect in (False, True)}  # type: ignore[misc]
-
-
-def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
-    """Delete a session and all that belongs to it; False if there was none."""
-    statement = _delete[expected.revision is not None]
-    dialect = dialect_of(connection)
-    with dialect.several(connection):
-        if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
-            if not dialect.modifying_cte:
-                scopes.drop_left(connection, key)
-            return True
-    if expected.revision is not None:
-        rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
-        if rows:
-            found = decoded_life(key, rows)[1]
-            expected.check(key, found["last_seq"], found["revision"])
-    return False
-
-
-def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
-    """Delete a session if it has expired."""
-    gone = sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now))
-    scopes.drop_all_left(connection, connection.execute(gone.returning(SESSION.c.key)).scalars().all())

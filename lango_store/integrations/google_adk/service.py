@@ -18,7 +18,7 @@ from lango_store.integrations.google_adk.events import Stored, state_json, store
 from lango_store.integrations.google_adk.reading import Chosen, Found, find, find_all
 from lango_store.integrations.google_adk.state import Place, key_of, place_of, scoped, user_scope
 from lango_store.model import new_key
-from lango_store.operations import sessions
+from lango_store.operations import session_changes
 from lango_store.store import Store
 
 try:
@@ -191,7 +191,7 @@ def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
             if not error.expired:
                 raise
             with store.access.transaction() as connection:
-                sessions.delete_expired(connection, store.access.now(connection), place.key)
+                session_changes.delete_expired(connection, store.access.now(connection), place.key)
                 made = store.using(connection).create(place.key, values=values, **place.fields)
     except SessionExists as error:
         raise AlreadyExistsError(f"session {place.session_id!r} of user {place.user_id!r} exists already") from error

@@ -21,7 +21,7 @@ from lango_store.integrations.pydantic_ai.entries import Log, Row, left, log_of,
 from lango_store.integrations.pydantic_ai.items import NAME, message_of
 from lango_store.integrations.pydantic_ai.records import Known, State
 from lango_store.model import Message, MessageRole
-from lango_store.operations import appends, sessions, turns
+from lango_store.operations import appends, session_changes, sessions, turns
 from lango_store.operations.appends import Terms
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, SESSION, column, number, of_session
@@ -152,7 +152,7 @@ class Save:
     def _locked(self, connection: sa.Connection, now: datetime) -> State:
         """Lock the session, made now if there has to be none, and return what it is at."""
         if self._expected is None:
-            sessions.delete_expired(connection, now, self._key)
+            session_changes.delete_expired(connection, now, self._key)
             make = records.new_session(self._access, self._prefix, self._record)
             if sessions.insert(connection, now, make) is None:
                 raise self._conflict()
@@ -254,6 +254,6 @@ def delete(access: Access, prefix: str, conversation_id: str, expected_revision:
             sessions.lock(connection, now, key)
             if records.find(connection, now, prefix, key)[0].revision != expected_revision:
                 raise ConversationConflict(conversation_id)
-            sessions.delete(connection, key)
+            session_changes.delete(connection, key)
     except SessionNotFound as error:
         raise ConversationConflict(conversation_id) from error
