@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import cancellation
-from lango_store.connections import Callers, Connections, Detaching, Pooled, of_driver, translated_errors
+from lango_store.connections import Callers, Connections, Detaching, Pooled
 from lango_store.dialect import AnyConnection, Moment, dialect_of, look
+from lango_store.driver_errors import of_driver, translated_errors
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import revision, sessions

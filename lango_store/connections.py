@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store import pool
 from lango_store.dialect import AnyConnection, Dialect, dialect_of
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.driver_errors import of_driver, translate, translated_errors
+from lango_store.errors import DatabaseUnavailable, LangoStoreError
+from lango_store.observing import observed, observer_of
 from lango_store.pool import DatabaseFile
 from lango_store.statement import ALONE, OBSERVER, Observer
 
@@ -116,14 +115,14 @@ class Pooled:
                 self.refuse_lost_wal(file, connection.connection)
             with (
                 around(connection),
-                _observed(connection, self._on_statement),
+                observed(connection, self._on_statement),
                 self.dialect.bytes_for_bad_text(connection),
             ):
                 yield connection
 
     def observer(self) -> Observer | None:
         """Return what is told of each statement: the store's observer, the engine's log, or both."""
-        return _observer(self.engine, self._on_statement)
+        return observer_of(self.engine, self._on_statement)
 
     def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
         """Take note of what a driver's error says of its connection and of the database."""
@@ -198,7 +197,7 @@ class Callers:
                     f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
                 )
             with (
-                _observed(connection, self._on_statement),
+                observed(connection, self._on_statement),
                 _learning_from_errors(connection, self._gate),
                 within(connection),
                 dialect_of(connection).bytes_for_bad_text(connection),
@@ -324,79 +323,6 @@ def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProx
         pool.retire(engine, proxy)
     if dialect.is_outgrown(error):
         gate.reset(engine)
-
-
-def _observer(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:
-    if not engine.logger.isEnabledFor(logging.INFO):
-        return on_statement
-
-    def log(text: str, seconds: float) -> None:
-        engine.logger.info("%s [%.6f s]", text, seconds)
-        if on_statement is not None:
-            on_statement(text, seconds)
-
-    return log
-
-
-@contextmanager
-def _observed(connection: sa.Connection, on_statement: Observer | None) -> Iterator[None]:
-    """Let an observer know of each statement on a connection: those of our cursors, and those that SQLAlchemy runs."""
-    observer = _observer(connection.engine, on_statement)
-    if observer is None:
-        yield
-        return
-    started: list[float] = []
-
-    def before(*_: Any) -> None:
-        started.append(perf_counter())
-
-    def after(_: Any, __: Any, text: str, *___: Any) -> None:
-        assert on_statement is not None
-        on_statement(text, perf_counter() - started.pop())
-
-    listeners = {} if on_statement is None else {"before_cursor_execute": before, "after_cursor_execute": after}
-    connection.execution_options(**{OBSERVER: observer})
-    for name, listener in listeners.items():
-        event.listen(connection, name, listener)
-    try:
-        yield
-    finally:
-        for name, listener in listeners.items():
-            event.remove(connection, name, listener)
-        connection.execution_options(**{OBSERVER: None})
-
-
-@contextmanager
-def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise errors of SQLAlchemy and the driver as the store's."""
-    try:
-        yield
-    except Exception as error:
-        translate(error, engine)
-        raise
-
-
-def translate(error: BaseException, engine: sa.Engine) -> None:
-    """Raise an error of SQLAlchemy or the driver as one of the store's; return if it is another."""
-    if isinstance(error, sa.exc.TimeoutError):
-        raise DatabaseBusy(
-            f"no connection became free in time: {error}; "
-            "make the pool larger: create_engine(url, pool_size=…), or use fewer threads"
-        ) from error
-    driver_error = of_driver(error)
-    if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
-        raise dialect_of(engine).translate_error(driver_error) from error
-    if isinstance(error, sa.exc.DBAPIError):
-        raise dialect_of(engine).translate_error(error) from error
-    if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
-        raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
-    if isinstance(error, OverflowError):
-        raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
-
-
-def of_driver(error: BaseException) -> BaseException:
-    """Return the driver's error that SQLAlchemy wrapped, or the error itself."""
-    return error.orig or error if isinstance(error, sa.exc.DBAPIError) else error
 
 
 def _refuse_translated(connection: sa.Connection | sa.Engine) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lango_store.errors import InvalidKey, InvalidMessage
+from lango_store.json_faults import JSON_REMEDY, levels_within, no_json
 from lango_store.model import MessageRole
 
 MAX_KEY_LENGTH: Final = 512
@@ -19,14 +20,7 @@ MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reas
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
-_SHOWN: Final = 60
 _PIECE: Final = 1 << 16
-
-_JSON_REMEDY: Final = (
-    "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
-    "convert it first (model_dump(mode='json'), str(), list())"
-)
-
 
 # Roles
 
@@ -172,7 +166,7 @@ def encode_json(value: Any, field: str) -> str:
         # One level more than the value has: from_json reads 201, and 200 is what we promise.
         text = to_json([value])
         if from_json(text, allow_inf_nan=False) != [value]:
-            raise _no_json(value, field, "does not survive as JSON")
+            raise no_json(value, field, "does not survive as JSON")
         return str(memoryview(text)[1:-1], "utf-8")  # without a copy: it may be large
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
         if isinstance(error, InvalidMessage):
@@ -241,7 +235,7 @@ def _pieces(value: Any, levels: int) -> Iterator[bytes]:
 
 def _encode_surrogates(value: Any, field: str) -> str:
     if not levels_within(value, MAX_LEVELS):
-        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {_JSON_REMEDY}")
+        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {JSON_REMEDY}")
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         if json.loads(text) == value:
@@ -249,66 +243,7 @@ def _encode_surrogates(value: Any, field: str) -> str:
         reason = "does not survive as JSON"
     except (ValueError, TypeError, RecursionError) as error:
         reason = f"is not JSON ({error})"
-    raise _no_json(value, field, reason)
-
-
-def _no_json(value: Any, field: str, reason: str) -> InvalidMessage:
-    place, guilty, reason = _first_fault(value) or ("", value, reason)
-    return InvalidMessage(field, f"{type(guilty).__name__} {reason}; {_JSON_REMEDY}", place=place)
-
-
-def _first_fault(value: Any) -> tuple[str, Any, str] | None:
-    """Find what in a value is not JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
-    seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("", value)]
-    while waiting:
-        place, part = waiting.pop()
-        if not isinstance(part, (dict, list)):
-            if reason := _fault_of_scalar(part):
-                return place, part, reason
-        elif id(part) not in seen:
-            seen.add(id(part))
-            if isinstance(part, list):
-                inside = [(f"{place}[{number}]", item) for number, item in enumerate(part)]
-            else:
-                for name in part:
-                    if not isinstance(name, str):
-                        return place, part, f"has the key {_shortened(repr(name))}, not text"
-                inside = [(place + _step(name), item) for name, item in part.items()]
-            waiting += reversed(inside)
-    return None
-
-
-def _fault_of_scalar(value: Any) -> str | None:
-    try:
-        return None if json.loads(json.dumps(value, allow_nan=False)) == value else "does not survive as JSON"
-    except (ValueError, TypeError, RecursionError) as error:
-        return f"is not JSON ({error})"
-
-
-def _step(name: str) -> str:
-    return f".{name}" if name.isidentifier() and len(name) <= _SHOWN else f"[{_shortened(repr(name))}]"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def levels_within(value: Any, limit: int) -> bool:
-    """Return whether lists and dicts are nested at most so many levels deep."""
-    level = [value]
-    for _ in range(limit):
-        inside = {  # each once, since a value may hold itself more than once
-            id(item): item
-            for container in level
-            if isinstance(container, (dict, list))
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, (dict, list))
-        }
-        if not inside:
-            return True
-        level = list(inside.values())
-    return False
+    raise no_json(value, field, reason)
 
 
 def decode_json(text: str) -> Any:

@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store.connections import Pooled, of_driver
+from lango_store.connections import Pooled
 from lango_store.dialect import AnyConnection, Passing
+from lango_store.driver_errors import of_driver
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 
 C = TypeVar("C", bound=AnyConnection)

@@ -12,8 +12,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import sqlalchemy as sa
 
 from lango_store import cancellation
-from lango_store.connections import of_driver
 from lango_store.dialect import Passing, dialect_of
+from lango_store.driver_errors import of_driver
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,

@@ -23,10 +23,10 @@ from lango_store.encoding import (
     decode_time,
     encode_id,
     encode_text,
-    levels_within,
     refuse_constant,
 )
 from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store.json_faults import levels_within
 from lango_store.model import Compaction, Message, MessageRole, SessionInfo, Turn
 from lango_store.operations import sessions, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE

@@ -1,0 +1,75 @@
+"""What of a value is not JSON, and where in the value it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from lango_store.errors import InvalidMessage
+
+_SHOWN: Final = 60
+
+JSON_REMEDY: Final = (
+    "JSON holds text, numbers, true, false, null, lists and dicts with text keys, at most 200 levels deep: "
+    "convert it first (model_dump(mode='json'), str(), list())"
+)
+
+
+def no_json(value: Any, field: str, reason: str) -> InvalidMessage:
+    """Return the error for a value of which no JSON is, naming the place inside of it."""
+    place, guilty, reason = _first_fault(value) or ("", value, reason)
+    return InvalidMessage(field, f"{type(guilty).__name__} {reason}; {JSON_REMEDY}", place=place)
+
+
+def _first_fault(value: Any) -> tuple[str, Any, str] | None:
+    """Find what in a value is not JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        place, part = waiting.pop()
+        if not isinstance(part, (dict, list)):
+            if reason := _fault_of_scalar(part):
+                return place, part, reason
+        elif id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(part, list):
+                inside = [(f"{place}[{number}]", item) for number, item in enumerate(part)]
+            else:
+                for name in part:
+                    if not isinstance(name, str):
+                        return place, part, f"has the key {_shortened(repr(name))}, not text"
+                inside = [(place + _step(name), item) for name, item in part.items()]
+            waiting += reversed(inside)
+    return None
+
+
+def _fault_of_scalar(value: Any) -> str | None:
+    try:
+        return None if json.loads(json.dumps(value, allow_nan=False)) == value else "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"is not JSON ({error})"
+
+
+def _step(name: str) -> str:
+    return f".{name}" if name.isidentifier() and len(name) <= _SHOWN else f"[{_shortened(repr(name))}]"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def levels_within(value: Any, limit: int) -> bool:
+    """Return whether lists and dicts are nested at most so many levels deep."""
+    level = [value]
+    for _ in range(limit):
+        inside = {  # each once, since a value may hold itself more than once
+            id(item): item
+            for container in level
+            if isinstance(container, (dict, list))
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        }
+        if not inside:
+            return True
+        level = list(inside.values())
+    return False
