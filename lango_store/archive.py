@@ -18,6 +18,8 @@ import sqlalchemy as sa
 from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
+from lango_store import archive_tables
+from lango_store.archive_tables import VALUES_TABLE
 from lango_store.arguments import checking_all
 from lango_store.blocks import parts_of
 from lango_store.dialect.sqlite import SQLite
@@ -51,25 +53,8 @@ same id, role and time.
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
-_VALUES: Final = "session_values"
 _PARTS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
 """What a row of a session is called in an error."""
-
-
-def _columns(table: sa.Table) -> dict[str, type]:
-    columns = {column.name: _kind(column.type) for column in transfer.COLUMNS[table.name]}
-    columns.pop("session_key", None)
-    return columns | ({"incarnation": int} if table is SESSION else {})
-
-
-def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
-    if isinstance(column_type, sa.Integer):
-        return int
-    return float if isinstance(column_type, sa.Numeric | sa.Float) else str
-
-
-def _row(table: sa.Table, archived: dict[str, Any]) -> transfer.Row:
-    return {column.name: archived.get(column.name) for column in transfer.COLUMNS[table.name]}
 
 
 class Archive:
@@ -90,53 +75,12 @@ class Archive:
                 self._connection.execute("PRAGMA synchronous = FULL")  # a purge relies on it
                 self._db = Database(self._connection, execute_plugins=False)
                 if create:
-                    self._create_tables()
+                    archive_tables.create(self._db)
                 elif not self._db["sessions"].exists():
                     raise DatabaseUnavailable(f"{path} is not an archive: give a file that `expire --archive` wrote")
         except BaseException:
             self._connection.close()
             raise
-
-    def _create_tables(self) -> None:
-        if self._db["messages_fts"].exists():
-            self._add_missing_columns()
-            return
-        with self._db.atomic():
-            self._db.table("sessions").create(
-                {"id": int, **_columns(SESSION), "archived_at": str}, pk="id", if_not_exists=True
-            )
-            self._index_lives()
-            for name, table, pk in (("turns", TURN, "turn_no"), ("messages", MESSAGE, "seq")):
-                extra = {"text": str} if name == "messages" else {}
-                self._db.table(name).create(
-                    {"session_id": int, **_columns(table), **extra},
-                    pk=("session_id", pk),
-                    foreign_keys=[("session_id", "sessions", "id")],
-                    if_not_exists=True,
-                )
-            self._create_values()
-            self._db.table("messages").enable_fts(["text"], create_triggers=True)
-
-    def _create_values(self) -> None:
-        self._db.table(_VALUES).create(
-            {"session_id": int, **_columns(VALUE)},
-            pk=("session_id", "name"),
-            foreign_keys=[("session_id", "sessions", "id")],
-            if_not_exists=True,
-        )
-
-    def _add_missing_columns(self) -> None:
-        # An archive outlives releases: one that an older release made lacks what the tables have got since.
-        with self._db.atomic():
-            self._create_values()
-            for name, table in (("sessions", SESSION), ("turns", TURN), ("messages", MESSAGE), (_VALUES, VALUE)):
-                there = self._db.table(name).columns_dict
-                for column, kind in _columns(table).items():
-                    if column not in there:
-                        self._db.table(name).add_column(column, kind)
-
-    def _index_lives(self) -> None:
-        self._db.table("sessions").create_index(["key", "incarnation"], unique=True, if_not_exists=True)
 
     @checking_all
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
@@ -155,11 +99,11 @@ class Archive:
                 archived = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
                 self._insert("messages", archived)
             for rows in transfer.values(connection, keys):
-                self._insert(_VALUES, [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
+                self._insert(VALUES_TABLE, [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
 
     def _values_there(self) -> list[str]:
         """Return the table of values, in a list that is empty where an older release made the file."""
-        return [_VALUES] if self._db[_VALUES].exists() else []
+        return [VALUES_TABLE] if self._db[VALUES_TABLE].exists() else []
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -294,7 +238,7 @@ class Archive:
 
     def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, archived: dict[str, Any]) -> None:
         try:
-            row = incoming.admit(table, _row(table, archived))
+            row = incoming.admit(table, archive_tables.row(table, archived))
         except InvalidMessage as error:
             what = "the session" if table is SESSION else _PARTS[table.name].format_map(archived)
             raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Group
-from rich.panel import Panel
-from rich.text import Text
 
 from lango_store.backup.files import writing
-from lango_store.blocks import parts_of, text_of
+from lango_store.cli.drawing import drawn, head_of
 from lango_store.cli.listing import Column, Listing
 from lango_store.cli.pager import through_pager
 from lango_store.cli.terminal import (
@@ -28,25 +25,21 @@ from lango_store.cli.terminal import (
     User,
     YesOption,
     agreed,
-    as_json,
     console,
     duration,
     moment,
     opened,
     say_error,
 )
-from lango_store.cli.text import on_one_line, printable, say
+from lango_store.cli.text import say
 from lango_store.document import document
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
-from lango_store.model import UNSET, Message, MessageRole, SessionInfo, ToolCall
+from lango_store.model import UNSET, Message, SessionInfo
 from lango_store.operations.lists import Order
 from lango_store.store import Store
 from lango_store.url import shown
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
-
-FOLD = 12
-"""So many lines of a content are shown, unless all are asked for."""
 
 LAST = 50
 """So many messages are shown on a terminal, unless more are asked for."""
@@ -181,7 +174,7 @@ def show(
     def panels(store: Store, info: SessionInfo) -> Iterator[str]:
         out = console()
         first = info.message_count + info.record_count - last if last else 0
-        for part in chain([_head(info, earlier=max(first, 0))], (_shown(each, full=full) for each in messages(store))):
+        for part in chain([head_of(info, earlier=max(first, 0))], (drawn(each, full=full) for each in messages(store))):
             with out.capture() as captured:
                 out.print(part)
             yield captured.get()
@@ -208,97 +201,6 @@ def _json(each: Message | DamagedMessage) -> str:
     if isinstance(each, DamagedMessage):
         return json.dumps({"seq": each.seq, "damaged": each.field, "reason": str(each)})
     return each.model_dump_json()
-
-
-def _head(info: SessionInfo, *, earlier: int) -> Panel:
-    records = f"{info.record_count:,} records, " if info.record_count else ""
-    lines = [
-        f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
-        f"{info.message_count:,} messages, {records}{info.token_count:,} tokens, last seq {info.last_seq:,}",
-        f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
-    ]
-    if info.expires_at is not None:
-        lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
-    for name in ("settings", "metadata"):
-        if value := getattr(info, name):
-            lines.append(f"{name} {as_json(value)}")
-    if earlier:
-        lines.append(f"… {earlier:,} earlier messages{' and records' if records else ''}, --all shows them")
-    title = Text(on_one_line(info.key if info.title is None else f"{info.key} · {info.title}"), style="bold")
-    return Panel(Text(printable("\n".join(lines))), title=title, title_align="left")
-
-
-_STYLES = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
-
-
-def _record(each: Message, *, full: bool) -> Group:
-    said = [_plain(each.content)] if each.content is not None else []
-    line = [f"{each.seq} {' · '.join(_who(each))}", *said, *map(_call, each.tool_calls)]
-    return Group(Text(on_one_line("  ".join(line)), style="dim", no_wrap=not full, overflow="ellipsis"))
-
-
-def _who(each: Message) -> list[str]:
-    return [each.role.value, *(name for name in (each.author, each.name) if name)]
-
-
-def _shown(each: Message | DamagedMessage, *, full: bool) -> Panel | Group:
-    if isinstance(each, DamagedMessage):
-        return Panel(
-            Text(printable(str(each))),
-            title=f"{each.seq} damaged: {each.field}",
-            title_align="left",
-            border_style="red",
-        )
-    if each.role is MessageRole.RECORD:
-        return _record(each, full=full)
-    parts: list[Text] = []
-    if each.content is not None:
-        parts.append(_folded(_said(each.content), full=full))
-    for call in each.tool_calls:
-        parts.append(_folded(_call(call), full=full))
-    right = [f"{each.created_at:%H:%M:%S}"] if each.created_at else []
-    if each.tokens is not None:
-        right.append(f"{each.tokens:,} tokens")
-    title = Text(on_one_line(f"{each.seq} {' · '.join(_who(each))}"))
-    style = _STYLES.get(each.role.canonical, "magenta")
-    return Panel(
-        Group(*parts),
-        title=title,
-        title_align="left",
-        subtitle=" · ".join(right),
-        subtitle_align="right",
-        border_style=style,
-    )
-
-
-def _call(call: ToolCall) -> str:
-    asked = "" if call.arguments is None else _plain(call.arguments)
-    if not call.answered:
-        return f"→ {call.name}({asked})"
-    return f"← {call.name}{asked and f'({asked})'}: {_plain(call.output)}"
-
-
-def _said(content: Any) -> str:
-    blocks = parts_of(content)
-    if blocks is None:
-        return content if isinstance(content, str) else as_json(content, indent=2)
-    return "\n".join(map(_plain, blocks))
-
-
-def _plain(value: Any) -> str:
-    text = text_of(value)
-    return as_json(value) if text is None else text
-
-
-def _folded(text: str, *, full: bool) -> Text:
-    lines = printable(text).removesuffix("\n").split("\n")
-    cut = [
-        line if full or len(line) <= 1_000 else f"{line[:1_000]}… (+{len(line) - 1_000:,} characters)" for line in lines
-    ]
-    if full or len(cut) <= FOLD:
-        return Text("\n".join(cut))
-    folded = Text("\n".join(cut[:FOLD]))
-    return folded.append(f"\n… {len(cut) - FOLD} more lines, --full shows them", style="dim")
 
 
 @app.command()
