@@ -9,36 +9,29 @@ There is no list of the calls that write: `Access` tells `Cancellation` when it 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import copy
 import functools
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter
 from lango_store.arguments import checking
-from lango_store.cancellation import Cancellation, Cancelled
 from lango_store.conversation import Conversation
 from lango_store.engine import Durability
-from lango_store.errors import LangoStoreError
 from lango_store.model import Compaction, Message, SessionInfo
 from lango_store.operations.lists import Filter, Filters
 from lango_store.statement import Observer
 from lango_store.store import Store, session_pages
 from lango_store.summarizer import Summarizer, summarize_async
+from lango_store.threads import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
-
-_MOST_THREADS: Final = 32
 
 
 class _Twin(Protocol[S_co]):
@@ -47,7 +40,8 @@ class _Twin(Protocol[S_co]):
     @property
     def _twin(self) -> S_co: ...
 
-    async def _in_thread(self, call: Callable[[], R]) -> R: ...
+    @property
+    def _threads(self) -> Threads: ...
 
     def _handle(self, conversation: Conversation) -> AsyncConversation: ...
 
@@ -57,7 +51,7 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
-        return await self._in_thread(functools.partial(method, self._twin, *arguments, **options))
+        return await self._threads.run(functools.partial(method, self._twin, *arguments, **options))
 
     return call
 
@@ -70,7 +64,7 @@ def opening(
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
         opened = functools.partial(method, self._twin, *arguments, **options)
-        return self._handle(await self._in_thread(opened))
+        return self._handle(await self._threads.run(opened))
 
     return call
 
@@ -120,33 +114,8 @@ class AsyncStore:
                 replica=replica,
             )
         )
-        self._closed = False
-        self._origin: AsyncStore | None = None
-        self._start()
-
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._executor = ThreadPoolExecutor(_connections(self.store.engine), thread_name_prefix="lango_store")
-
-    async def _in_thread(self, call: Callable[[], R]) -> R:
-        work, cancellation = self._submit(call)
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError as cancelled:
-            if not work.cancel() and cancellation.cancel():
-                raise cancelled from await _ended(work)
-            raise
-
-    def _submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
-        """Begin a call in a thread of the store's, to be waited for under any event loop."""
-        if self._origin is not None:  # whose threads these are
-            return self._origin._submit(call)
-        if self._closed:
-            raise LangoStoreError("this store is closed: make a new one")
-        if self._process != os.getpid():  # a forked child has none of its parent's threads
-            self._start()
-        cancellation, context = Cancellation(), contextvars.copy_context()
-        return self._executor.submit(context.run, cancellation.run, call), cancellation
+        self._threads = Threads(self.store.engine)
+        self._is_derived = False
 
     @property
     def _twin(self) -> Store:
@@ -165,7 +134,7 @@ class AsyncStore:
 
         Cancelled, it ends as a single verb does.
         """
-        return await self._in_thread(functools.partial(call, self.store, *arguments, **options))
+        return await self._threads.run(functools.partial(call, self.store, *arguments, **options))
 
     ping = awaited(Store.ping)
     position = awaited(Store.position)
@@ -174,7 +143,7 @@ class AsyncStore:
         """Return this store for reads that see all that was written up to a `position`, as `Store.at` does."""
         store = copy.copy(self)
         store.store = self.store.at(position)
-        store._origin = self._origin or self
+        store._is_derived = True  # with the threads of this one
         return store
 
     create = awaited(Store.create)
@@ -232,7 +201,7 @@ class AsyncStore:
     ) -> AsyncIterator[list[Message]]:
         """Read the log as `iter_messages` does, page by page."""
         pages = self.store.message_pages(key, after=after, before=before, page_size=page_size)
-        while page := await self._in_thread(functools.partial(next, pages, None)):
+        while page := await self._threads.run(functools.partial(next, pages, None)):
             yield page
 
     @checking
@@ -244,7 +213,7 @@ class AsyncStore:
         """
         chosen = Filter(**which)
         pages = session_pages(self.store.access, chosen, page_size)
-        while page := await self._in_thread(functools.partial(next, pages, None)):
+        while page := await self._threads.run(functools.partial(next, pages, None)):
             for info in page:
                 yield info
 
@@ -253,13 +222,13 @@ class AsyncStore:
 
         Cancelled, it leaves at once, and the store is closed all the same when the calls have ended.
         """
-        if self._origin is not None:
+        if self._is_derived:
             return
-        self._closed = True
+        self._threads.close()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._shut_down))
 
     def _shut_down(self) -> None:
-        self._executor.shutdown()
+        self._threads.wait()
         if self._owned:
             self.store.close()
 
@@ -273,18 +242,16 @@ class AsyncStore:
 class AsyncConversation:
     """`Conversation` for async code: the same verbs, awaited. `AsyncStore.open` gives it."""
 
-    __slots__ = ("_store", "_twin", "key")
+    __slots__ = ("_store", "_threads", "_twin", "key")
 
     def __init__(self, store: AsyncStore, conversation: Conversation) -> None:
         self._store = store
+        self._threads = store._threads
         self._twin = conversation
         self.key = conversation.key
 
     def __repr__(self) -> str:
         return f"AsyncConversation({self.key!r})"
-
-    async def _in_thread(self, call: Callable[[], R]) -> R:
-        return await self._store._in_thread(call)
 
     def _handle(self, conversation: Conversation) -> AsyncConversation:
         return AsyncConversation(self._store, conversation)
@@ -349,22 +316,3 @@ class AsyncConversation:
             return None
         summary = await summarize_async(summarizer, pending.window)
         return await self.finish_compaction(pending, summary, discard=discard)
-
-
-async def _ended(work: Future[Any]) -> BaseException | None:
-    """Wait until a call has ended, however often the wait is cancelled; return its error if it had one."""
-    ended = asyncio.wrap_future(work)
-    while not ended.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([ended])
-    error = ended.exception()
-    return None if isinstance(error, Cancelled) else error
-
-
-def _connections(engine: sa.Engine) -> int:
-    """Return how many connections the engine's pool lends at once: more threads would only wait for them."""
-    pool: Any = engine.pool
-    if not isinstance(pool, sa.QueuePool):
-        return 1 if isinstance(pool, sa.StaticPool) else _MOST_THREADS
-    overflow = pool._max_overflow
-    return _MOST_THREADS if overflow < 0 else min(_MOST_THREADS, pool.size() + overflow)
