@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Unpack
+
+import sqlalchemy as sa
 
 from lango_store import searching, upkeep, window, writing
 from lango_store.access import Access, despite_index
@@ -26,7 +29,6 @@ from lango_store.model import (
     Unset,
 )
 from lango_store.operations import (
-    appends,
     compactions,
     edits,
     forks,
@@ -39,13 +41,12 @@ from lango_store.operations import (
 )
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
-from lango_store.operations.appends import Terms
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
 from lango_store.operations.messages import Range
 from lango_store.operations.search import Which
-from lango_store.operations.sessions import ANYTHING, Expected
+from lango_store.operations.sessions import Expected
 from lango_store.reports import SearchPage
 from lango_store.retry import retried, retried_unless_lost
 from lango_store.summarizer import Summarizer, Summary, summarize
@@ -99,6 +100,7 @@ class Conversation:
 
     # Messages
 
+    @despite_index
     def append_message(
         self,
         message: Message,
@@ -112,8 +114,10 @@ class Conversation:
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        return self._append([message], None, after, expect, set, values, create, ttl, fields)[0]
+        new = writing.append(self._access, self.key, [message], None, after, expect, set, values, create, ttl, fields)
+        return new[0]
 
+    @despite_index
     def append_messages(
         self,
         messages: Sequence[Message],
@@ -133,7 +137,9 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        return self._append(messages, replace_after, after, expect, set, values, create, ttl, fields)
+        return writing.append(
+            self._access, self.key, messages, replace_after, after, expect, set, values, create, ttl, fields
+        )
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -327,22 +333,19 @@ class Conversation:
     @retried
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
-        with self._access.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._access.moment(connection), self.key)
+        with self._beside_session() as connection:
             return turns.read(connection, self.key)
 
     @retried
     def find_turn(self, id: str) -> Turn | None:
         """Return the turn with an `id`, without its messages; None if the session has none."""
-        with self._access.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._access.moment(connection), self.key)
+        with self._beside_session() as connection:
             return turns.find(connection, self.key, id)
 
     @retried
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
-        with self._access.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._access.moment(connection), self.key)
+        with self._beside_session() as connection:
             return turns.messages_of(connection, self.key, turn)
 
     def event_count(self) -> int:
@@ -352,8 +355,7 @@ class Conversation:
     @retried
     def total_usage(self) -> dict[str, Any]:
         """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
-        with self._access.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._access.moment(connection), self.key)
+        with self._beside_session() as connection:
             return turns.total(turns.usages(connection, self.key))
 
     # Values
@@ -478,44 +480,12 @@ class Conversation:
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
         return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
 
-    @despite_index
-    def _append(
-        self,
-        messages: Sequence[Message],
-        replace_after: int | None,
-        after: int | None,
-        expect: int | None,
-        changes: dict[str, Any] | None,
-        values: dict[str, Any] | None,
-        create: bool,
-        ttl: timedelta | None | Unset,
-        fields: SessionFields,
-    ) -> list[Message]:
-        # The callers have checked the arguments that they were given: to check the others too would cost each append.
-        new = self._encoded(messages)
-        make = writing.missing(self._access, self.key, create, ttl, fields)
-        terms = writing.terms(after, expect, changes, make, values)
-        if replace_after is not None:
-            if make is not None:
-                raise TypeError("replace_after changes a session that is there: leave `create` out")
-            return self._replace(new, replace_after, terms)
-        return writing.once(
-            self._access,
-            new,
-            bool(new.ids),
-            lambda connection, now: appends.append(connection, now, self.key, new, terms),
-            lambda connection, now: appends.append_new_ids(connection, now, self.key, new, terms),
-            terms,
-        )
-
-    def _replace(self, new: Batch, after: int, terms: Terms) -> list[Message]:
-        def replace() -> list[Message]:
-            with self._access.transaction() as connection:
-                now = self._access.now(connection)
-                return appends.replace(connection, now, self.key, new, after=after, terms=terms)
-
-        # Done already, it would drop what came in since, unless it says where the session has to stand.
-        return self._access.trying(replace, if_lost=terms.expected != ANYTHING)
+    @contextmanager
+    def _beside_session(self) -> Iterator[sa.Connection]:
+        """Lend a connection for reads of a session that has to be there."""
+        with self._access.snapshot(anywhere=True) as connection:
+            sessions.row_of(connection, self._access.moment(connection), self.key)
+            yield connection
 
     @retried
     def _tail(self, last: int) -> list[Message]:

@@ -259,6 +259,7 @@ class Store:
 
     # Messages
 
+    @despite_index
     def append_message(
         self,
         key: str,
@@ -285,8 +286,9 @@ class Store:
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return self._at(key)._append([message], None, after, expect, set, values, create, ttl, fields)[0]
+        return writing.append(self._access, key, [message], None, after, expect, set, values, create, ttl, fields)[0]
 
+    @despite_index
     def append_messages(
         self,
         key: str,
@@ -306,7 +308,9 @@ class Store:
         Ids, `after`, `values` and `create` as in `append_message`. `replace_after` first drops what comes after that
         `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return self._at(key)._append(messages, replace_after, after, expect, set, values, create, ttl, fields)
+        return writing.append(
+            self._access, key, messages, replace_after, after, expect, set, values, create, ttl, fields
+        )
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages."""

@@ -27,7 +27,7 @@ from lango_store.operations import appends, edits, messages, session_changes, se
 from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.rows import encode_session
-from lango_store.operations.sessions import Expected, New
+from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.operations.values import NO_VALUES, NamedValues
 
 R = TypeVar("R")
@@ -89,6 +89,47 @@ def terms(
     if make is not None:
         make = New(make.key, make.ttl, {**make.fields, **changes})
     return Terms(Expected(after, expect), encode_session(changes), make, values.encoded(named))
+
+
+def append(
+    access: Access,
+    key: str,
+    new: Sequence[Message],
+    replace_after: int | None,
+    after: int | None,
+    expect: int | None,
+    changes: Mapping[str, Any] | None,
+    named: Mapping[str, Any] | None,
+    create: bool,
+    ttl: timedelta | None | Unset,
+    fields: SessionFields,
+) -> list[Message]:
+    """Append messages, in the place of those above `replace_after` if that is given."""
+    # The verbs have checked the arguments that they were given: to check the others too would cost each append.
+    rows = encoded(access, new)
+    make = missing(access, key, create, ttl, fields)
+    wanted = terms(after, expect, changes, make, named)
+    if replace_after is not None:
+        if make is not None:
+            raise TypeError("replace_after changes a session that is there: leave `create` out")
+        return _replace(access, key, rows, replace_after, wanted)
+    return once(
+        access,
+        rows,
+        bool(rows.ids),
+        lambda connection, now: appends.append(connection, now, key, rows, wanted),
+        lambda connection, now: appends.append_new_ids(connection, now, key, rows, wanted),
+        wanted,
+    )
+
+
+def _replace(access: Access, key: str, new: Batch, after: int, terms: Terms) -> list[Message]:
+    def replace() -> list[Message]:
+        with access.transaction() as connection:
+            return appends.replace(connection, access.now(connection), key, new, after=after, terms=terms)
+
+    # Done already, it would drop what came in since, unless it says where the session has to stand.
+    return access.trying(replace, if_lost=terms.expected != ANYTHING)
 
 
 def once(
