@@ -25,7 +25,7 @@ class Threads:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._closed = False
+        self.is_closed = False
         self._start()
 
     def _start(self) -> None:
@@ -44,7 +44,7 @@ class Threads:
 
     def submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
         """Begin a call, to be waited for under any event loop."""
-        if self._closed:
+        if self.is_closed:
             raise LangoStoreError("this store is closed: make a new one")
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._start()
@@ -53,7 +53,7 @@ class Threads:
 
     def close(self) -> None:
         """Begin no more calls."""
-        self._closed = True
+        self.is_closed = True
 
     def wait(self) -> None:
         """Wait for the calls under way."""

@@ -106,7 +106,7 @@ def test_a_fault_of_an_awaited_store_is_found(make_sqlite: MakeDatabase) -> None
     with pytest.raises(ExceptionGroup, match=r"^1 of 2 checks failed") as failed:
         asyncio.run(run_async_store_checks(make, "messages.an_id_is_stored_once", "turns.usage_adds_up"))
     assert "messages.an_id_is_stored_once" in failed.value.exceptions[0].__notes__[0]
-    assert [store._closed for store in closed] == [True, True]
+    assert [store._threads.is_closed for store in closed] == [True, True]
 
 
 def test_they_need_no_pytest_and_hold_without_assertions(tmp_path: Path) -> None:
