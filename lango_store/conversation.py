@@ -1,4 +1,7 @@
-"""One session as an agent holds it: its key is all it remembers, so that any number of handles see the same."""
+"""One session as an agent holds it: its key is all it remembers, so that any number of handles see the same.
+
+All its verbs are in this file, where they are looked for.
+"""
 
 from __future__ import annotations
 

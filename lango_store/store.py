@@ -1,4 +1,4 @@
-"""The Store: many sessions, and the verbs an agent needs of them."""
+"""The Store: many sessions, and the verbs an agent needs of them, all in one file, where they are looked for."""
 
 from __future__ import annotations
 
