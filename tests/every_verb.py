@@ -14,6 +14,13 @@ from lango_store import AsyncConversation, AsyncStore, Conversation, Store
 Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
 
+def verbs_of(kind: type) -> set[str]:
+    """Return the names of the verbs of `Store` or `Conversation`: what their asynchronous twins await."""
+    twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
+    named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
+    return named - {"close", "conversation", "run_sync"}
+
+
 def prepare(store: Store, cold: Path) -> None:
     """Make what the calls are about: sessions, and one in an archive."""
     store.create("old")
@@ -113,7 +120,5 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
     }
-    for kind, twin in ((Store, AsyncStore), (Conversation, AsyncConversation)):
-        verbs = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
-        assert set(calls[kind]) == verbs - {"close", "conversation", "run_sync"}
+    assert {kind: set(verbs) for kind, verbs in calls.items()} == {kind: verbs_of(kind) for kind in calls}
     return calls

@@ -16,7 +16,7 @@ from processes import Program, run_program
 from revisions import LATER, add_later_revisions
 
 from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
-from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE
+from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 
 ROOT = Path(__file__).parent.parent
 REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
@@ -166,7 +166,8 @@ def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: Ma
     url = make_postgres()
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("SELECT count(*) FROM lango_turn")
+        for table in Base.metadata.tables:
+            connection.exec_driver_sql(f"SELECT count(*) FROM {table}")
         with pytest.raises(DatabaseBusy, match="lock timeout"):
             schema.downgrade(url, "base", lock_timeout=0.2)
     assert schema.current(engine) == SCHEMA_REVISION

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import every_verb
 import pytest
 import sqlalchemy as sa
 from conftest import CITUS, MakeDatabase
@@ -73,100 +74,31 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 
 # Which verbs
 
-VERBS: Final[dict[str, Callable[[Store, Path], object]]] = {
-    "append_message": lambda store, _: store.append_message("k", message()),
-    "append_messages": lambda store, _: store.append_messages("k", messages(2), replace_after=2),
-    "all_messages": lambda store, _: store.all_messages("k"),
-    "begin_compaction": lambda store, _: store.conversation("k").begin_compaction(),
-    "clear": lambda store, _: store.clear("k"),
-    "compact": lambda store, _: store.conversation("k").compact(lambda window: message("summary")),
-    "compactions": lambda store, _: store.conversation("k").compactions(),
-    "count": lambda store, _: store.count(),
-    "create": lambda store, _: store.create("other", messages=messages(2)),
-    "delete": lambda store, _: store.delete("k"),
-    "delete_message": lambda store, _: store.delete_message("k", 1),
-    "delete_where": lambda store, _: store.delete_where(key_prefix="k"),
-    "drop_values": lambda store, _: store.drop_values("k"),
-    "event_count": lambda store, _: store.conversation("k").event_count(),
-    "exists": lambda store, _: store.exists("k"),
-    "expire": lambda store, folder: store.expire(archive=folder / "archive.db"),
-    "find_message": lambda store, _: store.find_message("k", "a"),
-    "find_turn": lambda store, _: store.conversation("k").find_turn("t"),
-    "fork": lambda store, _: store.conversation("k").fork("other"),
-    "get": lambda store, _: store.get("k"),
-    "get_or_create": lambda store, _: store.get_or_create("other"),
-    "history": lambda store, _: store.conversation("k").history(),
-    "info": lambda store, _: store.info("k"),
-    "iter_messages": lambda store, _: list(store.iter_messages("k", page_size=1)),
-    "iter_sessions": lambda store, _: list(store.iter_sessions(page_size=1)),
-    "last_message": lambda store, _: store.conversation("k").last_message("user"),
-    "list_sessions": lambda store, _: store.list_sessions(),
-    "message_pages": lambda store, _: list(store.message_pages("k", page_size=1)),
-    "messages": lambda store, _: store.messages("k", last=1),
-    "messages_of": lambda store, _: store.conversation("k").messages_of(
-        store.conversation("k").save_turn(messages(1), id="t")
-    ),
-    "open": lambda store, _: store.open(),
-    "pop_message": lambda store, _: store.pop_message("k"),
-    "position": lambda store, _: store.position(),
-    "redact_message": lambda store, _: store.redact_message("k", 1),
-    "salvage": lambda store, _: store.salvage("k"),
-    "save_turn": lambda store, _: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
-    "search": lambda store, _: store.search("hello"),
-    "set_values": lambda store, _: store.set_values("k", {"a": 1}),
-    "stats": lambda store, _: store.stats(),
-    "total_usage": lambda store, _: store.conversation("k").total_usage(),
-    "touch": lambda store, _: store.touch("k"),
-    "truncate": lambda store, _: store.truncate("k", after=1),
-    "turns": lambda store, _: store.conversation("k").turns(),
-    "update": lambda store, _: store.update("k", title="new"),
-    "update_message": lambda store, _: store.update_message("k", 1, message("new")),
-    "values": lambda store, _: store.values("k"),
-}
 WITHOUT: Final = {
-    "access": "no verb",
     "at": "needs no server",
-    "close": "needs no server",
-    "conversation": "needs no server",
-    "engine": "no verb",
     "examine": "says what it met",
-    "finish_compaction": "called by compact",
-    "key": "no verb",
     "ping": "asks whether the server is there now",
-    "restore": "needs an archive; see below",
-    "using": "needs no server",
 }
 
 
-def test_each_verb_is_tried_again_or_named_with_its_reason() -> None:
-    public = {name for kind in (Store, Conversation) for name in dir(kind) if not name.startswith("_")}
-    assert public == VERBS.keys() | WITHOUT.keys()
-
-
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys()))
 def test_a_verb_waits_for_a_server_that_is_away(
     url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
     if verb == "search":
         schema.enable_search(url)
+    pauses.then = relay.admit
     with Store(url, retry=HALF_A_MINUTE) as store:
-        store.create("k", messages=messages(3))
-        caplog.clear()
-        relay.refuse()
-        pauses.then = relay.admit
-        VERBS[verb](store, tmp_path)
-    assert pauses.count == 1
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "lango_store"]
-    assert re.match(r"done after 2 tries in \d+\.\d s; the first failed: PostgreSQL: ", line)
-
-
-def test_a_restore_waits_for_a_server_that_is_away(url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path) -> None:
-    with Store(url, retry=HALF_A_MINUTE) as store:
-        made = store.create("k", messages=messages(3))
-        store.expire(created_before=made.created_at + HALF_A_MINUTE, archive=tmp_path / "archive.db")
-        relay.refuse()
-        pauses.then = relay.admit
-        assert store.restore(tmp_path / "archive.db", "k").message_count == 3
+        every_verb.prepare(store, tmp_path / "archive.db")
+        calls = every_verb.calls_of(store, tmp_path / "archive.db")
+        for call in (calls[Conversation] | calls[Store])[verb]:
+            caplog.clear()
+            pauses.count = 0
+            relay.refuse()
+            call()
+            assert pauses.count == 1
+            (line,) = [record.getMessage() for record in caplog.records if record.name == "lango_store"]
+            assert re.match(r"done after 2 tries in \d+\.\d s; the first failed: PostgreSQL: ", line)
 
 
 def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
