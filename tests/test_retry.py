@@ -81,7 +81,9 @@ WITHOUT: Final = {
 }
 
 
-@pytest.mark.parametrize("verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys()))
+@pytest.mark.parametrize(
+    "verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys())
+)
 def test_a_verb_waits_for_a_server_that_is_away(
     url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
