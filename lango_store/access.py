@@ -1,12 +1,10 @@
-"""The policy of a store: the clock, the default TTL, the token counter, and the schema that its connections need."""
+"""The policy of a store: the clock, the default TTL, the token counter, and where its calls get a connection."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import logging
-import threading
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -17,17 +15,16 @@ from sqlalchemy import orm
 
 from lango_store import cancellation
 from lango_store.connections import Callers, Connections, Detaching, Pooled
-from lango_store.dialect import AnyConnection, Moment, dialect_of, look
-from lango_store.driver_errors import of_driver, translated_errors
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
+from lango_store.dialect import AnyConnection, Moment, dialect_of
+from lango_store.driver_errors import of_driver
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
-from lango_store.operations import revision, sessions
+from lango_store.operations import sessions
 from lango_store.operations.search import REBUILD
-from lango_store.pool import DatabaseFile
 from lango_store.replicas import Replicated, position_of, text_of
 from lango_store.retry import Retry
+from lango_store.schema_gate import SchemaGate
 from lango_store.statement import Observer
-from lango_store.tables import SCHEMA_REVISION
 
 R = TypeVar("R")
 
@@ -74,69 +71,6 @@ def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concate
         return verb(again, *arguments, **options)
 
     return call
-
-
-class SchemaGate:
-    """Looks at the schema of each engine once, and brings it up to date if it may."""
-
-    def __init__(self, *, migrate: bool) -> None:
-        self._migrate = migrate
-        self._passed: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile | None] = weakref.WeakKeyDictionary()
-        self._looking = threading.Lock()
-
-    def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema, the first time; return the database's file, if it is one."""
-        try:
-            return self._passed[engine]
-        except KeyError:
-            pass
-        with self._looking:
-            if engine not in self._passed:
-                with translated_errors(engine):
-                    self._look(engine)
-            return self._passed[engine]
-
-    def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
-        """Check the schema of a caller's connection, the first time."""
-        engine = connection.engine
-        if engine not in self._passed:
-            self._check(connection)
-        return self._passed[engine]
-
-    def reset(self, engine: sa.Engine) -> None:
-        """Check again the next time."""
-        self._passed.pop(engine, None)
-
-    def _look(self, engine: sa.Engine) -> None:
-        dialect = dialect_of(engine)
-        with engine.connect() as connection, dialect.snapshot(connection):
-            self._refuse_incompatible(connection)
-        if self._migrate:
-            from lango_store import schema  # Alembic: only a store that migrates should wait for its import
-
-            schema.upgrade(engine)
-        with engine.connect() as connection, dialect.snapshot(connection):
-            self._check(connection)
-
-    def _check(self, connection: sa.Connection) -> None:
-        self._refuse_incompatible(connection)
-        found = revision.found(connection)
-        if found is None or found < SCHEMA_REVISION:
-            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
-        if found > SCHEMA_REVISION:
-            logger.warning(
-                "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",
-                found,
-                SCHEMA_REVISION,
-            )
-        look(connection)
-        path = dialect_of(connection).file(connection)
-        self._passed[connection.engine] = None if path is None else DatabaseFile(path)
-
-    @staticmethod
-    def _refuse_incompatible(connection: sa.Connection) -> None:
-        if fault := dialect_of(connection).incompatibility(connection):
-            raise LangoStoreError(fault)
 
 
 class Access:
