@@ -68,7 +68,7 @@ class AgentStats(Value):
 class Stats(Value):
     """A store summed up. Counts come from the sessions' own counters and are exact.
 
-    Records are no messages and have no tokens here; they are one of the `roles`, which are estimated from a sample when
+    Records are not messages and have no tokens here; they are one of the `roles`, estimated from a sample when
     `roles_estimated` says so. `bytes` is what the tables and their indexes take on disk.
     `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
     """

@@ -112,7 +112,7 @@ class Store:
     def at(self, position: str | None) -> Store:
         """Return this store for reads that see all that was written up to a `position`, from a replica too.
 
-        It is closed with this one. ValueError for a text that is no position.
+        It is closed with this one. ValueError for a text that is not a position.
         """
         store = copy.copy(self)
         store._access = self._access.at(position)

@@ -36,8 +36,8 @@ class _Query:
 def unkeyed(statement: str) -> set[str]:
     """Return the tables of which a statement may touch rows of any session.
 
-    A table is all right whose key is compared with a value, with what is no table of ours, or with a table that is
-    all right. What an OR does to that is not looked at.
+    A table is all right whose key is compared with a value, with something that is not a table of ours, or with a
+    table that is all right. What an OR does to that is not looked at.
     """
     queries = list(_queries(_LITERAL.sub("''", statement), None))
     fixed: set[tuple[_Query, str]] = set()

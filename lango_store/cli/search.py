@@ -32,7 +32,7 @@ from lango_store.url import shown
 
 
 class _WordsOrCommand(TyperGroup):
-    """Take what is no command for words to search for."""
+    """Take anything but a command for words to search for."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):

@@ -47,7 +47,7 @@ class PostgreSQLMigrations(Migrations):
             try:
                 yield
             finally:
-                keeper.invalidate()  # closed, which ends its transaction; it may have been lost, and that is no error
+                keeper.invalidate()  # closed, which ends its transaction; it may have been lost, which is not an error
 
     @contextmanager
     def revision(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

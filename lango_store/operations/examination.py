@@ -283,7 +283,7 @@ def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
             return
         before = key, seq
         key, seq = rows[-1][0], rows[-1][1]
-        # Nothing can be asked to follow what is no place, and a damaged index would lead in a circle.
+        # Nothing follows a seq that is not a number, and a damaged index would lead in a circle.
         if not isinstance(key, str) or type(seq) is not int or (key, seq) <= before:
             yield from salvage.damaged_messages(connection)
             return

@@ -78,7 +78,7 @@ def drop_all_left(connection: sa.Connection, keys: Sequence[str]) -> None:
 
 
 def is_shared(connection: AnyConnection, key: str) -> bool:
-    """Return whether values stand in a scope that is no session's."""
+    """Return whether values stand in a scope that is not a session's."""
     return bool(_is_shared.run(connection, {"key": key})[0][0])
 
 

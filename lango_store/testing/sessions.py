@@ -89,7 +89,7 @@ def an_update_changes_what_it_names(store: Store, clock: Clock) -> None:
     changed = store.update("k", title="Snow", user_id=None, settings={"thinking": "low"})
     same((changed.title, changed.user_id, changed.settings), ("Snow", None, {"thinking": "low"}), "what was named")
     same((changed.agent_id, changed.metadata), (made.agent_id, made.metadata), "what was not named")
-    same(changed.updated_at, made.updated_at, "updated_at after an update that is no activity")
+    same(changed.updated_at, made.updated_at, "updated_at after an update that is not activity")
     same(store.update("k", activity=True).updated_at, clock.time, "updated_at after an update that is activity")
     same(store.info("k").title, "Snow", "the title, read again")
 

@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 
 def message_of(entry: Any) -> Message:
-    """Return the message that an entry is stored as; `InvalidMessage` for what is no entry."""
+    """Return the message that an entry is stored as; `InvalidMessage` for anything but an entry."""
     if not isinstance(entry, dict):
         raise InvalidMessage("entry", f"is {type(entry).__name__}, not a dict: an entry is an object of JSON")
     parts = _said(entry)

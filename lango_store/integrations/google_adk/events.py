@@ -87,7 +87,7 @@ def stored(event: Event) -> Stored:
         if found.is_in(found.message, found.usage):
             return found if found.message.id else found.renamed()
     except ValidationError:
-        pass  # of our own value: a call whose name is no text, say
+        pass  # of our own value: a call whose name is not a text, say
     usage, rest = _usage(data)
     found = Stored(data, _message(MessageRole.RECORD, data, content=rest, kept={}), usage)
     return found if found.message.id else found.renamed()

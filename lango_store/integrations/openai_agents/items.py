@@ -112,7 +112,7 @@ def _asking(calls: Sequence[tuple[_Call, _Fields]]) -> Message:
 
 
 def _message_of(item: Item, names: Mapping[str, str]) -> Message:
-    """Return the message of an item that is no call: a record where a message would give back something else."""
+    """Return the message of an item that is not a call: a record where a message would give back something else."""
     message = _typed(item, names) if isinstance(item, dict) else None
     if message is not None and same(items_of(message), [item]):
         return message

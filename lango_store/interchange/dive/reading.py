@@ -64,7 +64,7 @@ class _Examined:
     beside: dict[str, Any] = field(default_factory=dict)  # what else the header's place in the file holds
     last_time: Any = None
     torn: int | None = None
-    followed: set[int] = field(default_factory=set)  # the lines of events that others follow, which are no events
+    followed: set[int] = field(default_factory=set)  # the lines of events that others follow, which are not events
     repeated: Repeated = field(default_factory=Repeated)
 
 
