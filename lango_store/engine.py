@@ -193,7 +193,8 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
 
 
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
-    options = {"pool_reset_on_return": None} | options
+    # Without a look for the extension hstore at the first connection: SQLAlchemy reads and writes its type as well.
+    options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
     connect_args = {name: value for name, value in _PEER.items() if name not in url.query and not _in_environment(name)}

@@ -51,9 +51,9 @@ class SchemaGate:
 
     def _look(self, engine: sa.Engine) -> None:
         dialect = dialect_of(engine)
-        with engine.connect() as connection, dialect.snapshot(connection):
-            self._refuse_incompatible(connection)
         if self._migrate:
+            with engine.connect() as connection, dialect.snapshot(connection):
+                self._refuse_incompatible(connection)
             from lango_store import schema  # Alembic: only a store that migrates should wait for its import
 
             schema.upgrade(engine)

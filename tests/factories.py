@@ -34,8 +34,9 @@ def message(content: Any = "hello", **fields: Any) -> Message:
 
 
 def messages(number: int, **fields: Any) -> list[Message]:
-    """Make that many messages."""
-    return [message(f"message {n}", **fields) for n in range(number)]
+    """Make that many messages, past the factory, which takes ten times as long: tests make ten thousand at once."""
+    fields = {"role": MessageRole.USER} | fields
+    return [Message(content=f"message {n}", **fields) for n in range(number)]
 
 
 def contents(found: Iterable[Message]) -> list[Any]:

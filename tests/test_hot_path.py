@@ -31,6 +31,15 @@ def test_an_append_is_one_statement_and_one_round_trip(
         assert store.info("k").message_count == len(batch)
 
 
+def test_a_new_store_looks_at_the_schema_in_five_plain_statements(undistributed: str) -> None:
+    with Store(undistributed) as store, watched(store.engine) as statements:
+        assert not store.exists("k")
+    *looks, read = statements
+    assert len(looks) == 5
+    assert all(each.startswith(("SHOW ", "SELECT current_", "SELECT to_", "SELECT version_")) for each in looks)
+    assert "lango_session" in read
+
+
 CHANGES: dict[str, Callable[[Store], object]] = {
     "update": lambda store: store.update("k", title="new"),
     "update of several": lambda store: store.update("k", settings={"a": 1}, last_consolidated=2, user_id=None),

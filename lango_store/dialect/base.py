@@ -262,6 +262,10 @@ class Dialect:
         """Return the schema in which tables are created and looked for; None where there are no schemas."""
         raise NotImplementedError
 
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        """Return whether there is a table of this name, which is quoted where it has to be."""
+        raise NotImplementedError
+
     @contextmanager
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         """Make only that schema visible within a transaction: no table of ours further down the search path."""

@@ -192,6 +192,10 @@ class PostgreSQL(Dialect):
         found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
         return found
 
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        # SQLAlchemy's query of the catalog takes ten times as long on a new connection.
+        return connection.exec_driver_sql("SELECT to_regclass(%s)", (name,)).scalar() is not None
+
     @contextmanager
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         before = connection.exec_driver_sql("SHOW search_path").scalar()

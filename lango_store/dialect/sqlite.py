@@ -159,6 +159,9 @@ class SQLite(Dialect):
     def schema(self, connection: sa.Connection) -> None:
         return None
 
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        return connection.exec_driver_sql(f"PRAGMA table_info({name})").first() is not None
+
     @contextmanager
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         yield

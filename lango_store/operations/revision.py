@@ -21,11 +21,12 @@ def found(connection: sa.Connection) -> str | None:
 
     `SchemaOutOfDate` for a revision from before the baseline.
     """
-    schema = dialect_of(connection).schema(connection)
-    if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
+    dialect = dialect_of(connection)
+    schema = dialect.schema(connection)
+    versions = connection.dialect.identifier_preparer.format_table(sa.table(VERSION_TABLE, schema=schema))
+    if not dialect.has_table(connection, versions):
         return None
-    versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)
-    revision = connection.execute(sa.select(versions.c.version_num)).scalar()
+    revision = connection.exec_driver_sql(f"SELECT version_num FROM {versions}").scalar()
     if isinstance(revision, str) and revision < BASELINE:
         raise SchemaOutOfDate(revision, SCHEMA_REVISION, schema, remedy=_MOVE)
     if revision is None or isinstance(revision, str):
