@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lango_store import access, schema
+from lango_store import schema, schema_gate
 from lango_store.schema import options
 from lango_store.tables import SCHEMA_REVISION
 
@@ -46,7 +46,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))
     monkeypatch.setattr(options, "_folder", lambda: folder)
     if needed:
-        for module in (access, schema):
+        for module in (schema, schema_gate):
             monkeypatch.setattr(module, "SCHEMA_REVISION", LATER[-1])
 
 

@@ -15,7 +15,7 @@ from factories import message, messages
 from shapes import unkeyed
 from triggers import eat
 
-from lango_store import Store, access
+from lango_store import Store, schema_gate
 from lango_store.dialect.citus import Citus
 from lango_store.errors import Withheld
 from lango_store.testing import Check, checks
@@ -28,7 +28,7 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(connection: sa.Connection) -> None:
         vars(connection.dialect)["lango_store"] = CLUSTER
 
-    monkeypatch.setattr(access, "look", look)
+    monkeypatch.setattr(schema_gate, "look", look)
 
 
 @pytest.mark.parametrize("check", checks(), ids=str)
