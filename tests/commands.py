@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest import mock
 
-from processes import start
+from processes import LANGO_STORE, start
 
 from lango_store.cli import main
 from lango_store.url import URL_VARIABLES
@@ -92,7 +92,7 @@ def run_on_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = start(
-        f"import sys\n{before}\nfrom lango_store.cli import main; sys.argv[0] = 'lango-store'; main()",
+        f"{before}\n{LANGO_STORE}",
         *words,
         ends=[Connection(os.dup(theirs)) for _ in range(3)],
         environment={"TERM": "xterm", "PAGER": "cat"} | _environment(environment),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import os
 import pwd
@@ -60,7 +61,7 @@ class PostgresServer:
         self._data = self.folder / "data"
         self._options: dict[str, Any] = {"cwd": self.folder, "env": environment, **account}
         if standby_of is None:
-            self._run("initdb", "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8")
+            self._initialize()
             settings = CONFIGURATION.format(
                 socket=self.folder,
                 fsync="on" if fsync else "off",
@@ -75,8 +76,17 @@ class PostgresServer:
             self._copy(standby_of)
         self.resume()
 
-    def _run(self, program: str, *words: str | Path) -> None:
-        command = [self._programs / program, "-D", self._data, *words]
+    def _initialize(self) -> None:
+        """Copy a cluster that `initdb` made once in this process, which takes ten times as long as the copy."""
+        folder = Path(_clusters().name)
+        cluster = folder / "data"
+        if not cluster.exists():
+            shutil.chown(folder, self.folder.stat().st_uid)
+            self._run("initdb", "-Upostgres", "-Atrust", "-EUTF8", "--no-sync", "--locale=C.UTF-8", data=cluster)
+        subprocess.run(["cp", "-a", cluster, self._data], check=True, **self._options)
+
+    def _run(self, program: str, *words: str | Path, data: Path | None = None) -> None:
+        command = [self._programs / program, "-D", data or self._data, *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **self._options)
 
     def resume(self) -> None:
@@ -195,6 +205,12 @@ class PostgresServer:
             self.go_on()
             self.interrupt()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@functools.cache
+def _clusters() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the cluster that servers begin as; it goes with this process."""
+    return tempfile.TemporaryDirectory(prefix="lgpg-", dir=fast_folder())
 
 
 def programs() -> Path:

@@ -35,6 +35,12 @@ _CONTEXT.set_forkserver_preload(
     ]
 )
 
+PYTEST: Final = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+"""The source of a program that runs pytest."""
+
+LANGO_STORE: Final = "import sys; from lango_store.cli import main; sys.argv[0] = 'lango-store'; main()"
+"""The source of `lango-store`."""
+
 
 def start(
     source: str,

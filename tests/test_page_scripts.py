@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,20 +12,22 @@ import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import messages
-from pages import ROOT, blocks
+from pages import blocks
 from postgres_server import programs
+from processes import LANGO_STORE
+from shell_commands import shell_commands
 
 from lango_store import Message, Store, schema
 
+SERVE = "from lango_store import Store; import os; Store(os.environ['LANGO_STORE_URL']).ping(); print('serving')"
+"""An application that needs the schema."""
+
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    """Where a shell finds our command, PostgreSQL's own, and what is in every shell."""
-    shim = tmp_path / "bin" / "lango-store"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lango_store.cli "$@"\n')
-    shim.chmod(0o755)
-    return os.pathsep.join([str(shim.parent), str(programs()), os.environ["PATH"]])
+def path() -> Iterator[str]:
+    """Where a shell finds our command, an application, PostgreSQL's own, and what is in every shell."""
+    with shell_commands({"lango-store": LANGO_STORE, "serve": SERVE}) as folder:
+        yield os.pathsep.join([str(folder), str(programs()), os.environ["PATH"]])
 
 
 def started(script: str, *words: str, path: str, folder: Path, url: str = "") -> subprocess.Popen[str]:
@@ -49,10 +51,7 @@ def plain(url: str) -> str:
 
 def test_replicas_that_start_at_once_all_come_up(empty_url: str, path: str, tmp_path: Path) -> None:
     (entry_point,) = (each for each in blocks("docs/production/migrations.md", "sh") if "exec" in each)
-    serving = "from lango_store import Store; import os; Store(os.environ['LANGO_STORE_URL']).ping(); print('serving')"
-    starting = [
-        started(entry_point, sys.executable, "-c", serving, path=path, folder=tmp_path, url=empty_url) for _ in range(2)
-    ]
+    starting = [started(entry_point, "serve", path=path, folder=tmp_path, url=empty_url) for _ in range(2)]
     assert ["serving" in finished(each) for each in starting] == [True] * 2
 
 

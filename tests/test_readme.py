@@ -15,7 +15,7 @@ import pytest
 from commands import run
 from conftest import MakeDatabase
 from pages import ROOT, blocks, blocks_by_place, commands
-from processes import run_program
+from processes import PYTEST, run_program
 
 from lango_store import Message, Store
 
@@ -153,14 +153,8 @@ def test_tests_with_the_fixtures_run(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(theirs + tests.replace("Agent(lango_store)", "Agent([lango_store])"))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if name != "LANGO_STORE_TEST_POSTGRES"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "values or agent", "test_mine.py"],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    words = ("-q", "-p", "no:cacheprovider", "-k", "values or agent", "test_mine.py")
+    done = run_program(PYTEST, *words, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d\d? passed", done.stdout)
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
 from faulty_stores import FAULTS
+from processes import PYTEST, run_program
 
 from lango_store import AsyncStore, Conflict, Message, Store
 from lango_store.testing import Check, checks, run_async_store_checks, run_store_checks
@@ -162,8 +163,9 @@ def test_the_fixtures_have_a_database_each_and_leave_none(
     if server:
         environment["LANGO_STORE_TEST_POSTGRES"] = url
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plugged.py")
-    done = run(*words, folder=tmp_path, environment=environment)
+    done = run_program(
+        PYTEST, "-q", "-p", "no:cacheprovider", "test_plugged.py", folder=tmp_path, environment=environment
+    )
     tests = (3 + 2) * (2 if server else 1)
     assert f"{tests} passed" in done.stdout, done.stdout
     engine = sa.create_engine(sa.make_url(url))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from commands import run, run_on_terminal
 from conftest import MakeDatabase
 from factories import message, messages
-from processes import run_program
+from processes import LANGO_STORE, Program, run_program
 from revisions import add_later_revisions
 
 from lango_store import MessageRole, Store, ToolCall, create_engine
@@ -197,19 +195,12 @@ def test_ctrl_c_finishes_the_batch_and_says_what_is_done(filled: str) -> None:
     with Store(filled, clock=lambda: time[0]) as store:
         for n in range(300):
             store.create(f"more:{n}", ttl=timedelta(days=1), messages=messages(3))
-    with subprocess.Popen(
-        [sys.executable, "-m", "lango_store.cli", "expire", "--batch-size", "1", "--url", filled],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        assert process.stdout is not None
-        for line in process.stderr:
-            if line.startswith("batch 3:"):
-                process.send_signal(signal.SIGINT)
-                break
-        out, err = process.communicate(timeout=60)
+    process = Program(LANGO_STORE, "expire", "--batch-size", "1", "--url", filled)
+    for line in process.stderr:
+        if line.startswith("batch 3:"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate()
     assert process.returncode == 130, err
     assert "Traceback" not in err
     (purged,) = re.findall(r"interrupted; purged (\d+) sessions", out)

@@ -6,15 +6,15 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from commands import run
 from conftest import MakeDatabase
 from factories import message, messages
-from processes import run_program
+from processes import LANGO_STORE, run_program, start
 from rows import all_rows, fill, message_row, put, session_row
 from triggers import eat
 
@@ -224,10 +224,11 @@ def test_a_bar_is_for_terminals_only(make_sqlite: MakeDatabase) -> None:
     source, target = make_sqlite(), make_sqlite()
     with Store(source) as store:
         store.create("k")
-    words = [sys.executable, "-m", "lango_store.cli", "copy", "--from", source, "--to", target]
     ours, theirs = pty.openpty()
-    subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    with Path(os.devnull).open("r+b") as nothing:
+        ends = [Connection(os.dup(each)) for each in (nothing.fileno(), nothing.fileno(), theirs)]
     os.close(theirs)
+    process = start(LANGO_STORE, "copy", "--from", source, "--to", target, ends=ends)
     shown = b""
     try:
         while chunk := os.read(ours, 4096):
@@ -236,6 +237,8 @@ def test_a_bar_is_for_terminals_only(make_sqlite: MakeDatabase) -> None:
         pass
     finally:
         os.close(ours)
+    process.join(60)
+    assert process.exitcode == 0
     assert b"1/1" in shown
     assert "1/1" not in run("copy", "--from", source, "--to", target).stderr
 
