@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from conftest import MakeDatabase
-from factories import message
+from conftest import SOMEBODY_WAITS, MakeDatabase
+from factories import message, messages
 
 from lango_store import (
+    Conversation,
     LangoStoreError,
     MessageRole,
     Store,
@@ -128,6 +131,39 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         assert store.append_message("chat:5", message()).seq == 7
 
 
+def test_summaries_of_two_sessions_are_not_taken_for_one_another(store: Store) -> None:
+    for key, count in (("a", 2), ("b", 5)):
+        store.create(key, messages=messages(count))
+        store.conversation(key).compact(lambda _: [message("summary")])
+    store.conversation("b").compact(lambda _: [message("another")])
+    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "write", "what"),
+    [
+        ("message_count = 9", lambda k: k.append_messages(messages(2)), "wrong counters"),
+        ("summary_turn = NULL", lambda k: k.compact(lambda _: [message("another")]), "wrong summary"),
+    ],
+)
+def test_a_session_is_mended_after_what_is_being_written_to_it(
+    make_postgres: MakeDatabase, damage: str, write: Callable[[Conversation], object], what: str
+) -> None:
+    with Store(make_postgres()) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
+        store.create("k", messages=messages(3))
+        store.conversation("k").compact(lambda _: [message("summary")])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_session SET {damage}")
+        write(store.using(host).conversation("k"))
+        repairing = pool.submit(store.examine, repair=True)
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
+            while not looking.exec_driver_sql(SOMEBODY_WAITS).first():
+                assert not repairing.done()
+        host.commit()
+        assert [(each.name, each.repaired) for each in repairing.result() if each.name != "settings"] == [(what, True)]
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
 def test_missing_tables_are_a_finding(store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_turn")
@@ -145,3 +181,11 @@ def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
     assert [each.seq for each in found] == list(range(1, 11))
     assert [each.seq for each in found if isinstance(each, Exception)] == [1, 4, 10]
     assert [each.seq for each in filled.salvage("chat:9", last=2)] == [9, 10]
+
+
+def test_an_agent_that_is_not_text_is_shown_with_its_bytes(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create(agent_id="bob", messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET agent_id = x'61ff'")
+        assert [each.agent_id for each in store.stats().agents] == ["a\\xff"]

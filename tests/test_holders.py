@@ -80,6 +80,17 @@ def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     assert (report.sessions, sorted(report.held)) == (0, ["a", "b"])
 
 
+def test_several_foreign_keys_together_name_no_more_than_a_report_can_show(
+    store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(store, clock, "a", "b", "c")
+    ticket(engine, "a", also="CREATE TABLE note (about VARCHAR(512) REFERENCES lango_session (key))")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO note VALUES ('b'), ('c')")
+    monkeypatch.setattr(holders, "MAX_SHOWN", 2)
+    assert len(store.expire(dry_run=True).held) == 2
+
+
 def test_what_a_row_that_lets_go_is_held_by_holds_no_session(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a")
     comment = "CREATE TABLE comment (ticket INTEGER CONSTRAINT fk_comment REFERENCES ticket (number))"

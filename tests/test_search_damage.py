@@ -11,7 +11,7 @@ from conftest import MakeDatabase
 from factories import message
 from postgres_server import PostgresServer
 
-from lango_store import SearchUnavailable, Store, create_engine, schema
+from lango_store import LangoStoreError, SearchUnavailable, Store, create_engine, schema
 
 
 def filled(url: str) -> Store:
@@ -72,3 +72,25 @@ def test_a_search_of_a_damaged_index_says_what_to_do_and_costs_no_append(damaged
     schema.rebuild_search(damaged.engine)
     assert [hit.seq for hit in damaged.search("still").items] == [1_001]
     assert [hit.seq for hit in damaged.search("number7").items] == [8]
+
+
+def test_an_error_that_is_not_the_indexes_leaves_it_alone_and_says_nothing_of_it(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        schema.enable_search(engine)
+        store.create("k", messages=[message("oslo")])
+        refusing = "BEFORE DELETE ON lango_message FOR EACH ROW"
+        with engine.begin() as connection:
+            if engine.dialect.name == "sqlite":
+                connection.exec_driver_sql(f"CREATE TRIGGER refuses {refusing} BEGIN SELECT RAISE(ABORT, 'no'); END")
+            else:
+                body = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END'"
+                connection.exec_driver_sql(f"CREATE FUNCTION refuse() {body}")
+                connection.exec_driver_sql(f"CREATE TRIGGER refuses {refusing} EXECUTE FUNCTION refuse()")
+        with pytest.raises(LangoStoreError, match="no"):
+            store.delete("k")
+        assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []
+        assert schema.search_status(engine).state == "ready"
+    engine.dispose()

@@ -134,6 +134,23 @@ def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
         assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
 
 
+def test_a_store_for_a_position_is_closed_with_the_one_it_is_of_and_not_a_callers_connection(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store, engine.connect() as connection:
+        store.create("k")
+        seeing = store.at(None)
+        seeing.close()
+        assert store.exists("k")
+        at_last = seeing.at(None)
+        mine = [store.using(connection), at_last.using(connection)]
+        store.close()
+        for closed in (store, seeing, at_last):
+            with pytest.raises(LangoStoreError, match="closed"):
+                closed.exists("k")
+        assert [each.exists("k") for each in mine] == [True, True]
+    engine.dispose()
+
+
 def async_url(url: str) -> str:
     return url.replace("sqlite:///", "sqlite+aiosqlite:///")
 

@@ -99,7 +99,7 @@ def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
     anew: list[Message] = []
     seen: set[str] = set()
     for message in summary.messages:
-        if message.id is None or message.id not in seen:
+        if message.id not in seen:
             anew.append(message.model_copy(update={"id": None}) if message.id in known else message)
         seen.update(() if message.id is None else (message.id,))
     return batch(anew)

@@ -36,7 +36,7 @@ def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
         MESSAGE,
         count=sa.func.count().filter(~IS_RECORD),
         records=sa.func.count().filter(IS_RECORD),
-        tokens=sa.func.coalesce(sa.func.sum(MESSAGE.c.tokens).filter(~IS_RECORD), 0),
+        tokens=sa.func.sum(MESSAGE.c.tokens).filter(~IS_RECORD),
         last_seq=sa.func.max(MESSAGE.c.seq),
     )
     turns_there = _summed_up(

@@ -29,10 +29,8 @@ _SPANS: Final = {
 
 def summed_up(connection: sa.Connection, now: datetime) -> Stats:
     """Return what a store holds at one moment."""
-    messages = sa.func.coalesce(sa.func.sum(SESSION.c.message_count), 0)
-    tokens = sa.func.coalesce(sa.func.sum(SESSION.c.token_count), 0)
-    records = sa.func.coalesce(sa.func.sum(SESSION.c.record_count), 0)
-    by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), messages, tokens, records).group_by(SESSION.c.agent_id)
+    sums = (sa.func.sum(each) for each in (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count))
+    by_agent = sa.select(SESSION.c.agent_id, sa.func.count(), *sums).group_by(SESSION.c.agent_id)
     found = connection.execute(by_agent).all()
     agents = [
         AgentStats(
