@@ -119,7 +119,7 @@ def test_what_is_changed_in_a_window_is_not_in_the_next_one_that_is_asked_for(st
     conversation = store.conversation("k")
     pending = conversation.begin_compaction()
     assert pending is not None
-    pending.window[0].content[0]["text"] = "b"  # type: ignore[index]
+    pending.window[0].content[0]["text"] = "b"
     assert pending.window == conversation.messages()
 
 
