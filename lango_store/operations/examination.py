@@ -251,13 +251,11 @@ def _write_times_anew(connection: sa.Connection, key: str) -> bool:
 
 def missing_indexes(connection: sa.Connection) -> list[str]:
     """Return the names of the indexes that are missing."""
-    missing: list[str] = []
-    schema = dialect_of(connection).schema(connection)
-    for table in Base.metadata.sorted_tables:
-        with reflected():
-            there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name, schema=schema)}
-        missing += [str(index.name) for index in table.indexes if index.name not in there]
-    return sorted(missing)
+    schema, tables = dialect_of(connection).schema(connection), Base.metadata.tables
+    with reflected():
+        found = sa.inspect(connection).get_multi_indexes(schema=schema, filter_names=[*tables])
+    there = {index["name"] for indexes in found.values() for index in indexes}
+    return sorted(str(index.name) for table in tables.values() for index in table.indexes if index.name not in there)
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -35,11 +35,9 @@ def predicates(connection: sa.Connection) -> list[str]:
     """Compare what partial indexes are partial by, which Alembic does not."""
     found: list[str] = []
     option = f"{connection.dialect.name}_where"
-    for table in Base.metadata.sorted_tables:
-        if not sa.inspect(connection).has_table(table.name):
-            continue
-        there: dict[Any, Any] = {index["name"]: index for index in sa.inspect(connection).get_indexes(table.name)}
-        for index in table.indexes:
+    for (_, name), indexes in sa.inspect(connection).get_multi_indexes(filter_names=[*Base.metadata.tables]).items():
+        there: dict[Any, Any] = {index["name"]: index for index in indexes}
+        for index in Base.metadata.tables[name].indexes:
             needed = index.dialect_options[connection.dialect.name].get("where")
             has = there.get(index.name, {}).get("dialect_options", {}).get(option)
             if index.name in there and _bare(needed) != _bare(has):
@@ -50,11 +48,10 @@ def predicates(connection: sa.Connection) -> list[str]:
 def constraints(connection: sa.Connection) -> list[str]:
     """Compare what rows are checked for, which Alembic does not."""
     found: list[str] = []
-    for table in Base.metadata.sorted_tables:
-        if not sa.inspect(connection).has_table(table.name):
-            continue
-        there = {each["name"]: each["sqltext"] for each in sa.inspect(connection).get_check_constraints(table.name)}
-        for each in table.constraints:
+    checks = sa.inspect(connection).get_multi_check_constraints(filter_names=[*Base.metadata.tables])
+    for (_, name), checked in checks.items():
+        there = {each["name"]: each["sqltext"] for each in checked}
+        for each in Base.metadata.tables[name].constraints:
             if isinstance(each, sa.CheckConstraint) and _bare(there.get(str(each.name))) != _bare(each.sqltext):
                 has = there.get(str(each.name))
                 found.append(
