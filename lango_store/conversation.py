@@ -293,6 +293,7 @@ class Conversation:
 
     # Turns
 
+    @despite_index
     def save_turn(
         self,
         messages: Sequence[Message],

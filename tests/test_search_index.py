@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -190,6 +190,31 @@ def test_a_damaged_index_costs_no_append_is_reported_and_a_rebuild_finds_what_a_
         hits = {(hit.key, hit.seq) for hit in filled.search("oslo", limit=1_000).items}
         assert hits == {(f"chat:{n}", each.seq) for n in range(3) for each in filled.all_messages(f"chat:{n}")}, damage
         assert [each for each in filled.examine() if each.name == "search index"] == []
+
+
+REPLACING: dict[str, Callable[[Store], object]] = {
+    "append_message": lambda store: store.append_message("old", message("new"), create=True),
+    "append_messages": lambda store: store.append_messages("old", messages(2), create=True),
+    "save_turn": lambda store: store.conversation("old").save_turn([message("new")], create=True),
+    "get_or_create": lambda store: store.get_or_create("old", renew=True),
+    "open": lambda store: store.open("old", renew=True),
+}
+
+
+@pytest.mark.parametrize("verb", REPLACING)
+def test_an_expired_session_is_replaced_despite_a_damaged_index(filled: Store, clock: Clock, verb: str) -> None:
+    for damage in DAMAGES[filled.engine.dialect.name]:
+        schema.rebuild_search(filled.engine, configuration="simple")
+        filled.create("old", messages=[message(f"oslo {number}") for number in range(30)], ttl=timedelta(seconds=60))
+        filled.search("oslo")
+        clock.move(seconds=61)
+        filled.engine.dispose()
+        with filled.engine.begin() as connection:
+            connection.exec_driver_sql(damage)
+        filled.engine.dispose()
+        REPLACING[verb](filled)
+        assert [each.content for each in filled.messages("old") if "oslo" in str(each.content)] == [], damage
+        filled.delete("old")
 
 
 def test_the_doctor_finds_messages_that_the_index_does_not_know(filled: Store) -> None:
