@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
-from factories import messages
+from factories import message, messages
 
 from lango_store import (
     DamagedMessage,
@@ -183,8 +183,36 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
     with opened(copy) as store:
         assert len(store.salvage("telegram:3")) == len(store.salvage("telegram:4")) == 12
         assert [each.seq for each in store.salvage("telegram:3", last=2, after=3)] == [11, 13]
+        seqs = [each.seq for each in store.salvage("telegram:3")]
+        assert [each.seq for each in store.salvage("telegram:3", after=seqs[1], before=seqs[-2])] == seqs[2:-2]
         with pytest.raises(SessionNotFound):
             store.salvage("telegram:none")
+
+
+def test_messages_of_a_session_whose_own_row_is_lost_are_given_however_far_apart_they_are(copy: Path) -> None:
+    said("PRAGMA foreign_keys = OFF", copy)
+    said("DELETE FROM lango_session WHERE key = 'telegram:3'", copy)
+    said("UPDATE lango_message SET seq = 5000 WHERE session_key = 'telegram:3' AND seq = 13", copy)
+    said("UPDATE lango_message SET seq = 'x' WHERE session_key = 'telegram:3' AND seq = 11", copy)
+    with opened(copy) as store:
+        found = {each.seq: type(each) for each in store.salvage("telegram:3", after=10)}
+        assert found == {0: DamagedMessage, 5_000: Message}
+
+
+def test_what_cannot_be_read_is_found_once_whatever_page_it_is_on(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(copy) as store:
+        store.set_values("shared", {f"v{n}": n for n in range(6)})
+        for change in ("value = '{' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
+            said(f"UPDATE lango_value SET {change}", copy)
+        said("UPDATE lango_value SET name = x'7635' WHERE name = 'v5'", copy)
+        said("UPDATE lango_message SET role = 'nobody' WHERE session_key = 'telegram:2' AND seq = 3", copy)
+        for size in (1, 2, 3, 100):
+            monkeypatch.setattr(salvage, "_VALUES", size)
+            monkeypatch.setattr(examination, "_PAGE", size)
+            found = [each.subject for each in store.examine() if each.name == "unreadable message"]
+            assert found == ["telegram:2"]
+            named = [each.detail for each in store.examine() if each.name == "unreadable value"]
+            assert [detail.split(" of ")[0] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
 
 
 def test_an_index_out_of_order_makes_no_walk_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,3 +335,22 @@ def test_a_value_of_another_type_is_named_or_read(
                     if isinstance(found, DamagedMessage):
                         assert found.key
                         assert found.field
+
+
+def test_tokens_that_are_not_a_number_are_counted_as_none_where_their_message_goes(copy: Path) -> None:
+    with opened(copy) as store:
+        store.create("k", messages=[message(tokens=5), message(tokens=3)])
+        said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", copy)
+        store.delete_message("k", 1)
+        assert store.info("k").token_count == 8
+
+
+def test_an_error_of_a_store_without_a_search_index_is_not_laid_to_one(
+    copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(copy) as store:
+        assert store.exists("telegram:1")
+        said("DROP TABLE lango_value", copy)
+        with pytest.raises(LangoStoreError):
+            store.delete("telegram:1")
+    assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []

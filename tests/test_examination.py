@@ -58,6 +58,18 @@ def test_roles_of_many_messages_are_estimated(store: Store) -> None:
     assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
 
 
+def test_each_session_is_estimated_by_its_own_messages_from_their_first_to_their_last(store: Store) -> None:
+    roles = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.SYSTEM)
+    log = [message("x", role=role) for role in roles for _ in range(1_000)]
+    store.create("a", messages=log)
+    store.create("b", messages=[message("x", role=MessageRole.RECORD)] * 10_000)
+    store.create("c", messages=[message("x")] * 8_000)
+    found = store.stats()
+    assert (found.messages, found.roles_estimated) == (12_000, True)
+    expected = {"record": 10_000, "user": 9_000, "assistant": 1_000, "tool": 1_000, "system": 1_000}
+    assert found.roles == pytest.approx(expected, rel=0.15)
+
+
 def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
     for agent in ("b", None, "a"):
         store.create(agent_id=agent, messages=[message()])

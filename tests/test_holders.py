@@ -71,8 +71,8 @@ def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.create("alive")
-    due(store, clock, "a", "b", "c")
-    ticket(engine, "alive", "a", "b", "c")
+    due(store, clock, "c", "b", "a")
+    ticket(engine, "alive", "c", "b", "a")
     assert store.expire(dry_run=True).held.keys() == {"a", "b", "c"}
     assert store.expire(dry_run=True, user_id="bob").held == {}
     monkeypatch.setattr(holders, "MAX_SHOWN", 2)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from conftest import Clock, watched
 from factories import ToolCallFactory, contents, message, messages, seqs
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store.operations import paging
+from lango_store.operations.messages import log_pages
 
 
 def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
@@ -317,3 +320,44 @@ def test_a_time_that_utc_has_no_year_for_is_refused(store: Store, moment: dateti
     with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):
         store.append_message("k", message(created_at=moment.replace(tzinfo=offset)))
     assert store.info("k").last_seq == 0
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**53, "x"])
+def test_tokens_that_are_not_a_count_are_refused(store: Store, tokens: Any) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage, match="tokens"):
+        store.append_message("k", message().model_copy(update={"tokens": tokens}))
+    store.append_message("k", message(tokens=2**53 - 1))
+    assert store.info("k").token_count == 2**53 - 1
+
+
+def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
+    store.create("k", messages=[message()])
+    with store.engine.connect() as connection:
+        columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"
+        assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
+
+
+def test_replacing_nothing_by_nothing_still_changes_what_is_set(store: Store) -> None:
+    store.create("k", messages=messages(2))
+    assert store.append_messages("k", [], replace_after=2, set={"title": "new"}) == []
+    assert store.info("k").title == "new"
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f600"])
+def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=[message(character * 300_000), message("b"), message(character * 300_000)])
+        with store.access.snapshot() as connection:
+            pages = list(log_pages(connection, store.access.moment(connection), "k"))
+        assert [each.seq for page in pages for each in page] == [1, 2, 3]
+
+
+def test_a_log_is_read_to_its_end_where_a_page_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 2)
+    with Store(url) as store:
+        for number in range(6):
+            store.create(str(number), messages=messages(number))
+            with store.access.snapshot() as connection:
+                pages = list(log_pages(connection, store.access.moment(connection), str(number)))
+            assert [each.seq for page in pages for each in page] == list(range(1, number + 1))

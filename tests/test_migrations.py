@@ -305,3 +305,12 @@ def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest
     assert schema.current(empty_url) is None
     monkeypatch.delenv("DATABASE_URL")
     assert "LANGO_STORE_URL" in alembic("current").stderr
+
+
+def test_what_is_not_a_revision_is_said_to_be_none(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite())
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = x'01'")
+    with pytest.raises(LangoStoreError, match="is not a revision: `lango-store db stamp`"):
+        Store(engine).exists("k")
+    engine.dispose()

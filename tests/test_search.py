@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -203,6 +205,12 @@ def test_a_cursor_belongs_to_its_words_and_filters(searched: Store) -> None:
         searched.search("oslo", cursor=cursor, user_id="ann")
     with pytest.raises(InvalidCursor, match="give back"):
         searched.search("oslo", cursor="nonsense")
+    offset, digest = json.loads(base64.urlsafe_b64decode(str(cursor) + "=="))
+    assert offset == 1
+    for wrong in (1.5, True, "1", -1, 2**63):
+        crafted = base64.urlsafe_b64encode(json.dumps([wrong, digest]).encode()).decode()
+        with pytest.raises(InvalidCursor, match="give back"):
+            searched.search("oslo", cursor=crafted)
     with pytest.raises(ValueError, match="limit=0"):
         searched.search("oslo", limit=0)
 

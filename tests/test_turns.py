@@ -288,3 +288,22 @@ def test_totals_are_theirs_to_change() -> None:
     usage = {"nested": {"n": 1}}
     total([usage])["nested"]["n"] = 5
     assert usage == {"nested": {"n": 1}}
+
+
+def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
+    conversation = store.open("k")
+    for usage in (
+        {"number": 1, "dict": {"a": 1}, "text": "a", "flag": True, "late": None},
+        {"number": "x", "dict": "x", "text": None, "flag": 1, "late": 2},
+        {"number": None, "dict": None, "text": "b", "flag": 2, "late": {"a": 1}},
+    ):
+        conversation.save_turn([], usage)
+    assert conversation.total_usage() == {"number": 1, "dict": {"a": 1}, "text": "b", "flag": 3, "late": 2}
+
+
+def test_a_turn_with_another_id_is_another_turn_though_its_messages_are_stored(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message(id="a")], {"tokens": 1}, id="first")
+    second = conversation.save_turn([message(id="a")], {"tokens": 10}, id="second")
+    assert (second.turn_no, second.replayed, [each.replayed for each in second.messages]) == (2, False, [True])
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})

@@ -305,3 +305,13 @@ def test_what_looks_at_a_database_looks_at_the_callers(url: str, empty_url: str)
         assert [finding for finding in found if finding.name != "settings"] == []
     for each in (engine, other, memory):
         each.dispose()
+
+
+def test_an_engine_with_foreign_keys_off_is_refused_as_a_stores_and_as_a_callers(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    off = sa.create_engine(url)
+    with Store(create_engine(url)) as store, off.connect() as connection:
+        for refused in (Store(off), store.using(connection)):
+            with pytest.raises(LangoStoreError, match="foreign keys off"):
+                refused.exists("k")
+    off.dispose()

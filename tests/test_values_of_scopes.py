@@ -48,8 +48,24 @@ def test_values_come_in_the_order_of_their_names_and_by_a_prefix(store: Store) -
     assert list(store.values("s")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
     assert list(store.values("s", "b.")) == ["b.1", "b.2"]
     assert list(store.values("s", prefix="b")) == ["b", "b.1", "b.2"]
+    assert list(store.values("s", "a")) == ["a"]
     assert list(store.values("s", "")) == list(store.values("s"))
     assert store.values("s", "none") == {}
+
+
+def test_a_scope_of_shared_values_is_not_a_session_to_append_to(store: Store) -> None:
+    store.set_values("shared", {"a": 1})
+    with pytest.raises(SessionNotFound):
+        store.append_message("shared", message())
+    with pytest.raises(InvalidKey):
+        store.append_message("shared", message(), create=True)
+
+
+def test_a_scope_that_cannot_be_one_is_refused_without_values_too(store: Store) -> None:
+    store.create("k")
+    with pytest.raises(InvalidKey):
+        store.append_message("k", message(), values={"": {}})
+    assert store.info("k").message_count == 0
 
 
 VALUES: list[Any] = [None, True, 0, 1.0, -(2**70), "", "a\0b", "\ud83d", "é\n", [], {}, {"": [None, {"a": "\0"}]}]

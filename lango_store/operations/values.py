@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,8 +48,8 @@ class NamedValues:
         return list(dict.fromkeys(scope for scope, _, _ in self.rows if scope != key))
 
     def arrays(self, key: str) -> dict[str, list[str]]:
-        """Return what the statements bind that write all of them at once."""
-        columns: Iterable[tuple[str, ...]] = zip(*self.rows, strict=True) if self.rows else ((), (), ())
+        """Return what the statements bind that write all of them at once: one at least."""
+        columns = zip(*self.rows, strict=True)
         return {name: list(each) for name, each in zip(_ARRAYS, columns, strict=True)} | {_OTHERS: self.others(key)}
 
 

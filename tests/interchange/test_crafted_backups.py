@@ -130,6 +130,11 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
         ("session", {"settings": [1]}, "settings"),
         ("session", {"expires_at": "yesterday"}, "expires_at"),
         ("session", {"message_count": 7}, "message_count"),
+        ("session", {"ttl_seconds": -1}, "ttl_seconds"),
+        ("session", {"ttl_seconds": 36_526 * 86_400}, "ttl_seconds"),
+        ("session", {"last_seq": 2**62}, "last_seq"),
+        ("session", {"key": 7}, "key: is int, not text"),
+        ("message", {"id": "y" * 600}, "id"),
         ("message", {"role": "nobody"}, "role"),
         ("message", {"tool_calls": [{"id": 1}]}, "tool_calls"),
         ("message", {"created_at": "2026-11-21T12:00:00"}, "created_at: 2026-11-21T12:00:00 has no time zone"),
@@ -206,6 +211,8 @@ def test_a_session_that_no_import_would_take_is_reported_and_left_out_of_a_backu
 
 CHANGES = [
     ("sessions", "settings", "[1]"),
+    ("sessions", "settings", '{"a": [NaN]}'),
+    ("sessions", "settings", '{"a": [-Infinity]}'),
     ("sessions", "created_at", "yesterday"),
     ("sessions", "title", b"\xff"),
     ("turns", "usage", "[]"),
