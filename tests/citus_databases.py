@@ -71,10 +71,17 @@ class CitusDatabases(PostgresDatabases):
         list(self._threads.map(lambda number: self._say_on(number, statement), range(len(self._nodes))))
 
     def _drop(self, name: str) -> None:
-        # On the coordinator first: what works there in the background would come back to the workers' while they go.
+        # On the coordinator first: what works there in the background would come back to the workers' while they go. It
+        # may also take longer to end than the five seconds for which a DROP DATABASE waits.
         self._disconnect(name)
         for number in range(len(self._nodes)):
-            self._say_on(number, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            for tries_left in (2, 1, 0):
+                try:
+                    self._say_on(number, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                    break
+                except psycopg.errors.ObjectInUse:
+                    if not tries_left:
+                        raise
 
     def _say_on(self, number: int, statement: str) -> None:
         for _ in range(2):  # a server may have crashed since, which a closed connection does not know before it is used

@@ -314,7 +314,7 @@ def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
 
 
 PATIENT = """def upgrade() -> None:
-    op.execute("SELECT pg_sleep(0.5)")
+    op.execute("SELECT pg_sleep(1.2)")
     ours = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     query = sa.text(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {ours}")
     assert op.get_bind().execute(query).scalar() == 1
@@ -326,7 +326,7 @@ def test_the_lock_outlasts_the_servers_patience_with_idle_transactions(
 ) -> None:
     folder = write_online_revisions(tmp_path / "online", index=PATIENT)
     monkeypatch.setattr(options, "_folder", lambda: folder)
-    impatient = f"{postgres}&options=-cidle_in_transaction_session_timeout%3D100"
+    impatient = f"{postgres}&options=-cidle_in_transaction_session_timeout%3D800"
     assert schema.upgrade(impatient, NEWEST) == NEWEST
 
 
