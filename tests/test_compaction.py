@@ -253,6 +253,16 @@ def test_popping_summary_after_summary_goes_back_one_by_one(store: Store) -> Non
         assert_sound(store)
 
 
+def test_popping_takes_a_last_message_that_is_of_no_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("of a turn")])
+    conversation.append_message(message("of none"))
+    assert [each.content for each in (conversation.pop_message(), conversation.pop_message()) if each] == [
+        "of none",
+        "of a turn",
+    ]
+
+
 def test_popping_takes_the_last_message_of_the_window(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
 

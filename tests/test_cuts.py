@@ -192,6 +192,7 @@ def test_a_replacement_is_done_once_however_often_it_is_sent(store: Store) -> No
     conversation = store.open("k", messages=[message("a", id="a"), *messages(3)])
     batch = [message("a", id="a"), message("x", id="x"), message("y", id="y"), message("x", id="x")]
     first = conversation.append_messages(batch, replace_after=1, after=4)
+    store.create("another", messages=messages(9, id=None))
     for _ in range(2):
         again = conversation.append_messages(batch, replace_after=1, after=4)
         assert [(m.content, m.seq) for m in again] == [(m.content, m.seq) for m in first]

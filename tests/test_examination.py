@@ -167,6 +167,7 @@ def test_a_session_is_mended_after_what_is_being_written_to_it(
         with store.engine.begin() as connection:
             connection.exec_driver_sql(f"UPDATE lango_session SET {damage}")
         write(store.using(host).conversation("k"))
+        revision = store.using(host).info("k").revision
         repairing = pool.submit(store.examine, repair=True)
         with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
             while not looking.exec_driver_sql(SOMEBODY_WAITS).first():
@@ -174,6 +175,7 @@ def test_a_session_is_mended_after_what_is_being_written_to_it(
         host.commit()
         assert [(each.name, each.repaired) for each in repairing.result() if each.name != "settings"] == [(what, True)]
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert store.info("k").revision == revision + 1
 
 
 def test_missing_tables_are_a_finding(store: Store) -> None:

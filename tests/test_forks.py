@@ -176,3 +176,10 @@ def test_no_message_travels(url: str) -> None:
         assert len(statements) < 12
         assert store.info("f").message_count == 500
     engine.dispose()
+
+
+@pytest.mark.parametrize(("upto", "consolidated"), [(1, 1), (2, 2), (3, 2), (None, 2)])
+def test_a_fork_is_consolidated_as_far_as_its_source_was(store: Store, upto: int | None, consolidated: int) -> None:
+    store.create("k", messages=messages(4))
+    store.update("k", last_consolidated=2)
+    assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
@@ -104,3 +105,27 @@ def test_one_life_is_archived_once_however_often_its_purge_is_tried(store: Store
         with Archive(cold, create=True) as archive, store.engine.connect() as connection:
             archive.keep(connection, ["k"], clock.time)
             assert archive.count(key_prefix="k") == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("between", "contents"),
+    [
+        (lambda other: other.append_message("k", message("late")), ["a", "b"]),
+        (lambda other: other.conversation("k").pop_message(), ["a"]),
+        (lambda other: other.delete_message("k", 1), ["b"]),
+        (lambda other: other.conversation("k").clear(), []),
+        (lambda other: (other.delete("k"), other.create("k", messages=[message("x"), message("y")])), ["x", "y"]),
+    ],
+)
+def test_a_load_shows_one_moment_whatever_comes_between_its_statements(
+    url: str, between: Callable[[Store], object], contents: list[str]
+) -> None:
+    waiting: list[Callable[[Store], object]] = []
+    with Store(url) as other, Store(url, on_statement=lambda *_: waiting and waiting.pop()(other)) as store:
+        other.create("k", messages=[message("a"), message("b")])
+        store.ping()
+        waiting.append(between)
+        found = store.get("k")
+        assert waiting == []
+        assert [each.content for each in found.messages] == contents
+        assert found.message_count == len(contents)

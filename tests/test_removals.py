@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from conftest import Clock
 from factories import contents, message, messages, seqs
 
-from lango_store import Conflict, InvalidMessage, MessageRole, Store
+from lango_store import Conflict, Conversation, InvalidMessage, MessageRole, Store
 
 
 def test_pop_takes_the_last_message_and_uses_a_seq_up(store: Store) -> None:
@@ -88,3 +91,21 @@ def test_a_seq_is_never_given_out_twice(store: Store) -> None:
     store.clear("k")
     given.append(store.append_message("k", message()).seq)
     assert given == sorted(set(given))
+
+
+@pytest.mark.parametrize(
+    "removal",
+    [
+        lambda c: c.truncate(after=1),
+        lambda c: c.clear(),
+        lambda c: c.append_messages([], replace_after=1),
+        lambda c: c.compact(lambda _: [message("summary")], discard=True),
+    ],
+)
+def test_taking_messages_away_is_activity(
+    store: Store, clock: Clock, removal: Callable[[Conversation], object]
+) -> None:
+    store.create("k", messages=messages(3))
+    clock.move(days=1)
+    removal(store.conversation("k"))
+    assert store.info("k").updated_at == clock.time

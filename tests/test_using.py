@@ -315,3 +315,14 @@ def test_an_engine_with_foreign_keys_off_is_refused_as_a_stores_and_as_a_callers
             with pytest.raises(LangoStoreError, match="foreign keys off"):
                 refused.exists("k")
     off.dispose()
+
+
+def test_a_transaction_that_was_begun_on_the_drivers_connection_is_gone_on_with(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite())
+    with Store(engine) as store, engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN")
+        store.using(connection).create("k")
+        connection.rollback()
+        assert not store.exists("k")
+    engine.dispose()

@@ -130,6 +130,8 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
         ("session", {"settings": [1]}, "settings"),
         ("session", {"expires_at": "yesterday"}, "expires_at"),
         ("session", {"message_count": 7}, "message_count"),
+        ("session", {"last_consolidated": 99}, "last_consolidated: is 99"),
+        ("session", {"summarized_upto": 99}, "summarized_upto: is 99"),
         ("session", {"ttl_seconds": -1}, "ttl_seconds"),
         ("session", {"ttl_seconds": 36_526 * 86_400}, "ttl_seconds"),
         ("session", {"last_seq": 2**62}, "last_seq"),
