@@ -121,7 +121,12 @@ def test_a_load_shows_one_moment_whatever_comes_between_its_statements(
     url: str, between: Callable[[Store], object], contents: list[str]
 ) -> None:
     waiting: list[Callable[[Store], object]] = []
-    with Store(url) as other, Store(url, on_statement=lambda *_: waiting and waiting.pop()(other)) as store:
+
+    def meanwhile(_: str, __: float) -> None:
+        while waiting:
+            waiting.pop()(other)
+
+    with Store(url) as other, Store(url, on_statement=meanwhile) as store:
         other.create("k", messages=[message("a"), message("b")])
         store.ping()
         waiting.append(between)
