@@ -248,7 +248,6 @@ class Access:
         """Return the same access for reads that have to see what was written up to a position."""
         access = copy.copy(self)
         access._connections = self._connections.at(0 if position is None else position_of(position))
-        access._owned = False
         access._origin = self._origin or self
         return access
 
@@ -264,7 +263,6 @@ class Access:
             )
         access = copy.copy(self)
         access._connections = Callers(lend, self._gate, self._on_statement)
-        access._owned = False
         access._origin = None
         return access
 

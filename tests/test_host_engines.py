@@ -288,3 +288,16 @@ def test_a_subclass_keeps_its_attributes_on_a_borrowed_connection(url: str) -> N
         borrowed = Tenants(engine, "ann").using(connection)
         assert (type(borrowed), borrowed.tenant) == (Tenants, "ann")  # type: ignore[attr-defined]
     engine.dispose()
+
+
+def test_a_listener_to_connects_may_leave_its_transaction_open(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = create_engine(url, pool_size=1)
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("SET statement_timeout = '90s'"))
+    with Store(url) as other, Store(engine) as store:
+        store.ping()
+        for key in ("a", "b"):
+            engine.dispose()  # the next connection is a new one
+            store.create(key, messages=[message()])
+            assert other.exists(key)
+    engine.dispose()

@@ -60,8 +60,8 @@ def update(
     activity: bool = False,
     expected: Expected = ANYTHING,
 ) -> SessionInfo:
-    """Replace fields of a live session; what is `UNSET` stays, `updated_at` too unless this is activity."""
-    given = encode_session({name: value for name, value in fields.items() if value is not UNSET})
+    """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
+    given = encode_session(fields)
     consolidated = given.get("last_consolidated")
     if "last_consolidated" in given and (type(consolidated) is not int or not 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
