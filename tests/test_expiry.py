@@ -74,10 +74,12 @@ def test_batches_and_limits(filled: Store) -> None:
 
 def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
     for hours in (3, 1, 2):
-        store.create(f"{hours} hours", ttl=timedelta(hours=hours))
+        store.create(f"{hours} hours", ttl=timedelta(hours=hours), messages=messages(hours))
     clock.move(days=1)
-    for left in (["2 hours", "3 hours"], ["3 hours"], []):
-        assert store.expire(limit=1).sessions == 1
+    for hours, left in ((1, ["2 hours", "3 hours"]), (2, ["3 hours"]), (3, [])):
+        for dry_run in (True, False):
+            report = store.expire(limit=1, dry_run=dry_run)
+            assert (report.sessions, report.messages) == (1, hours)
         assert sorted(info.key for info in store.iter_sessions(expired=True)) == left
 
 

@@ -128,8 +128,16 @@ def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
             mine = store.using(connection)
             mine.close()
             assert len(mine.get("k").messages) == len(store.get("k").messages) == 3
-    with pytest.raises(LangoStoreError, match="closed"):
-        store.get("k")
+    for call in (
+        lambda: store.get("k"),
+        lambda: store.stats(),
+        lambda: store.create("late"),
+        lambda: store.append_message("k", message()),
+        lambda: store.append_messages("k", messages(1), replace_after=0),
+        lambda: store.delete("k"),
+    ):
+        with pytest.raises(LangoStoreError, match="closed"):
+            call()
     with host_engine.connect() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
 
@@ -141,6 +149,7 @@ def test_a_store_for_a_position_is_closed_with_the_one_it_is_of_and_not_a_caller
         seeing = store.at(None)
         seeing.close()
         assert store.exists("k")
+        assert seeing.exists("k")
         at_last = seeing.at(None)
         mine = [store.using(connection), at_last.using(connection)]
         store.close()
