@@ -253,6 +253,28 @@ def test_popping_summary_after_summary_goes_back_one_by_one(store: Store) -> Non
         assert_sound(store)
 
 
+def test_popping_the_only_summary_of_a_session_brings_back_none_of_another(store: Store) -> None:
+    for key, times in (("k", 1), ("other", 3)):
+        conversation = store.open(key, messages=messages(2))
+        for _ in range(times):
+            conversation.compact(lambda _: [message("summary")])
+    conversation = store.conversation("k")
+    conversation.pop_message()
+    assert (conversation.info().summary_turn, conversation.info().summarized_upto) == (None, 0)
+    assert contents(conversation.messages()) == ["message 0", "message 1"]
+    assert_sound(store)
+
+
+def test_cutting_summary_after_summary_goes_back_one_by_one(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    for text in ("first", "second", "third", "fourth"):
+        conversation.compact(lambda _, text=text: [message(text)])  # type: ignore[misc]
+    for left in (["third"], ["second"], ["first"], ["message 0", "message 1"]):
+        conversation.truncate(after=conversation.compactions()[-1].replaced_upto - 1)
+        assert contents(conversation.messages())[:1] == left[:1]
+        assert_sound(store)
+
+
 def test_popping_takes_a_last_message_that_is_of_no_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("of a turn")])
