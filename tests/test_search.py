@@ -196,6 +196,24 @@ def test_pages_hold_each_hit_once_and_the_best_first(searched: Store) -> None:
     assert [hit.rank for hit in hits] == sorted((hit.rank for hit in hits), reverse=True)
 
 
+def test_of_hits_as_good_as_each_other_the_latest_comes_first(searched: Store, clock: Clock) -> None:
+    for key in ("b", "a", "c"):
+        searched.create(key, messages=[message("oslo"), message("oslo")])
+        clock.move(days=1)
+    searched.create("d", messages=[message("oslo")])
+    hits = searched.search("oslo").items
+    assert len({hit.rank for hit in hits}) == 1
+    assert [(hit.key, hit.seq) for hit in hits] == [
+        ("d", 1),
+        ("c", 2),
+        ("c", 1),
+        ("a", 2),
+        ("a", 1),
+        ("b", 2),
+        ("b", 1),
+    ]
+
+
 def test_a_cursor_belongs_to_its_words_and_filters(searched: Store) -> None:
     searched.create("a", messages=[message("oslo"), message("oslo")])
     cursor = searched.search("oslo", limit=1).next
