@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sqlite3
 from typing import Any
 
@@ -68,7 +69,8 @@ def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
         prompt = found.history(last=last)
         assert last is None or len(prompt) <= last
         assert not prompt or prompt[0]["role"] != "tool"
-        summed_up = [entry for entry in prompt if entry["content"] in summary]
+        # From the front only: what was redacted has no content, in the summary and behind it.
+        summed_up = list(itertools.takewhile(lambda entry: entry["content"] in summary, prompt))
         called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
         for entry in prompt[len(summed_up) :]:
             if entry["role"] in ("user", "assistant"):
