@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -20,15 +20,12 @@ from lango_store.driver_errors import of_driver
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import sessions
-from lango_store.operations.search import REBUILD
 from lango_store.replicas import Replicated, position_of, text_of
 from lango_store.retry import Retry
 from lango_store.schema_gate import SchemaGate
 from lango_store.statement import Observer
 
 R = TypeVar("R")
-
-logger = logging.getLogger("lango_store")
 
 IN_ASYNC_SESSIONS: Final = (
     "inside an async session (SQLAlchemy's, which needs greenlet: pip install 'lango-store[asyncio]') write "
@@ -52,11 +49,15 @@ class HasAccess(Protocol):
 
 
 Handle = TypeVar("Handle", bound=HasAccess)
+Handles = TypeVar("Handles", bound=type[HasAccess])
 P = ParamSpec("P")
 
 
 def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
-    """Let a verb that takes words away, and fails for a damaged search index, do it again without the index."""
+    """Let what fails for a damaged search index be done again without the index: for a verb, or a function of a store.
+
+    Whatever takes words away needs that, as they have to leave the index too.
+    """
 
     @functools.wraps(verb)
     def call(self: Handle, /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -71,6 +72,18 @@ def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concate
         return verb(again, *arguments, **options)
 
     return call
+
+
+def verbs_despite_index(*, besides: Collection[str]) -> Callable[[Handles], Handles]:
+    """Let each verb of a class be done `despite_index`; `besides` are those that only call others of them."""
+
+    def decorate(kind: Handles) -> Handles:
+        for name, verb in list(vars(kind).items()):
+            if inspect.isfunction(verb) and not name.startswith("_") and name not in besides:
+                setattr(kind, name, despite_index(verb))
+        return kind
+
+    return decorate
 
 
 class Access:
@@ -196,7 +209,6 @@ class Access:
                     return None
         except LangoStoreError:  # what the caller is told is the first error
             return None
-        logger.warning("the search index is damaged (%s) and is detached: %s", error, REBUILD)
         access = copy.copy(self)
         access._connections = Detaching(self._connections, str(error))
         return access

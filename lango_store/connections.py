@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
@@ -14,8 +15,11 @@ from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.driver_errors import of_driver, translate, translated_errors
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.observing import observed, observer_of
+from lango_store.operations.search import REBUILD
 from lango_store.pool import DatabaseFile
 from lango_store.statement import ALONE, OBSERVER, Observer
+
+logger = logging.getLogger("lango_store")
 
 
 class Gate(Protocol):
@@ -237,7 +241,10 @@ class Detaching:
     def transaction(self) -> Iterator[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
         with self._connections.transaction() as connection:
-            dialect_of(connection).search_index.detach(connection, self._reason)
+            index = dialect_of(connection).search_index
+            if index.follows(connection):
+                logger.warning("the search index is damaged (%s) and is detached: %s", self._reason, REBUILD)
+                index.detach(connection, self._reason)
             yield connection
 
 

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import sqlalchemy as sa
 
 from lango_store import searching, upkeep, window, writing
-from lango_store.access import Access, despite_index
+from lango_store.access import Access, verbs_despite_index
 from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage
@@ -56,6 +56,7 @@ from lango_store.summarizer import Summarizer, Summary, summarize
 
 
 @checked(encoded=("message",))
+@verbs_despite_index(besides=("compact",))
 class Conversation:
     """A handle of one session. `Store.open` gives it; it holds no copy of anything.
 
@@ -103,7 +104,6 @@ class Conversation:
 
     # Messages
 
-    @despite_index
     def append_message(
         self,
         message: Message,
@@ -120,7 +120,6 @@ class Conversation:
         new = writing.append(self._access, self.key, [message], None, after, expect, set, values, create, ttl, fields)
         return new[0]
 
-    @despite_index
     def append_messages(
         self,
         messages: Sequence[Message],
@@ -202,7 +201,6 @@ class Conversation:
             return log.last_of(connection, self._access.moment(connection), self.key, wanted)
 
     @retried_unless_lost
-    @despite_index
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
@@ -213,7 +211,6 @@ class Conversation:
             return edits.pop(connection, self._access.moment(connection), self.key, records=records)
 
     @retried
-    @despite_index
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
@@ -224,7 +221,6 @@ class Conversation:
         return writing.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
 
     @retried_unless_lost
-    @despite_index
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
@@ -236,7 +232,6 @@ class Conversation:
             edits.delete(connection, self._access.moment(connection), self.key, seq_or_id, expected)
 
     @retried
-    @despite_index
     def redact_message(
         self,
         seq_or_id: int | str,
@@ -254,7 +249,6 @@ class Conversation:
         return upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
 
     @retried_unless_lost
-    @despite_index
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
@@ -267,7 +261,6 @@ class Conversation:
             return removals.truncate(connection, self._access.now(connection), self.key, after)
 
     @retried_unless_lost
-    @despite_index
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
@@ -293,7 +286,6 @@ class Conversation:
 
     # Turns
 
-    @despite_index
     def save_turn(
         self,
         messages: Sequence[Message],
@@ -431,7 +423,6 @@ class Conversation:
         return pending if pending.session.messages else None
 
     @retried
-    @despite_index
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
         new = self._encoded([summary] if isinstance(summary, Message) else summary)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import searching, upkeep, writing
-from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter, despite_index
+from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter, verbs_despite_index
 from lango_store.arguments import checked, checking
 from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
@@ -33,6 +33,7 @@ from lango_store.statement import Observer
 
 
 @checked(delegating=("get", "using"), encoded=("message",))
+@verbs_despite_index(besides=("get", "using"))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
 
@@ -160,7 +161,6 @@ class Store:
         """
         return self._at(key).get(expired=expired)
 
-    @despite_index
     def get_or_create(
         self,
         key: str,
@@ -177,7 +177,6 @@ class Store:
         new = self._new(key, ttl, fields)
         return writing.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
 
-    @despite_index
     def open(
         self,
         key: str | None = None,
@@ -241,7 +240,6 @@ class Store:
             return session_changes.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
 
     @retried_unless_lost
-    @despite_index
     def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.
 
@@ -259,7 +257,6 @@ class Store:
 
     # Messages
 
-    @despite_index
     def append_message(
         self,
         key: str,
@@ -288,7 +285,6 @@ class Store:
         """
         return writing.append(self._access, key, [message], None, after, expect, set, values, create, ttl, fields)[0]
 
-    @despite_index
     def append_messages(
         self,
         key: str,
@@ -496,7 +492,6 @@ class Store:
 
     # Expiry
 
-    @despite_index
     def expire(
         self,
         *,
@@ -527,7 +522,6 @@ class Store:
             searching.tidy(self._access)
         return report
 
-    @despite_index
     def delete_where(
         self,
         *,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lango_store import Message, Store, ToolCall
+from lango_store import Message, Store, ToolCall, schema
 
 SESSIONS = 20
 PAGE = 4_096
@@ -157,3 +157,11 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "delete", lambda: store.delete(key)
     yield "expire", lambda: store.expire(older_than=timedelta(days=3_000))
     yield "delete_where", lambda: store.delete_where(user_id="user 0")
+
+
+def damage_index(store: Store) -> None:
+    """Make a search index of all that a SQLite file holds, and damage it: no word can be taken out of it any more."""
+    schema.enable_search(store.engine)
+    store.engine.dispose()  # FTS5 would write down again what it has in memory
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_search_docsize")

@@ -11,6 +11,7 @@ from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
+from lango_store.access import despite_index
 from lango_store.aio import AsyncStore
 from lango_store.errors import Conflict, SessionExists, SessionExpired, SessionNotFound
 from lango_store.integrations.adapter import Adapter
@@ -182,6 +183,7 @@ class LangoSessionService(Adapter, BaseSessionService):
 # In a thread of the store's
 
 
+@despite_index
 def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
     values = scoped(state, place) or None
     try:

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from agents.memory import Session, SessionSettings
 from conftest import Clock, MakeDatabase
+from damage import damage_index
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from lango_store import AsyncStore, DamagedMessage, InvalidKey, LangoStoreError, Message, SchemaOutOfDate, Store
@@ -131,6 +132,18 @@ def test_two_callers_that_pop_get_different_items(url: str) -> None:
             await both[0].add_items(said(*"abcdefgh"))
             popped = await asyncio.gather(*(both[n % 2].pop_item() for n in range(8)))
             assert sorted(texts(popped)) == list("abcdefgh")
+
+    run(main)
+
+
+def test_an_item_is_popped_despite_a_damaged_search_index(make_sqlite: MakeDatabase) -> None:
+    async def main() -> None:
+        with Store(make_sqlite()) as store:
+            session = LangoSession("k", store)
+            await session.add_items(said("hello", "oslo"))
+            damage_index(store)
+            assert texts([await session.pop_item()]) == ["oslo"]
+            assert texts(await session.get_items()) == ["hello"]
 
     run(main)
 
