@@ -21,8 +21,9 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
 )
-from lango_store.model import UNSET, Compaction, Message, MessageRole, Session, SessionInfo, ToolCall, Turn
+from lango_store.model import UNSET, Compaction, Message, MessageRole, SessionInfo, ToolCall, Turn
 from lango_store.reports import ExpiryReport, Page, SearchHit, SearchPage
+from lango_store.session import Session
 from lango_store.store import Store
 
 __all__ = [

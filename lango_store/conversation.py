@@ -24,7 +24,6 @@ from lango_store.model import (
     Message,
     MessageRole,
     OwnFields,
-    Session,
     SessionChanges,
     SessionFields,
     SessionInfo,
@@ -52,6 +51,7 @@ from lango_store.operations.search import Which
 from lango_store.operations.sessions import Expected
 from lango_store.reports import SearchPage
 from lango_store.retry import retried, retried_unless_lost
+from lango_store.session import Session
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 

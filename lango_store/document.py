@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lango_store.blocks import parts_of, text_of
 from lango_store.errors import DamagedMessage
+from lango_store.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.visible import ON_ONE_LINE, PICTURES
-
-if TYPE_CHECKING:  # values draw themselves with this
-    from lango_store.model import Message, SessionInfo, ToolCall, Turn
 
 _LONGEST: Final = 4_000
 _MOST_LINES: Final = 60

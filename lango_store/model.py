@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
 from lango_store.blocks import text_of
-from lango_store.document import document, framed
 from lango_store.value import Json, JsonList, JsonObject, Value, absent
 
 
@@ -279,22 +277,6 @@ class SessionInfo(Value):
     last_consolidated: int = 0
     forked_from: str | None = None
     revision: int = 0
-
-
-class Session(SessionInfo):
-    """A session with its messages, in the order of their `seq`."""
-
-    messages: list[Message] = Field(default_factory=list)
-
-    def to_html(self, *, turns: Sequence[Turn] = ()) -> str:
-        """Return the session as an HTML document for people, in one text: no script, no request to anywhere.
-
-        With the `turns` of the session, such as `Conversation.turns()` gives, each stands before its messages.
-        """
-        return "".join(document(self, self.messages, turns))
-
-    def _repr_html_(self) -> str:
-        return framed(self.to_html())
 
 
 class Turn(Value):

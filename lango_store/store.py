@@ -18,7 +18,7 @@ from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage
-from lango_store.model import UNSET, Message, Session, SessionChanges, SessionFields, SessionInfo, Unset
+from lango_store.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store.operations import lists, session_changes, sessions, stats
 from lango_store.operations import messages as log
 from lango_store.operations import values as named_values
@@ -29,6 +29,7 @@ from lango_store.operations.search import SearchFilters, Which
 from lango_store.operations.sessions import Expected, New
 from lango_store.reports import ExpiryReport, Finding, Page, SearchPage, Stats
 from lango_store.retry import retried, retried_unless_lost
+from lango_store.session import Session
 from lango_store.statement import Observer
 
 

@@ -23,12 +23,13 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
 )
-from lango_store.model import Message, Session
+from lango_store.model import Message
 from lango_store.operations import edits, examination, expiry, holders, messages, session_changes, sessions
 from lango_store.operations.binds import SESSION, of_session
 from lango_store.operations.expiry import Policy
 from lango_store.operations.sessions import ANYTHING, Expected
 from lango_store.reports import ExpiryReport, Finding
+from lango_store.session import Session
 
 _TRIES: Final = 3
 

@@ -22,13 +22,14 @@ from lango_store.errors import (
     UniqueViolation,
     Withheld,
 )
-from lango_store.model import UNSET, Message, Session, SessionFields, Unset
+from lango_store.model import UNSET, Message, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, session_changes, sessions, values
 from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.operations.values import NO_VALUES, NamedValues
+from lango_store.session import Session
 
 R = TypeVar("R")
 

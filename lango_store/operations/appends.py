@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key
 from lango_store.errors import OF_ANOTHER_SESSION, InvalidKey, SessionExpired, SessionNotFound, Withheld
-from lango_store.model import Message, MessageRole, Session
+from lango_store.model import Message, MessageRole
 from lango_store.operations import append_statements as statements
 from lango_store.operations import messages, removals, scopes, sessions
 from lango_store.operations.append_statements import Shape, shape_of
@@ -24,6 +24,7 @@ from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.operations.values import NO_VALUES, NamedValues
 from lango_store.operations.values import write as write_values
+from lango_store.session import Session
 from lango_store.statement import run_together, sends_together
 
 

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict
-from lango_store.model import Compaction, Message, Session, Turn
+from lango_store.model import Compaction, Message, Turn
 from lango_store.operations import messages, removals, sessions, turns
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN
+from lango_store.session import Session
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key, encode_id
 from lango_store.errors import DamagedMessage
-from lango_store.model import Message, MessageRole, Session
+from lango_store.model import Message, MessageRole
 from lango_store.operations import sessions
 from lango_store.operations.binds import (
     IN_SUMMARY,
@@ -27,6 +27,7 @@ from lango_store.operations.binds import (
 )
 from lango_store.operations.paging import Pages
 from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, next_place, salvage_messages, session_value
+from lango_store.session import Session
 from lango_store.statement import Decode, Statement
 
 MAX_SEQ: Final = 2**63 - 1

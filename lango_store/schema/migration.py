@@ -12,7 +12,6 @@ from alembic.runtime.migration import MigrationContext
 from lango_store.dialect import dialect_of
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision
-from lango_store.schema.online import Online, OnProgress
 
 LOCK_TIMEOUT: Final = 5.0
 """Seconds that a migration waits for a table on PostgreSQL."""
@@ -36,11 +35,9 @@ class Migration(MigrationContext):
         *,
         lock_timeout: float = LOCK_TIMEOUT,
         callers: bool = False,
-        on_progress: OnProgress | None = None,
     ) -> None:
         """Take a connection, or for SQL that is only written (`as_sql`) a dialect of SQLAlchemy's."""
-        online = Online(self, on_progress)
-        opts = {**options, "online": online}
+        opts = dict(options)
         if isinstance(connection, sa.Connection):
             super().__init__(connection.dialect, connection, opts)
             self._database = dialect_of(connection)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic.operations import Operations
 
 from lango_store.dialect import dialect_of
-
-if TYPE_CHECKING:
-    from lango_store.schema.migration import Migration
+from lango_store.schema.migration import Migration
 
 _SECONDS: Final = 0.1
 """How long a batch should take, since that long an append may wait."""

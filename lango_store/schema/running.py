@@ -13,7 +13,7 @@ from lango_store.dialect import dialect_of, look
 from lango_store.errors import DatabaseBusy
 from lango_store.operations import revision
 from lango_store.schema.migration import Migration, Overtaken
-from lango_store.schema.online import OnProgress
+from lango_store.schema.online import Online, OnProgress
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import OPTIONS, script_directory
 
@@ -43,9 +43,9 @@ def run_alone(
     with dialect_of(connection).migrations.alone(connection):
         # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
-            context = Migration(connection, options, lock_timeout=lock_timeout, on_progress=on_progress)
+            context = Migration(connection, options, lock_timeout=lock_timeout)
             try:
-                return run_revisions(context)
+                return run_revisions(context, on_progress)
             except Overtaken:
                 continue
     raise DatabaseBusy("other migrations of lango_store keep changing the schema: wait for them, then run it again")
@@ -62,8 +62,8 @@ def run_within(
     look(connection)
     database = dialect_of(connection)
     with database.migrations.within(connection, lock_timeout), database.confined(connection):
-        context = Migration(connection, options, lock_timeout=lock_timeout, callers=True, on_progress=on_progress)
-        run_revisions(context)
+        context = Migration(connection, options, lock_timeout=lock_timeout, callers=True)
+        run_revisions(context, on_progress)
 
 
 def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
@@ -72,12 +72,13 @@ def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
     return {**OPTIONS, **options, "script": scripts, "fn": lambda at, _: steps(scripts, at)}
 
 
-def run_revisions(context: Migration) -> None:
+def run_revisions(context: Migration, on_progress: OnProgress | None = None) -> None:
     """Run revisions without `alembic.context` and `alembic.op`: there is one of each, and it may be a host's just now.
 
     The modules of the revisions were loaded for this run only, so that its `op` can stand in them.
     """
     assert context.script is not None
+    context.opts["online"] = Online(context, on_progress)
     for script in context.script.walk_revisions():
         vars(script.module)["op"] = Operations(context)
     with context.begin_transaction():
