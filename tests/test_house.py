@@ -1,8 +1,9 @@
-"""What holds for the package's files as they are written: their length, and who lends a connection to write."""
+"""What holds for the files of the package as they are written."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,17 @@ def lenders_to_write(path: Path) -> Iterator[str]:
 def test_who_writes_beside_the_verbs_sees_to_a_damaged_index_or_has_a_reason() -> None:
     paths = [path for room in ABOVE_THE_VERBS for path in (PACKAGE / room).rglob("*.py")]
     assert {each for path in paths for each in lenders_to_write(path)} == WITHOUT_CARE_FOR_THE_INDEX.keys()
+
+
+# A difference between databases is a named method of a dialect, which says why.
+
+
+def test_nothing_is_decided_by_the_name_of_a_dialect_outside_of_the_dialects() -> None:
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "dialect"]
+    decisions = [
+        f"{path.relative_to(PACKAGE).as_posix()}: {ast.unparse(each)}"
+        for path in paths
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.Compare) and re.search(r"dialect(_of\(.*\))?\.name", ast.unparse(each))
+    ]
+    assert decisions == []

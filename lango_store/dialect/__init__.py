@@ -35,7 +35,7 @@ __all__ = [
     "reflected",
 ]
 
-_DIALECTS: Final[dict[str, Dialect]] = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
+_DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
 _OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
 _IS_GIVEN: Final = "lango_store_time_is_given"

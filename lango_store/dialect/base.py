@@ -108,6 +108,9 @@ class ForeignKey:
 class Dialect:
     """What the operations may ask of a database."""
 
+    name: str
+    """What SQLAlchemy calls it, also where it names options after it; nothing is decided by that."""
+
     drivers: tuple[str, ...]
     """The drivers that we know the behaviour of, by SQLAlchemy's names."""
 

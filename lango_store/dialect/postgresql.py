@@ -47,6 +47,7 @@ _NOT_SUPPORTED: Final = "0A000"
 class PostgreSQL(Dialect):
     """Many writers, row locks, and a network in between: round trips are what costs."""
 
+    name = "postgresql"
     drivers = ("psycopg",)
     has_replicas = True
     purge_pause = 0.0  # only rows are locked

@@ -35,6 +35,7 @@ from lango_store.pool import BEGIN_OPTION
 class SQLite(Dialect):
     """One writer at a time, in this process or another; no server, so that round trips are free."""
 
+    name = "sqlite"
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise

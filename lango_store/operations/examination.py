@@ -49,8 +49,9 @@ def missing_tables(connection: sa.Connection) -> list[str]:
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
-    for detail, remedy in dialect_of(connection).health_warnings(connection):
-        yield Finding(name="settings", subject=connection.dialect.name, detail=detail, remedy=remedy)
+    dialect = dialect_of(connection)
+    for detail, remedy in dialect.health_warnings(connection):
+        yield Finding(name="settings", subject=dialect.name, detail=detail, remedy=remedy)
 
 
 def _distribution(connection: sa.Connection) -> Iterator[Finding]:

@@ -34,12 +34,12 @@ def columns_and_tables(connection: sa.Connection) -> list[str]:
 def predicates(connection: sa.Connection) -> list[str]:
     """Compare what partial indexes are partial by, which Alembic does not."""
     found: list[str] = []
-    option = f"{connection.dialect.name}_where"
+    dialect = dialect_of(connection).name
     for (_, name), indexes in sa.inspect(connection).get_multi_indexes(filter_names=[*Base.metadata.tables]).items():
         there: dict[Any, Any] = {index["name"]: index for index in indexes}
         for index in Base.metadata.tables[name].indexes:
-            needed = index.dialect_options[connection.dialect.name].get("where")
-            has = there.get(index.name, {}).get("dialect_options", {}).get(option)
+            needed = index.dialect_options[dialect].get("where")
+            has = there.get(index.name, {}).get("dialect_options", {}).get(f"{dialect}_where")
             if index.name in there and _bare(needed) != _bare(has):
                 found.append(f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again")
     return found

@@ -14,7 +14,7 @@ from lango_store.operations import revision
 from lango_store.schema.migration import LOCK_TIMEOUT
 from lango_store.schema.online import OnProgress, Progress
 from lango_store.schema.opening import Database, Opened, opened
-from lango_store.schema.running import refuse_timeout
+from lango_store.schema.running import alone, joined, refuse_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -105,23 +105,13 @@ def _looking(target: Opened, connection: sa.Connection) -> Iterator[None]:
 def _alone(target: Opened, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
     """Begin a transaction, or join the caller's, while other migrations wait."""
     if target.callers:
-        if not connection.in_transaction():
-            connection.begin()
-        dialect_of(connection).join(connection)
-        look(connection)
-        dialect = dialect_of(connection)
-        with dialect.migrations.within(connection, lock_timeout), dialect.confined(connection):
+        with joined(connection, lock_timeout):
             yield
     else:
-        with dialect_of(connection).snapshot(connection):
-            look(connection)
-        dialect = dialect_of(connection)
-        with (
-            dialect.migrations.alone(connection),
-            dialect.migrations.revision(connection, lock_timeout),
-            dialect.confined(connection),
-        ):
-            yield
+        with alone(connection):
+            dialect = dialect_of(connection)
+            with dialect.migrations.revision(connection, lock_timeout), dialect.confined(connection):
+                yield
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,9 +39,7 @@ def run_alone(
 ) -> None:
     """Run revisions in transactions of their own, `lock_timeout` seconds for a table, while other migrations wait."""
     refuse_timeout(lock_timeout)
-    with dialect_of(connection).snapshot(connection):
-        look(connection)
-    with dialect_of(connection).migrations.alone(connection):
+    with alone(connection):
         # A migration that was overtaken looks again, at most once for each revision that others can have run.
         for _ in range(1 + len(list(options["script"].walk_revisions()))):
             context = Migration(connection, options, lock_timeout=lock_timeout)
@@ -56,14 +55,30 @@ def run_within(
 ) -> None:
     """Run revisions in the caller's transaction, alone until that ends."""
     refuse_timeout(lock_timeout)
+    with joined(connection, lock_timeout):
+        context = Migration(connection, options, lock_timeout=lock_timeout, callers=True)
+        run_revisions(context, on_progress)
+
+
+@contextmanager
+def alone(connection: sa.Connection) -> Iterator[None]:
+    """Keep other migrations out for a block, which begins its own transactions."""
+    with dialect_of(connection).snapshot(connection):
+        look(connection)
+    with dialect_of(connection).migrations.alone(connection):
+        yield
+
+
+@contextmanager
+def joined(connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+    """Join the caller's transaction, or begin it, and work on our tables alone while other migrations wait for it."""
     if not connection.in_transaction():
         connection.begin()
     dialect_of(connection).join(connection)
     look(connection)
-    database = dialect_of(connection)
-    with database.migrations.within(connection, lock_timeout), database.confined(connection):
-        context = Migration(connection, options, lock_timeout=lock_timeout, callers=True)
-        run_revisions(context, on_progress)
+    dialect = dialect_of(connection)
+    with dialect.migrations.within(connection, lock_timeout), dialect.confined(connection):
+        yield
 
 
 def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
