@@ -83,7 +83,7 @@ class Shape:
     @functools.cached_property
     def updating(self) -> Shape:
         """The same for a session that is there: an upsert costs more than an update, where neither is a round trip."""
-        return replace(self, makes="never") if self.inserts else self
+        return replace(self, makes="never")
 
 
 @functools.cache

@@ -387,4 +387,4 @@ def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> boo
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))
     there = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
-    return list(there) == [id for id in dict.fromkeys(message.id for message in new.messages) if id in there]
+    return there == [id for id in dict.fromkeys(message.id for message in new.messages) if id in there]

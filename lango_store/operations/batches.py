@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +20,11 @@ class Batch:
 
     messages: Sequence[Message]
     rows: Sequence[dict[str, Any]]
-    ids: frozenset[str]
+
+    @functools.cached_property
+    def ids(self) -> frozenset[str]:
+        """The ids that its messages carry."""
+        return frozenset(row["id"] for row in self.rows if row["id"] is not None)
 
     @property
     def tokens(self) -> int:
@@ -38,12 +43,11 @@ class Batch:
 
     def only(self, positions: Sequence[int]) -> Batch:
         """Return the part of it at these positions."""
-        messages = [self.messages[position] for position in positions]
-        rows = [self.rows[position] for position in positions]
-        return Batch(messages, rows, frozenset(message.id for message in messages if message.id is not None))
+        return Batch(
+            [self.messages[position] for position in positions], [self.rows[position] for position in positions]
+        )
 
 
 def batch(new: Sequence[Message], encode: Callable[[Any, str], str] = encode_json) -> Batch:
     """Encode messages for the database; `InvalidMessage` for what cannot be stored, before anything is written."""
-    rows = [encode_message(message, encode) for message in new]
-    return Batch(new, rows, frozenset(row["id"] for row in rows if row["id"] is not None))
+    return Batch(new, [encode_message(message, encode) for message in new])

@@ -43,7 +43,6 @@ def save(
 
     The database refuses an id that is stored already: `save_new` leaves it out.
     """
-    checked_key(key)
     return write_turn(connection, now, key, new, turn, terms)
 
 
