@@ -56,6 +56,17 @@ SOMEBODY_WAITS = (
 )
 """Whether a statement waits for another's lock, on whatever server."""
 
+
+def until_one_waits(store: Store) -> None:
+    """Come back when a statement waits for another's lock."""
+    with store.engine.connect() as connection:
+        for _ in range(100_000):
+            if connection.exec_driver_sql(SOMEBODY_WAITS).first():
+                return
+            connection.rollback()
+    raise AssertionError("nobody waits for a lock")
+
+
 KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
 """The databases that every behaviour is tested on."""
 

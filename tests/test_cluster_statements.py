@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from factories import message, messages
 from shapes import unkeyed
 from triggers import eat
 
-from lango_store import Store, schema_gate
+from lango_store import InvalidKey, SessionInfo, Store, schema_gate
 from lango_store.dialect.citus import Citus
 from lango_store.errors import Withheld
+from lango_store.operations import turns
+from lango_store.operations.appends import NewTurn
+from lango_store.operations.batches import batch
 from lango_store.testing import Check, checks
 
 CLUSTER = Citus()
@@ -74,6 +78,64 @@ def test_an_append_whose_rows_are_withheld_writes_nothing(make_postgres: MakeDat
         with pytest.raises(Withheld, match=table):
             conversation.save_turn(messages(3), {"tokens": 1})
         assert store.get("k") == before
+
+
+VALUES: dict[str, dict[str, Any]] = {"k": {"a": 1}, "shared": {"b": 2}}
+IN_SEVERAL: dict[str, Callable[[Store], object]] = {
+    "an append with values": lambda store: store.append_message("k", message(), values=VALUES),
+    "a turn with values": lambda store: store.conversation("k").save_turn(messages(2), values=VALUES),
+    "a new session with values": lambda store: store.create("new", messages=messages(2), values={"new": {"b": 2}}),
+    "values alone": lambda store: store.set_values("k", {"a": 1, "b": 2}),
+}
+
+
+@pytest.mark.parametrize("write", IN_SEVERAL.values(), ids=list(IN_SEVERAL))
+def test_what_is_written_by_several_statements_lands_whole_or_not_at_all(
+    make_postgres: MakeDatabase, write: Callable[[Store], object]
+) -> None:
+    with Store(make_postgres()) as store:
+        before = store.create("k")
+        eat(store.engine, "INSERT", "lango_value", "NEW.name = 'b'")
+        with pytest.raises(Withheld, match="lango_value"):
+            write(store)
+        assert (store.get("k"), store.exists("new"), store.conversation("k").turns()) == (before, False, [])
+        assert (store.values("k"), store.values("shared")) == ({}, {})
+
+
+def test_what_is_written_by_several_statements_is_given_back_as_stored(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:  # without a clock: the database tells the time
+        made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
+        late = store.append_message("k", message(), values=VALUES)
+        turn = store.conversation("k").save_turn(messages(2), {"tokens": 1}, values=VALUES)
+        assert store.messages("k") == [*made, late, *turn.messages]
+        assert store.conversation("k").turns() == [turn.model_copy(update={"messages": []})]
+        assert store.create("new", messages=messages(2), values={"new": {"a": 1}}) == store.get("new")
+
+
+def test_an_append_leaves_the_values_of_a_session_alone_that_is_made_meanwhile(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    made: list[SessionInfo] = []
+
+    def make(text: str, _: float) -> None:
+        if not made and text.startswith("UPDATE lango_session"):
+            made.append(other.create("new", values={"new": {"a": "its own"}}))
+
+    with Store(url) as other, Store(url, on_statement=make) as store:
+        before = other.create("k")
+        with pytest.raises(InvalidKey, match="another session's"):
+            store.append_message("k", message(), values={"new": {"a": "k's"}, "shared": {"b": 1}})
+        assert made
+        assert (other.get("k"), other.values("new"), other.values("shared")) == (before, {"a": "its own"}, {})
+
+
+def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k", messages=messages(1))
+        new = batch(messages(2))
+        with store.access.single_write() as connection:
+            turn = turns.save(connection, None, "k", new, NewTurn(skipped=3))
+        assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (5, 6, 6)
+        assert store.messages("k")[1:] == turn.messages
 
 
 def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from conftest import MakeDatabase
+from conftest import MakeDatabase, until_one_waits
 from factories import message, messages
 from processes import Program
 
-from lango_store import DatabaseBusy, Message, SessionNotFound, Store, create_engine
+from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, create_engine
 
 pytestmark = pytest.mark.whole_matrix
 WRITERS, EACH = 8, 100
@@ -115,6 +115,31 @@ def test_an_id_sent_by_many_at_once_is_stored_once(store: Store) -> None:
     info = store.info("k")
     assert (info.message_count, info.last_seq) == (40, 40)
     assert len({m.id for m in store.messages("k")}) == 40
+
+
+SENDS: dict[str, Callable[[Store], Message | Turn]] = {
+    "message": lambda store: store.append_message("k", message(id="a")),
+    "turn": lambda store: store.conversation("k").save_turn(messages(2), id="t"),
+    "turn by its messages": lambda store: store.conversation("k").save_turn([message(id="b")]),
+}
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
+def test_what_is_sent_again_beside_the_first_try_waits_for_it(
+    make_postgres: MakeDatabase, send: Callable[[Store], Message | Turn]
+) -> None:
+    def again(store: Store) -> Message | Turn:
+        with store.engine.begin() as connection:
+            return send(store.using(connection))
+
+    with Store(make_postgres()) as store, ThreadPoolExecutor(1) as pool:
+        store.create("k")
+        with store.engine.begin() as connection:
+            first = send(store.using(connection))
+            late = pool.submit(again, store)
+            until_one_waits(store)
+        assert late.result() == first.model_copy(update={"replayed": True})
+        assert not first.replayed
 
 
 def test_a_reader_sees_one_moment(store: Store) -> None:

@@ -10,7 +10,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from conftest import SOMEBODY_WAITS, Clock, MakeDatabase
+from conftest import Clock, MakeDatabase, until_one_waits
 from factories import message
 from rows import value_names
 from session_checks import assert_sound
@@ -25,15 +25,6 @@ def made_meanwhile(store: Store, given: dict[str, Any], **options: Any) -> None:
     store.create("k", values={"k": given}, **options)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_value SET session_key = NULL WHERE scope = 'k'")
-
-
-def until_one_waits(store: Store) -> None:
-    with store.engine.connect() as connection:
-        for _ in range(100_000):
-            if connection.exec_driver_sql(SOMEBODY_WAITS).first():
-                return
-            connection.rollback()
-    raise AssertionError("nobody waits for a lock")
 
 
 def in_a_transaction(store: Store, call: Callable[[Store], object]) -> None:
