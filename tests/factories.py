@@ -33,10 +33,31 @@ def message(content: Any = "hello", **fields: Any) -> Message:
     return made
 
 
+def message_of(content: str, kind: str, id: str | None, tokens: int | None, call: str) -> Message:
+    """Make a message of a kind; a call asks for `call`, a result answers it in one of three shapes."""
+    fields: dict[str, Any] = {"content": content, "id": id, "tokens": tokens}
+    match kind:
+        case "call":
+            fields |= {"role": "assistant", "tool_calls": [ToolCall(id=call, name="f", arguments={})]}
+        case "result":
+            fields |= {"role": "tool", "tool_call_id": call, "name": "f"}
+        case "outputs":
+            fields |= {"role": "tool", "tool_calls": [ToolCall(id=call, name="f", output=content)]}
+        case "bare result":
+            fields |= {"role": "function", "name": "f"}
+        case _:
+            fields["role"] = kind
+    return Message(**fields)
+
+
 def messages(number: int, **fields: Any) -> list[Message]:
     """Make that many messages, past the factory, which takes ten times as long: tests make ten thousand at once."""
     fields = {"role": MessageRole.USER} | fields
     return [Message(content=f"message {n}", **fields) for n in range(number)]
+
+
+def summary(text: str = "summary") -> list[Message]:
+    return [message(text, role="assistant")]
 
 
 def contents(found: Iterable[Message]) -> list[Any]:

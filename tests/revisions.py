@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from factories import messages
 
-from lango_store import schema, schema_gate
+from lango_store import Store, create_engine, schema, schema_gate
 from lango_store.schema import options
 from lango_store.tables import SCHEMA_REVISION
 
@@ -51,6 +54,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
 
 
 ONLINE = ("0991", "0992", "0993")
+NEWEST = ONLINE[-1]
 
 _HEAD = '''"""{about}."""
 
@@ -100,3 +104,30 @@ def write_online_revisions(folder: Path, *, fill: str = _FILL, index: str = _IND
         text = _HEAD.format(about=about, number=number, before=before) + part
         (folder / "versions" / f"{number}_online.py").write_text(text)
     return folder
+
+
+UPGRADE = """
+import sys
+from pathlib import Path
+from lango_store import schema
+from lango_store.schema import options
+
+options._folder = lambda: Path(sys.argv[2])
+print(schema.upgrade(*sys.argv[1::2], on_progress=lambda progress: print(progress.rows, flush=True)))
+"""
+
+
+def fill(url: str, number: int) -> None:
+    with Store(url) as store:
+        for session in range(10):
+            store.create(f"k{session}", messages=messages(number // 10))
+
+
+def value(url: str, query: str) -> Any:
+    engine = create_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return connection.exec_driver_sql(query).scalar()
+
+
+SHOUTING = "SELECT count(*) FROM lango_message WHERE shout = upper(role)"
+SILENT = "SELECT count(*) FROM lango_message WHERE shout IS NULL"

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
+from factories import seqs
 from session_model import ModelSession
 
 from lango_store import Conversation, Message, MessageRole, Store
@@ -110,3 +111,13 @@ class _Checking:
 
 
 _checking = functools.cache(_Checking)
+
+
+def seen_before(window: list[Message], place: int) -> list[int]:
+    """Say what a cut at a seq must leave of what is shown: what has no later one, and what stands before that message.
+
+    A place of 0 asks for everything to go.
+    """
+    found = seqs(window)
+    shown = found[: found.index(place)] if place in found else []
+    return [seq for seq in found if seq <= place or seq in shown] if place else []

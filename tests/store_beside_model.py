@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from conftest import Clock
+from factories import message_of
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 from session_checks import assert_alike, assert_sound
-from session_model import ModelSession, message_of
+from session_model import ModelSession
 
 from lango_store import (
     Conflict,

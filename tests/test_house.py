@@ -18,9 +18,23 @@ LONGER = {
 }
 
 
+TESTS = Path(__file__).parent
+
+LONGEST_OF_TESTS = 400
+
+
+def longer_than(most: int, folder: Path) -> set[str]:
+    """The files of a folder with more lines."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    return {name for name, path in paths.items() if len(path.read_text().splitlines()) > most}
+
+
 def test_a_file_is_short_or_its_length_has_a_reason() -> None:
-    lines = {path.relative_to(PACKAGE).as_posix(): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert {name for name, count in lines.items() if count > LONGEST} == LONGER.keys()
+    assert longer_than(LONGEST, PACKAGE) == LONGER.keys()
+
+
+def test_a_file_of_tests_is_short() -> None:
+    assert longer_than(LONGEST_OF_TESTS, TESTS) == set()
 
 
 # A verb of Store or Conversation is done again without a search index that is damaged; whoever stands above them and

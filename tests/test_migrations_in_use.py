@@ -6,74 +6,44 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from commands import run, run_on_terminal
 from conftest import MakeDatabase
-from factories import message, messages
+from factories import message
 from processes import Program
-from revisions import LATER, ONLINE, add_later_revisions, write_online_revisions
+from revisions import (
+    LATER,
+    NEWEST,
+    ONLINE,
+    SHOUTING,
+    SILENT,
+    UPGRADE,
+    add_later_revisions,
+    fill,
+    value,
+    write_online_revisions,
+)
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
-from lango_store.dialect import dialect_of
-from lango_store.schema import Progress, options, running
+from lango_store.schema import Progress, options
 from lango_store.schema import online as online_work
 from lango_store.tables import SCHEMA_REVISION
 
 MESSAGES = int(os.environ.get("LANGO_STORE_MIGRATED_MESSAGES", "20000"))
 """How many messages the revisions change under writers; a million takes minutes."""
 
-NEWEST = ONLINE[-1]
 LOCK_TIMEOUT = 5.0
 ONE_BATCH = 1.0
 """Seconds that no batch takes on a machine that does other things too; it aims at a tenth of that."""
-
-UPGRADE = """
-import sys
-from pathlib import Path
-from lango_store import schema
-from lango_store.schema import options
-
-options._folder = lambda: Path(sys.argv[2])
-print(schema.upgrade(*sys.argv[1::2], on_progress=lambda progress: print(progress.rows, flush=True)))
-"""
-
-
-@pytest.fixture
-def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ship three more revisions: a column, what stands in it, and an index of it."""
-    folder = write_online_revisions(tmp_path / "online")
-    monkeypatch.setattr(options, "_folder", lambda: folder)
-    return folder
 
 
 @pytest.fixture
 def postgres(make_postgres: MakeDatabase) -> str:
     return make_postgres()
-
-
-def fill(url: str, number: int) -> None:
-    with Store(url) as store:
-        for session in range(10):
-            store.create(f"k{session}", messages=messages(number // 10))
-
-
-def value(url: str, query: str) -> Any:
-    engine = create_engine(url, poolclass=sa.NullPool)
-    with engine.connect() as connection:
-        return connection.exec_driver_sql(query).scalar()
-
-
-SHOUTING = "SELECT count(*) FROM lango_message WHERE shout = upper(role)"
-SILENT = "SELECT count(*) FROM lango_message WHERE shout IS NULL"
 
 
 # Each revision by itself
@@ -260,76 +230,6 @@ def test_appends_go_on_while_rows_change_and_a_killed_upgrade_goes_on_where_it_w
         assert sum(len(store.messages(f"k{session}")) for session in range(10)) == MESSAGES
 
 
-# Several at once
-
-
-def test_two_upgrades_at_once_change_each_row_and_both_succeed(url: str, online: Path) -> None:
-    fill(url, 5000)
-    started = [Program(UPGRADE, url, online, NEWEST) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in started]
-    assert [(out.split()[-1:], error) for out, error in results] == [([NEWEST], "")] * 2
-    assert value(url, SHOUTING) == 5000
-
-
-def test_an_upgrade_that_another_overtakes_leaves_the_rest_to_it(
-    url: str, online: Path, administrator: sa.Engine
-) -> None:
-    fill(url, 2000)
-    seen: list[Progress] = []
-
-    def overtake(progress: Progress) -> None:
-        seen.append(progress)
-        if len(seen) > 1:
-            return
-        with administrator.connect() as connection:  # the connection that keeps others out is lost
-            connection.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE datname = %s AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
-                (sa.make_url(url).database,),
-            )
-        assert schema.upgrade(url, NEWEST) == NEWEST
-
-    assert schema.upgrade(url, NEWEST, on_progress=overtake) == NEWEST
-    assert len(seen) == 1
-    assert value(url, SHOUTING) == 2000
-
-
-def test_an_upgrade_that_another_finishes_while_it_looks_for_its_steps_sees_that(make_sqlite: MakeDatabase) -> None:
-    url = make_sqlite(migrated=False)
-
-    def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
-        schema.upgrade(url)
-        return scripts._upgrade_revs("head", at)
-
-    assert running.migrate(steps, url, LOCK_TIMEOUT) == SCHEMA_REVISION
-
-
-def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection, dialect_of(connection).migrations.alone(connection):
-        connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
-        with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
-            store.ping()
-    engine.dispose()
-
-
-PATIENT = """def upgrade() -> None:
-    op.execute("SELECT pg_sleep(1.2)")
-    ours = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    query = sa.text(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {ours}")
-    assert op.get_bind().execute(query).scalar() == 1
-"""
-
-
-def test_the_lock_outlasts_the_servers_patience_with_idle_transactions(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_online_revisions(tmp_path / "online", index=PATIENT)
-    monkeypatch.setattr(options, "_folder", lambda: folder)
-    impatient = f"{postgres}&options=-cidle_in_transaction_session_timeout%3D800"
-    assert schema.upgrade(impatient, NEWEST) == NEWEST
-
-
 # Indexes
 
 
@@ -423,54 +323,3 @@ def test_a_revision_that_has_to_leave_the_callers_transaction_is_refused_with_th
         assert schema.current(connection) == SCHEMA_REVISION
     assert schema.upgrade(engine, NEWEST) == NEWEST
     engine.dispose()
-
-
-# What is shown
-
-
-def test_sql_prints_each_revision_as_a_transaction_and_what_runs_in_batches(url: str, online: Path) -> None:
-    script = schema.sql(url, NEWEST)
-    assert "-- `lango-store db upgrade` runs this in batches of lango_message:" in script
-    assert "UPDATE lango_message SET shout=upper(lango_message.role) WHERE lango_message.shout IS NULL;" in script
-    concurrently = "CONCURRENTLY " if url.startswith("postgresql") else ""
-    assert f"CREATE INDEX {concurrently}IF NOT EXISTS ix_lango_message_shout" in script
-    assert script.count("BEGIN;") == script.count("COMMIT;") >= len(ONLINE)
-    if concurrently:
-        assert script.rindex("COMMIT;", 0, script.index("CONCURRENTLY")) > script.rindex(
-            "BEGIN;", 0, script.index("CONCURRENTLY")
-        )
-
-
-def test_alembic_in_a_checkout_runs_the_same_revisions(
-    url: str, online: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(url, 2000)
-    config = Config()
-    config.set_main_option("script_location", str(online))
-    config.set_main_option("path_separator", "os")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, f"{SCHEMA_REVISION}:head", sql=True)
-    assert "in batches of lango_message" in capsys.readouterr().out
-    command.upgrade(config, "head")
-    assert schema.current(url) == NEWEST
-    assert value(url, SHOUTING) == 2000
-    command.downgrade(config, SCHEMA_REVISION)
-    assert schema.check(url) == []
-
-
-def test_the_command_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(url: str, online: Path) -> None:
-    fill(url, 2000)
-    before = (
-        "from pathlib import Path; from lango_store.schema import options; "
-        f"options._folder = lambda: Path({str(online)!r})"
-    )
-    shown, code = run_on_terminal("db", "upgrade", NEWEST, "--url", url, before=before)
-    assert code == 0
-    assert "changing lango_message" in shown
-    assert "2000/2000" in shown
-    assert shown.endswith(f"at revision {NEWEST}\n")
-    back = run("db", "downgrade", SCHEMA_REVISION, "--yes", "--url", url)
-    assert (back.returncode, back.stdout) == (0, f"at revision {SCHEMA_REVISION}\n")
-    assert "changing" not in back.stderr
-    again, code = run_on_terminal("db", "upgrade", ONLINE[0], "--url", url, before=before)
-    assert again == f"at revision {ONLINE[0]}\n"
