@@ -114,7 +114,7 @@ class AsyncStore:
                 replica=replica,
             )
         )
-        self._threads = Threads(self.store.engine)
+        self._threads = Threads(self.store.engine, at_end=self.store.close if self._owned else None)
         self._is_derived = False
 
     @property
@@ -128,6 +128,11 @@ class AsyncStore:
     def engine(self) -> sa.Engine:
         """The engine: yours if the store borrowed it."""
         return self.store.engine
+
+    @property
+    def threads(self) -> Threads:
+        """The threads that calls run in, for adapters under another event loop than asyncio's."""
+        return self._threads
 
     async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
         """Call a function with the synchronous `Store` in a thread of this store's: several verbs, one wait.
@@ -225,12 +230,7 @@ class AsyncStore:
         if self._is_derived:
             return
         self._threads.close()
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._shut_down))
-
-    def _shut_down(self) -> None:
-        self._threads.wait()
-        if self._owned:
-            self.store.close()
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:
         return self

@@ -317,7 +317,7 @@ class Conversation:
         if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._access.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
-        return writing.once(
+        return writing.append_once(
             self._access,
             new,
             bool(new.ids or turn.id),

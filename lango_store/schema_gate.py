@@ -8,7 +8,7 @@ import weakref
 
 import sqlalchemy as sa
 
-from lango_store.dialect import dialect_of, look
+from lango_store.dialect import detect_dialect, dialect_of
 from lango_store.driver_errors import translated_errors
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
@@ -35,7 +35,7 @@ class SchemaGate:
         with self._looking:
             if engine not in self._passed:
                 with translated_errors(engine):
-                    self._look(engine)
+                    self._migrate_and_check(engine)
             return self._passed[engine]
 
     def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
@@ -49,7 +49,7 @@ class SchemaGate:
         """Check again the next time."""
         self._passed.pop(engine, None)
 
-    def _look(self, engine: sa.Engine) -> None:
+    def _migrate_and_check(self, engine: sa.Engine) -> None:
         dialect = dialect_of(engine)
         if self._migrate:
             with engine.connect() as connection, dialect.snapshot(connection):
@@ -71,7 +71,7 @@ class SchemaGate:
                 found,
                 SCHEMA_REVISION,
             )
-        look(connection)
+        detect_dialect(connection)
         path = dialect_of(connection).file(connection)
         self._passed[connection.engine] = None if path is None else DatabaseFile(path)
 

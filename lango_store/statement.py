@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.sql import visitors
 
 from lango_store.dialect import AnyConnection, Dialect, compiler, dialect_of
 from lango_store.errors import Withheld
@@ -168,7 +169,7 @@ class _Compiled:
         compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
         self.table = str(getattr(getattr(statement, "table", None), "name", ""))
-        self.reads = isinstance(statement, sa.Select) and not statement._independent_ctes
+        self.reads = not any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(statement))  # type: ignore[arg-type]
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")

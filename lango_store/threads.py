@@ -21,10 +21,14 @@ _MOST: Final = 32
 
 
 class Threads:
-    """The threads in which a store's calls run, at most as many as its engine's pool has connections."""
+    """The threads in which a store's calls run, at most as many as its engine's pool has connections.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    `at_end` is called when all have ended.
+    """
+
+    def __init__(self, engine: sa.Engine, *, at_end: Callable[[], None] | None = None) -> None:
         self._engine = engine
+        self._at_end = at_end
         self.is_closed = False
         self._start()
 
@@ -56,8 +60,10 @@ class Threads:
         self.is_closed = True
 
     def wait(self) -> None:
-        """Wait for the calls under way."""
+        """Wait for the calls under way, then close what the threads worked with."""
         self._executor.shutdown()
+        if self._at_end is not None:
+            self._at_end()
 
 
 async def _ended(work: Future[Any]) -> BaseException | None:

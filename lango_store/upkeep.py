@@ -123,11 +123,11 @@ def _tried(
 def _free(access: Access, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport) -> list[sa.ColumnElement[bool]]:
     """Report which sessions are held now, and return what has to hold of the others."""
 
-    def look(connection: sa.Connection) -> tuple[list[holders.Holder], dict[str, str]]:
+    def find_held(connection: sa.Connection) -> tuple[list[holders.Holder], dict[str, str]]:
         in_the_way = holders.holders(connection)
         return in_the_way, holders.held(connection, in_the_way, due)
 
-    in_the_way, held = _tried(access, access.snapshot, look)
+    in_the_way, held = _tried(access, access.snapshot, find_held)
     report.held |= held
     return [~holder.condition for holder in in_the_way]
 

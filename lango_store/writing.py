@@ -114,7 +114,7 @@ def append(
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
         return _replace(access, key, rows, replace_after, wanted)
-    return once(
+    return append_once(
         access,
         rows,
         bool(rows.ids),
@@ -133,7 +133,7 @@ def _replace(access: Access, key: str, new: Batch, after: int, terms: Terms) -> 
     return access.trying(replace, if_lost=terms.expected != ANYTHING)
 
 
-def once(
+def append_once(
     access: Access,
     new: Batch,
     has_ids: bool,
@@ -147,14 +147,14 @@ def once(
     session that is there can have.
     """
     try:
-        return access.trying(lambda: _once(access, new, has_ids, write, write_new, terms), told_apart=has_ids)
+        return access.trying(lambda: _append_once(access, new, has_ids, write, write_new, terms), told_apart=has_ids)
     except SessionNotFound as error:
         if terms.make is None or not terms.expected.needs_session:
             raise
         raise terms.expected.missed(terms.make.key) from error
 
 
-def _once(
+def _append_once(
     access: Access,
     new: Batch,
     has_ids: bool,

@@ -30,8 +30,8 @@ __all__ = [
     "Step",
     "WhereGiven",
     "compiler",
+    "detect_dialect",
     "dialect_of",
-    "look",
     "reflected",
 ]
 
@@ -88,7 +88,7 @@ def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
     return made
 
 
-def look(connection: sa.Connection) -> None:
+def detect_dialect(connection: sa.Connection) -> None:
     """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
     dialect = _checked(connection)
     if dialect.is_distributed(connection):

@@ -246,17 +246,17 @@ class Distribution:
 
     @staticmethod
     def _obstacles(connection: sa.Connection) -> Iterator[str]:
-        def look(query: str) -> Any:
+        def pairs(query: str) -> Any:
             return connection.execute(sa.text(f"{query} ORDER BY 1, 2"), {"ours": list(_COLUMNS)})
 
         on_ours = f"JOIN pg_class c ON c.oid = {{}} WHERE {_IS_OURS}"
-        for table, name in look(
+        for table, name in pairs(
             f"SELECT c.relname, t.tgname FROM pg_trigger t {on_ours.format('t.tgrelid')} AND NOT t.tgisinternal"
         ):
             yield f"trigger {name} on {table} would not be run on a cluster: DROP TRIGGER {name} ON {table}"
-        for table, name in look(f"SELECT c.relname, r.rulename FROM pg_rewrite r {on_ours.format('r.ev_class')}"):
+        for table, name in pairs(f"SELECT c.relname, r.rulename FROM pg_rewrite r {on_ours.format('r.ev_class')}"):
             yield f"rule {name} on {table} is not followed on a cluster, and can crash it: DROP RULE {name} ON {table}"
-        for table, name in look(
+        for table, name in pairs(
             f"SELECT c.relname, p.polname FROM pg_policy p {on_ours.format('p.polrelid')} "
             "AND concat(p.polqual::text, p.polwithcheck::text) LIKE '%{SUBLINK%'"
         ):
@@ -265,7 +265,7 @@ class Distribution:
             "SELECT k.conrelid::regclass::text, k.conname FROM pg_constraint k WHERE k.contype = 'f' AND "
             f"(SELECT count(*) FROM pg_class c WHERE c.oid IN (k.conrelid, k.confrelid) AND {_IS_OURS}) = 1"
         )
-        for table, name in look(foreign):
+        for table, name in pairs(foreign):
             drop = f"ALTER TABLE {table} DROP CONSTRAINT {name}"
             yield f"foreign key {name} of {table} is between our tables and others: {drop}"
 

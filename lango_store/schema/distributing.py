@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from lango_store.arguments import checking_all
-from lango_store.dialect import Distribution, Step, dialect_of, look
+from lango_store.dialect import Distribution, Step, detect_dialect, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
 from lango_store.schema.migration import LOCK_TIMEOUT
@@ -86,7 +86,7 @@ def _run(
                     continue
                 with _shown(connection, step.table, on_progress):
                     connection.exec_driver_sql(step.sql)
-            look(connection)
+            detect_dialect(connection)
         return [step.sql for step in steps]
 
 

@@ -111,7 +111,7 @@ class Migration(MigrationContext):
             yield self._lent
             return
         with self._short_transaction(seconds):
-            self._look()
+            self._refuse_overtaken()
             yield self._lent
 
     @contextmanager
@@ -133,7 +133,7 @@ class Migration(MigrationContext):
     def _enter(self) -> None:
         self._open.enter_context(self._database.migrations.revision(self._lent, self._lock_timeout))
         self._open.enter_context(self._database.confined(self._lent))
-        self._look()
+        self._refuse_overtaken()
 
     @contextmanager
     def _short_transaction(self, seconds: float | None = None) -> Iterator[None]:
@@ -141,6 +141,6 @@ class Migration(MigrationContext):
         with batch, self._database.confined(self._lent):
             yield
 
-    def _look(self) -> None:
+    def _refuse_overtaken(self) -> None:
         if super().get_current_heads() != self._heads:
             raise Overtaken

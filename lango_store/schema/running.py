@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 
-from lango_store.dialect import dialect_of, look
+from lango_store.dialect import detect_dialect, dialect_of
 from lango_store.errors import DatabaseBusy
 from lango_store.operations import revision
 from lango_store.schema.migration import Migration, Overtaken
@@ -64,7 +64,7 @@ def run_within(
 def alone(connection: sa.Connection) -> Iterator[None]:
     """Keep other migrations out for a block, which begins its own transactions."""
     with dialect_of(connection).snapshot(connection):
-        look(connection)
+        detect_dialect(connection)
     with dialect_of(connection).migrations.alone(connection):
         yield
 
@@ -75,7 +75,7 @@ def joined(connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
     if not connection.in_transaction():
         connection.begin()
     dialect_of(connection).join(connection)
-    look(connection)
+    detect_dialect(connection)
     dialect = dialect_of(connection)
     with dialect.migrations.within(connection, lock_timeout), dialect.confined(connection):
         yield

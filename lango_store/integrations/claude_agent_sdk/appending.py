@@ -135,7 +135,7 @@ class _Writer:
             if known.positions:
                 put(connection, now, known.fresh(new), self._cost_of(known.positions))
 
-        writing.once(
+        writing.append_once(
             access, new, bool(new.ids), lambda connection, now: put(connection, now, new, self.cost), put_new, terms
         )
 

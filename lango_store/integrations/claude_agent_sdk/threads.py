@@ -33,7 +33,7 @@ async def in_thread(awaited: AsyncStore, call: Callable[[Store], R]) -> R:
     """
     if is_asyncio():
         return await awaited.run_sync(call)
-    work, cancellation = awaited._threads.submit(functools.partial(call, awaited.store))
+    work, cancellation = awaited.threads.submit(functools.partial(call, awaited.store))
     try:
         return await anyio.to_thread.run_sync(work.result, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class() as cancelled:
@@ -49,5 +49,5 @@ async def close(awaited: AsyncStore) -> None:
     if is_asyncio():
         await awaited.close()
         return
-    awaited._threads.close()
-    await anyio.to_thread.run_sync(awaited._shut_down, abandon_on_cancel=True)
+    awaited.threads.close()
+    await anyio.to_thread.run_sync(awaited.threads.wait, abandon_on_cancel=True)

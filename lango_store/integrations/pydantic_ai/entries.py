@@ -84,7 +84,7 @@ class Row:
         return self.is_shown or _LEFT in self.own
 
     @property
-    def spoken(self) -> str:
+    def role_in_history(self) -> str:
         """The role that it has in a history."""
         return str(self.own.get(_LEFT, self.role))
 
@@ -283,11 +283,11 @@ def _item(row: Row) -> Json:
     said = plain if plain is not None else stored_json(key, seq, "content", content)
     field = "role"
     try:
-        spoken = MessageRole(row.spoken)
+        role = MessageRole(row.role_in_history)
         field = "created_at"
         time = time_text(decode_time(created_at))
         field = f"extra.{NAME}"
-        fields = Fields(spoken, said, calls, tokens, row.own, time)
+        fields = Fields(role, said, calls, tokens, row.own, time)
         return item_of(fields if taken(row.own) else foreign(fields, call_id, name))
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise DamagedMessage(key, seq, field, str(error)) from None
@@ -301,7 +301,7 @@ def message_of_row(row: Row) -> Message:
     return found.model_copy(
         update={
             "id": row.id,
-            "role": MessageRole(row.spoken),
+            "role": MessageRole(row.role_in_history),
             "extra": rest | ({NAME: own} if own else {}),
             "seq": 0,
             "turn_no": None,

@@ -208,7 +208,7 @@ class Save:
                     "came then: fork the conversation from it"
                 )
         turned = [_rewritten(row, MessageRole.RECORD, own) for row, own in gone]
-        _rewrite.run_many(connection, turned + [_rewritten(row, row.spoken, taken(row.own)) for row in back])
+        _rewrite.run_many(connection, turned + [_rewritten(row, row.role_in_history, taken(row.own)) for row in back])
         messages = len(back) - len(gone)
         counts = {
             "last_seq": 1,  # used up, so that a load notices: see `messages.load_life`
