@@ -25,7 +25,7 @@ from lango_store import (
 
 SYNC_ONLY = {"access", "using"}
 OWN = {"close", "compact"}
-ASYNC_ONLY = {"run_sync"}
+ASYNC_ONLY = {"run_sync", "threads"}
 
 
 def public(kind: type) -> dict[str, Any]:
