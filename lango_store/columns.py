@@ -74,7 +74,7 @@ class _JsonComparator(sa.types.TypeDecorator.Comparator[Any]):
     """What queries may say of JSON: `[…]`, `==`, `!=`, `in_`, `is_`, and `as_text()` for the rest."""
 
     def as_text(self) -> sa.ColumnElement[str]:
-        """The JSON as text, to search in: a string has its quotes and escapes."""
+        """Return the JSON as text, to search in: a string has its quotes and escapes."""
         return sa.cast(self.expr, sa.Text)
 
     def operate(self, op: Any, *other: Any, **options: Any) -> Any:

@@ -94,7 +94,7 @@ PRIVATE_TO_OTHERS = {
     "schema/__init__.py _upgrade_revs": "Alembic: what its commands do, without their files and globals",
     "schema/__init__.py _downgrade_revs": "Alembic: the same",
     "schema/__init__.py _stamp_revs": "Alembic: the same",
-    "integrations/google_adk/service.py _stale_session_error": "google-adk: where the error lives; without it there is one of ours",
+    "integrations/google_adk/service.py _stale_session_error": "google-adk: where its error is",
     "integrations/nanobot.py _message_preview_text": "nanobot: lists look like its own, whose version is pinned",
     "integrations/nanobot.py _metadata_title": "nanobot: the same",
     "encoding.py _value_": "enum: documented; `value` is computed at each call",

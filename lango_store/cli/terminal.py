@@ -45,7 +45,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def database(url: str | None, *, new: bool = False) -> str:
-    """Return the URL that a command works on; wrong usage if there is none.
+    """Return the URL that a command works on; BadParameter if there is none.
 
     A file that is not there is an error, and is not made, unless it may be `new`.
     """
@@ -90,17 +90,17 @@ def announce(store: Store, doing: str) -> None:
 
 
 def duration(text: str, option: str) -> timedelta:
-    """Read a duration such as 30d, 12h, 90m, 45s or 2w; wrong usage of the option if it is none."""
+    """Read a duration such as 30d, 12h, 90m, 45s or 2w; BadParameter, which names the option, for another text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if not found:
         raise typer.BadParameter(f"{text!r} is not a duration: write 45s, 90m, 12h, 30d or 2w", param_hint=option)
     try:
-        duration = timedelta(**{_UNITS[found[2]]: float(found[1])})
+        span = timedelta(**{_UNITS[found[2]]: float(found[1])})
     except OverflowError:
-        duration = timedelta.max
-    if duration > MAX_TTL:
+        span = timedelta.max
+    if span > MAX_TTL:
         raise typer.BadParameter(f"{text!r} is longer than any session lives, 100 years", param_hint=option)
-    return duration
+    return span
 
 
 def moment(text: str, option: str) -> datetime:

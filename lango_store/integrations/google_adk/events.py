@@ -94,7 +94,7 @@ def stored(event: Event) -> Stored:
 
 
 def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as JSON, without what is temporary; a value that is none becomes its text, with a warning."""
+    """Return a state as JSON, without what is temporary; a value that is not JSON becomes its text, with a warning."""
     return _delta(_dumped(Event(actions=EventActions(state_delta=dict(state)))))
 
 

@@ -113,7 +113,7 @@ def _percent(found: re.Match[str]) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON: what is none is written as pydantic does, else it becomes its text, with a warning.
+    """Return a value as JSON; what is not JSON is written as pydantic does, or else as its text, with a warning.
 
     pydantic's own JSON has other characters for a lone surrogate in a key, or none at all, and null for NaN.
     """
