@@ -134,7 +134,7 @@ _end_of_history = Statement(
 def _log(key: sa.ColumnElement[str]) -> sa.Select[Any]:
     joined = SESSION.join(MESSAGE, of_session(MESSAGE, SESSION.c.key))
     columns = (SESSION.c.key, SESSION.c.summarized_upto, SESSION.c.summary_turn, *MESSAGE_COLUMNS)
-    return sa.select(*columns).select_from(joined).where(SESSION.c.key == key, LIVE).order_by(MESSAGE.c.seq)
+    return sa.select(*columns).select_from(joined).where(of_session(SESSION, key), LIVE).order_by(MESSAGE.c.seq)
 
 
 def _key_of_entry() -> sa.ScalarSelect[str]:
