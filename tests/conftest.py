@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import citus_exceptions
+import compiled_once
 import pgbouncer
 import psycopg
 import pytest
@@ -45,6 +46,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("lango")
+compiled_once.install()
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 
 _server: PostgresServer | None = None

@@ -45,6 +45,11 @@ DO $$ BEGIN
     END LOOP;
 END $$
 """
+# A tenth of the work of the above, where there are none.
+_OTHERS: Final = b"""
+SELECT 1 FROM pg_stat_get_activity(NULL) a JOIN pg_database d ON d.oid = a.datid
+WHERE d.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+"""
 _numbers = itertools.count()
 
 
@@ -115,7 +120,8 @@ class PostgresDatabases:
             if name not in self._connections:
                 self._connections[name] = self._connected(name)
             connection = self._connections[name]
-            connection.execute(_END_OTHERS.format(name=name).encode())
+            if connection.execute(_OTHERS).fetchone():
+                connection.execute(_END_OTHERS.format(name=name).encode())
             if self._state(connection) != self._fingerprint:
                 return False
             connection.execute(_EMPTY)
