@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from types import FunctionType, NoneType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ClauseElement
@@ -32,4 +32,4 @@ def _shared(statement: ClauseElement, dialect: sa.Dialect, *, compiled_cache: An
 
 def install() -> None:
     """Share in this process from now on."""
-    ClauseElement._compile_w_cache = _shared  # type: ignore[method-assign]
+    ClauseElement._compile_w_cache = cast(Any, _shared)  # type: ignore[method-assign]
