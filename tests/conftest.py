@@ -30,11 +30,10 @@ from hypothesis import HealthCheck, settings
 from places import fast_folder
 from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
-from revisions import write_online_revisions
+from revisions import online as online
 
 from lango_store import AsyncStore, Store, create_engine, schema
 from lango_store.pool import _engines
-from lango_store.schema import options
 from lango_store.testing import Clock as Clock
 from lango_store.testing.awaiting import Awaiting
 
@@ -398,11 +397,3 @@ def filled(store: Store, clock: Clock) -> Store:
         store.create(f"chat:{n}", agent_id=f"a{n % 3}", user_id=f"u{n % 4}", ttl=ttl, messages=messages(n + 1))
         clock.move(days=1)
     return store
-
-
-@pytest.fixture
-def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ship three more revisions: a column, what stands in it, and an index of it."""
-    folder = write_online_revisions(tmp_path / "online")
-    monkeypatch.setattr(options, "_folder", lambda: folder)
-    return folder

@@ -131,3 +131,11 @@ def value(url: str, query: str) -> Any:
 
 SHOUTING = "SELECT count(*) FROM lango_message WHERE shout = upper(role)"
 SILENT = "SELECT count(*) FROM lango_message WHERE shout IS NULL"
+
+
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ship three more revisions: a column, what stands in it, and an index of it."""
+    folder = write_online_revisions(tmp_path / "online")
+    monkeypatch.setattr(options, "_folder", lambda: folder)
+    return folder

@@ -11,7 +11,7 @@ from lango_store.columns import as_stored
 from lango_store.dialect import Moment
 from lango_store.encoding import decode_time
 from lango_store.interchange.draft import Draft, Part
-from lango_store.model import Message, MessageRole
+from lango_store.model import Message, MessageRole, SessionFields
 from lango_store.operations import lists, messages, sessions
 from lango_store.operations.binds import SESSION, TURN, of_session
 from lango_store.operations.lists import Filter
@@ -19,7 +19,7 @@ from lango_store.operations.paging import Pages
 from lango_store.operations.rows import stored_json, turn_json
 
 _KEYS: Final = 500
-_FIELDS: Final = ("agent_id", "user_id", "title", "model", "settings", "metadata", "tools")
+_FIELDS: Final = tuple(SessionFields.__annotations__)
 
 
 def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
