@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lango_store import Message, Store, ToolCall, schema
+import sqlalchemy as sa
+
+from lango_store import DamagedMessage, Message, Store, ToolCall, create_engine, schema
 
 SESSIONS = 20
 PAGE = 4_096
@@ -32,10 +37,10 @@ def fill(path: Path) -> None:
                 ttl=timedelta(days=30) if number % 4 == 0 else None,
                 values={key: {"state": number, "plan": ["ü" * number]}, f"user {number % 3}": {key: "grün"}},
             )
-            said = [_message(number, place) for place in range(11)]
-            store.append_messages(key, said[:6])
+            talk = [_message(number, place) for place in range(11)]
+            store.append_messages(key, talk[:6])
             conversation = store.open(key)
-            conversation.save_turn(said[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
+            conversation.save_turn(talk[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
             if number < 15:
                 conversation.compact(lambda window: Message(role="assistant", content=f"a summary of {len(window)}"))
 
@@ -93,6 +98,50 @@ def garble_page(data: bytearray, chance: random.Random) -> None:
 
 
 DAMAGES: tuple[Damage, ...] = (flip, flip_text, flip_text, flip_schema, cut, lose_pages, garble_page)
+
+
+@functools.cache
+def engine_of(path: Path) -> sa.Engine:
+    """One engine for all that lies at a path in turn: its statements are compiled once."""
+    return create_engine(f"sqlite:///{path}")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Store]:
+    engine = engine_of(path)
+    try:
+        with Store(engine) as store:
+            yield store
+    finally:
+        engine.dispose()
+
+
+def said(sql: str, path: Path, *values: Any) -> list[Any]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.text_factory = bytes
+        return connection.execute(sql, values).fetchall()
+
+
+def leaves_of(table: str, path: Path) -> list[int]:
+    """The numbers of the pages that hold a table's rows, the last page first."""
+    data = path.read_bytes()
+    ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", path, table)
+    header = data[(root - 1) * PAGE :]
+    assert header[0] == 5  # an interior page of a table
+    cells = int.from_bytes(header[3:5], "big")
+    starts = [int.from_bytes(header[12 + 2 * n : 14 + 2 * n], "big") for n in range(cells)]
+    return [int.from_bytes(header[8:12], "big"), *(int.from_bytes(header[s : s + 4], "big") for s in starts)]
+
+
+def lose(path: Path, *pages: int) -> None:
+    data = bytearray(path.read_bytes())
+    for page in pages:
+        data[(page - 1) * PAGE : page * PAGE] = bytes(PAGE)
+    path.write_bytes(data)
+
+
+def unreadable(found: list[Message | DamagedMessage]) -> list[int]:
+    return [each.seq for each in found if isinstance(each, DamagedMessage)]
 
 
 def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -10,15 +10,26 @@ import itertools
 import os
 import random
 import re
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from damage import DAMAGES, PAGE, SESSIONS, fill, reading, summing_up, writing
+from damage import (
+    DAMAGES,
+    PAGE,
+    SESSIONS,
+    fill,
+    leaves_of,
+    lose,
+    opened,
+    reading,
+    said,
+    summing_up,
+    unreadable,
+    writing,
+)
 from factories import message, messages
 
 from lango_store import (
@@ -55,28 +66,6 @@ def copy(sound: Path, tmp_path: Path) -> Path:
     return path
 
 
-@functools.cache
-def engine_of(path: Path) -> sa.Engine:
-    """One engine for all that lies at a path in turn: its statements are compiled once."""
-    return create_engine(f"sqlite:///{path}")
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Store]:
-    engine = engine_of(path)
-    try:
-        with Store(engine) as store:
-            yield store
-    finally:
-        engine.dispose()
-
-
-def said(sql: str, path: Path, *values: Any) -> list[Any]:
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.text_factory = bytes
-        return connection.execute(sql, values).fetchall()
-
-
 def test_whatever_a_file_holds_only_our_errors_come_out(sound: Path, tmp_path: Path) -> None:
     for seed in (*range(ROUNDS), *FOUND):
         chance = random.Random(seed)
@@ -108,7 +97,7 @@ def only_our_errors(what: str, call: Callable[[], Any]) -> Any:
 def test_salvage_gives_every_message_outside_of_a_page_that_is_lost(sound: Path, copy: Path) -> None:
     with opened(sound) as store:
         whole = {key: store.salvage(key) for key in KEYS}
-    for page in leaves_of("lango_message", copy):
+    for page in leaves_of("lango_message", copy)[::4]:
         data = bytearray(sound.read_bytes())
         lost = set(re.findall(rb"telegram:\d+", data[(page - 1) * PAGE : page * PAGE]))
         data[(page - 1) * PAGE : page * PAGE] = bytes(PAGE)
@@ -128,15 +117,32 @@ def test_salvage_gives_every_message_outside_of_a_page_that_is_lost(sound: Path,
             assert len(good) == len(whole[key]) or key.encode() in lost
 
 
-def leaves_of(table: str, path: Path) -> list[int]:
-    """The numbers of the pages that hold a table's rows."""
-    data = path.read_bytes()
-    ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", path, table)
-    header = data[(root - 1) * PAGE :]
-    assert header[0] == 5  # an interior page of a table
-    cells = int.from_bytes(header[3:5], "big")
-    starts = [int.from_bytes(header[12 + 2 * n : 14 + 2 * n], "big") for n in range(cells)]
-    return [int.from_bytes(header[8:12], "big"), *(int.from_bytes(header[s : s + 4], "big") for s in starts)]
+def test_a_session_whose_row_is_lost_is_named_by_its_messages(copy: Path) -> None:
+    _, first = leaves_of("lango_session", copy)
+    lost = re.findall(r"Session (\d+)", copy.read_bytes()[(first - 1) * PAGE : first * PAGE].decode("latin-1"))
+    said("UPDATE lango_session SET settings = '{' WHERE key = 'telegram:19'", copy)
+    lose(copy, first)
+    with opened(copy) as store:
+        named = [each for each in store.examine() if each.name == "unreadable session"]
+    assert [each.subject for each in named] == ["telegram:19", *sorted(f"telegram:{number}" for number in lost)]
+    assert [each.detail.split(": ")[:2] for each in named[1:]] == [
+        ["row", f"session '{each.subject}' cannot be read, row"] for each in named[1:]
+    ]
+
+
+def test_a_session_that_comes_twice_is_named_once(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(salvage, "_PAGE", 4)
+    said("UPDATE lango_session SET settings = '{'", copy)
+    _, first = leaves_of("lango_session", copy)
+    data = bytearray(copy.read_bytes())
+    page = (first - 1) * PAGE
+    eighth = page + int.from_bytes(data[page + 22 : page + 24], "big")
+    rowid = eighth + (2 if data[eighth] & 128 else 1)  # behind the row's length
+    assert data[rowid] == 8
+    data[rowid] = 6  # which ends a page, and the next begins behind it
+    copy.write_bytes(data)
+    with opened(copy) as store, store.access.snapshot() as connection:
+        assert sorted(each.key for each in salvage.damaged_sessions(connection)) == sorted(KEYS)
 
 
 def test_what_was_cut_short_is_no_damage(copy: Path) -> None:
@@ -180,8 +186,12 @@ def test_the_messages_of_a_session_whose_own_row_is_lost_are_given(copy: Path) -
     said("PRAGMA foreign_keys = OFF", copy)
     said("DELETE FROM lango_session WHERE key = ?", copy, "telegram:3")
     said("UPDATE lango_session SET expires_at = 'never' WHERE key = ?", copy, "telegram:4")
+    said("UPDATE lango_session SET expires_at = '1 May' WHERE key = ?", copy, "telegram:5")
+    said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL WHERE seq = 5", copy)
     with opened(copy) as store:
-        assert len(store.salvage("telegram:3")) == len(store.salvage("telegram:4")) == 12
+        for key in ("telegram:3", "telegram:4", "telegram:5"):
+            assert len(store.salvage(key)) == 12
+            assert unreadable(store.salvage(key)) == [5]
         assert [each.seq for each in store.salvage("telegram:3", last=2, after=3)] == [11, 13]
         seqs = [each.seq for each in store.salvage("telegram:3")]
         assert [each.seq for each in store.salvage("telegram:3", after=seqs[1], before=seqs[-2])] == seqs[2:-2]
@@ -202,7 +212,7 @@ def test_messages_of_a_session_whose_own_row_is_lost_are_given_however_far_apart
 def test_what_cannot_be_read_is_found_once_whatever_page_it_is_on(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(copy) as store:
         store.set_values("shared", {f"v{n}": n for n in range(6)})
-        for change in ("value = '{' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
+        for change in ("value = x'ff' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
             said(f"UPDATE lango_value SET {change}", copy)
         said("UPDATE lango_value SET name = x'7635' WHERE name = 'v5'", copy)
         first, last = min(KEYS), max(KEYS)
@@ -281,10 +291,14 @@ def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, co
 def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(copy: Path) -> None:
     said("PRAGMA foreign_keys = OFF", copy)
     said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", copy)
-    said("UPDATE lango_session SET key = x'ff01' WHERE key = 'telegram:2'", copy)
+    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:2'", copy)
     with opened(copy) as store, store.access.snapshot() as connection:
-        found = [(each.key, each.field) for each in salvage.damaged_messages(connection)]
-        assert found == [(repr(b"\xff\0"), "session_key")] * 2
+        found = [(each.key, each.seq, each.field) for each in salvage.damaged_messages(connection)]
+        assert found == [(repr(b"\xff\0"), 1, "session_key"), (repr(b"\xff\0"), 2, "session_key")]
+    said("UPDATE lango_session SET key = x'ff01' WHERE key = x'ff00'", copy)
+    with opened(copy) as store, store.access.snapshot() as connection:
+        sessions = [(each.key, each.field) for each in salvage.damaged_sessions(connection)]
+        assert sessions == [(repr(b"\xff\1"), "key"), ("telegram:2", "row")]
 
 
 def test_a_session_whose_key_is_not_text_is_found(copy: Path) -> None:
@@ -292,6 +306,12 @@ def test_a_session_whose_key_is_not_text_is_found(copy: Path) -> None:
     with opened(copy) as store:
         found = {each.subject for each in store.examine() if each.name == "unreadable session"}
         assert found == {repr(b"\xff\0")}
+
+
+def test_a_value_whose_scope_is_not_text_is_found(copy: Path) -> None:
+    said("UPDATE lango_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", copy)
+    with opened(copy) as store, store.access.snapshot() as connection:
+        assert [place for *place, _ in salvage.damaged_values(connection)] == [[b"z", "telegram:0"]]
 
 
 def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(copy: Path) -> None:

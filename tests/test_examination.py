@@ -17,6 +17,7 @@ from lango_store import (
     Store,
     create_engine,
 )
+from lango_store.operations import salvage
 
 
 def test_stats_sum_the_store_up(filled: Store) -> None:
@@ -135,6 +136,7 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         ("wrong counters", "chat:6"),
     ]
     assert all(finding.remedy for finding in found)
+    assert len(filled.salvage("gone", last=100)) == 2
     repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
     unreadable = ["unreadable session", "unreadable message"]
     assert [finding.name for finding in repaired if not finding.repaired] == unreadable
@@ -184,6 +186,17 @@ def test_missing_tables_are_a_finding(store: Store) -> None:
     (finding,) = store.examine(repair=True)
     assert (finding.name, finding.repaired) == ("schema", False)
     assert "lango_turn" in finding.detail
+
+
+def test_values_that_cannot_be_read_are_named_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(salvage, "_VALUES", 2)
+    for name in "edcba":
+        store.set_values("app", {name: 1})
+    deep = "[" * 2_000 + "]" * 2_000
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_value SET value = '{deep}' WHERE name IN ('a', 'd', 'e')")
+    named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]
+    assert named == ["value 'a'", "value 'd'", "value 'e'"]
 
 
 def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:

@@ -63,17 +63,16 @@ def _chosen(found: dict[int, Message | DamagedMessage], chosen: Range) -> list[M
 
 def _in_pieces(connection: AnyConnection, key: str) -> dict[int, Message | DamagedMessage]:
     """Read whatever can be reached of a session's messages, by their seq."""
-    with dialect_of(connection).bytes_for_bad_text(connection):
-        found: dict[int, Message | DamagedMessage] = {}
-        rows: dict[Any, list[Any]] = {}
-        for walk in (_by_seq, _by_storage):
-            for _, *row in walk.rows(connection, key):
-                rows.setdefault(row[0], row)
-        for row in rows.values():
-            for each in salvage_messages(key, [row]):
-                found[each.seq] = each
-        for seq in _seqs.places(connection, key):
-            found.setdefault(seq, unreadable(key, seq))
+    found: dict[int, Message | DamagedMessage] = {}
+    rows: dict[Any, list[Any]] = {}
+    for walk in (_by_seq, _by_storage):
+        for _, *row in walk.rows(connection, key):
+            rows.setdefault(row[0], row)
+    for row in rows.values():
+        for each in salvage_messages(key, [row]):
+            found[each.seq] = each
+    for seq in _seqs.places(connection, key):
+        found.setdefault(seq, unreadable(key, seq))
     return found
 
 
@@ -105,8 +104,8 @@ class Walk:
         return (
             sa.select(place, *columns)
             .where(
-                place > number("after"),
-                place < number("before"),
+                place >= number("first"),
+                place <= number("last"),
                 *conditions,
             )
             .order_by(place.desc() if backwards else place)
@@ -117,27 +116,29 @@ class Walk:
         """Yield each row that can be reached, its place first; where damage begins and ends, a row may come twice."""
         if self._place(dialect_of(connection)) is None:
             return
-        after, before = 0, MAX_SEQ
+        first, last = 1, MAX_SEQ - 1
         for backwards in (False, True):
             size = _PAGE
             while size:
-                found = self._tried(connection, key, after, before, size, backwards=backwards)
+                found = self._tried(connection, key, first, last, size, backwards=backwards)
                 if found is None:
                     size //= 8
                     continue
                 yield from found
-                if len(found) < size or type(found[-1][0]) is not int:
+                if len(found) < size:
                     return
-                if not after < found[-1][0] < before:  # a damaged index would lead in a circle
+                edge = found[-1][0]
+                if type(edge) is not int or not first <= edge <= last:  # a damaged index would lead in a circle
                     size //= 8
                 elif backwards:
-                    before = found[-1][0]
+                    last = edge - 1
                 else:
-                    after = found[-1][0]
-        place = last_found = after
-        while place + 1 < before and place - last_found < _MOST_FAILURES:
-            place += 1
-            if found := self._tried(connection, key, place - 1, place + 1, 1):
+                    first = edge + 1
+        last_found = first - 1
+        for place in range(first, last + 1):
+            if place - last_found > _MOST_FAILURES:
+                return
+            if found := self._tried(connection, key, place, place, 1):
                 last_found = place
                 yield from found
 
@@ -146,9 +147,9 @@ class Walk:
         return (row[0] for row in self.rows(connection, key) if type(row[0]) is int)
 
     def _tried(
-        self, connection: AnyConnection, key: str, after: int, before: int, limit: int, *, backwards: bool = False
+        self, connection: AnyConnection, key: str, first: int, last: int, limit: int, *, backwards: bool = False
     ) -> list[Sequence[Any]] | None:
-        values = {"key": key, "after": after, "before": before, "limit": limit}
+        values = {"key": key, "first": first, "last": last, "limit": limit}
         try:
             return self._statements[backwards].run(connection, values)
         except Exception as error:
