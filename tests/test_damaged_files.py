@@ -42,6 +42,7 @@ from lango_store import (
     create_engine,
     schema,
 )
+from lango_store.interchange import export
 from lango_store.operations import examination, paging, salvage
 from lango_store.operations.binds import MESSAGE
 
@@ -169,6 +170,16 @@ def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(copy: Path) -
             store.all_messages("telegram:1")
         named = [each for each in store.examine() if each.name == "unreadable message"]
         assert len(named) == 5 * SESSIONS
+
+
+def test_a_write_that_gives_back_text_that_is_not_utf8_names_its_field_and_changes_nothing(copy: Path) -> None:
+    said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", copy)
+    before = said("SELECT revision, model, expires_at FROM lango_session", copy)
+    with opened(copy) as store:
+        for write in (lambda: store.update("telegram:1", model="new"), lambda: store.touch("telegram:1")):
+            with pytest.raises(DamagedMessage, match=r"'telegram:1' cannot be read, title"):
+                write()
+    assert said("SELECT revision, model, expires_at FROM lango_session", copy) == before
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
@@ -339,6 +350,29 @@ def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(copy: Path)
     with pytest.raises(LangoStoreError, match="interrupted"):
         Store(engine).expire()
     engine.dispose()
+
+
+@pytest.mark.parametrize("value", ["x'39'", "'nine'", "11.5"])
+def test_a_seq_that_is_not_a_number_is_named_as_damage_and_not_taken_for_one(
+    copy: Path, tmp_path: Path, value: str
+) -> None:
+    said(f"UPDATE lango_message SET seq = {value} WHERE session_key = 'telegram:16' AND seq = 11", copy)
+    with opened(copy) as store:
+        conversation = store.conversation("telegram:16")
+        for call in (conversation.history, conversation.last_message):
+            with pytest.raises(DamagedMessage) as raised:
+                call()
+            assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:16", 0, "seq")
+        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+            export(store, tmp_path, "nanobot", keys=["telegram:16"])
+
+
+@pytest.mark.parametrize("change", ["created_at = 'never'", "created_at = '7'", "usage = '{'", "usage = '[1]'"])
+def test_a_turn_that_cannot_be_read_is_named(copy: Path, change: str) -> None:
+    said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", copy)
+    with opened(copy) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
+        store.conversation("telegram:1").turns()
+    assert raised.value.key == "telegram:1"
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])

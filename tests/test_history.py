@@ -49,6 +49,24 @@ def test_the_smaller_bound_wins_and_system_messages_count(store: Store) -> None:
     assert conversation.history(last=0) == conversation.history(max_tokens=0) == []
 
 
+def test_it_begins_with_a_users_message_wherever_that_cuts(store: Store) -> None:
+    talk = [message(f"{role} {n}", role=role) for n in range(2) for role in ("user", "assistant")]
+    conversation = store.open("k", messages=[message("be kind", role="system"), *talk])
+    assert contents(conversation.history(last=3)) == ["user 1", "assistant 1"]
+
+
+def test_what_is_consolidated_stays_out_where_a_summary_stands_among_the_last(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    pending = conversation.begin_compaction()
+    assert pending is not None
+    conversation.append_messages([message("consolidated"), message("meanwhile")])
+    conversation.finish_compaction(pending, [message("summary 1"), message("summary 2")])
+    conversation.append_message(message("later"))
+    conversation.update(last_consolidated=4)
+    shown = conversation.history(last=3, from_consolidated=True)
+    assert contents(shown) == ["summary 2", "meanwhile", "later"]
+
+
 def test_a_message_too_large_for_the_budget_leaves_nothing(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", tokens=1), message("b", tokens=50)])
     assert conversation.history(max_tokens=10) == []

@@ -215,8 +215,8 @@ def test_a_value_that_changed_after_it_was_made_is_checked_again(shared_store: S
     changed.content["a"] = {1}
     with pytest.raises(InvalidMessage, match="content"):
         shared_store.append_message("k", changed)
-    wrong: dict[str, Any] = {"role": "bogus", "author": 5, "tokens": "many", "created_at": "today"}
-    for field, value in wrong.items():
+    wrong: list[tuple[str, Any]] = [("role", "bogus"), ("author", 5), ("tokens", "many"), ("created_at", "today")]
+    for field, value in [*wrong, ("created_at", datetime(2026, 11, 22))]:
         with pytest.raises(InvalidMessage, match=field):
             shared_store.append_message("k", Message.model_construct(None, **{"role": "user", field: value}))
     with pytest.raises(InvalidMessage, match="not a Message"):

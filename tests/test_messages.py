@@ -44,6 +44,7 @@ def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) 
     store.append_message("k", message(tool_calls=calls))
     found = store.messages("k")[0].tool_calls
     assert [call.answered for call in found] == [True, False]
+    assert [call.model_dump() for call in found] == [call.model_dump() for call in calls]
     assert found[1].extra == {"signature": "s"}
 
 
@@ -243,6 +244,13 @@ def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
     assert ([each for page in pages for each in page], max(map(len, pages))) == (stored, min(page_size, len(stored)))
 
 
+@pytest.mark.parametrize("page_size", [0, -1])
+def test_a_page_of_no_messages_is_refused(store: Store, page_size: int) -> None:
+    store.create("k", messages=messages(1))
+    with pytest.raises(ValueError, match="page_size"):
+        list(store.iter_messages("k", page_size=page_size))
+
+
 def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
     store.create("k", messages=messages(4))
     found = []
@@ -282,6 +290,7 @@ def test_what_is_not_a_seq_is_refused(store: Store) -> None:
             store.append_messages("k", messages(1), replace_after=1, after=wrong)
     with pytest.raises(Conflict):
         store.append_messages("k", messages(1), after=2**63 - 1)
+    assert store.truncate("k", after=2**63 - 1) == 0
     assert len(store.messages("k")) == 3
 
 

@@ -41,6 +41,12 @@ def test_a_session_is_created_with_its_first_messages(store: Store) -> None:
     assert (made.last_seq, made.message_count, made.token_count) == (2, 2, 7)
 
 
+def test_none_is_the_same_as_left_out_for_a_new_session(store: Store) -> None:
+    made = store.create("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
+    assert made == store.get("k")
+    assert (made.settings, made.metadata, made.tools) == ({}, {}, [])
+
+
 def test_no_key_means_a_new_uuid_of_version_7_that_sorts_by_time(store: Store, clock: Clock) -> None:
     keys = []
     for _ in range(3):
@@ -155,7 +161,7 @@ def test_update_with_none_clears(store: Store) -> None:
 def test_last_consolidated_is_a_count_of_messages(store: Store) -> None:
     store.create("k", messages=messages(3))
     assert store.update("k", last_consolidated=3).last_consolidated == 3
-    for wrong in (4, -1, 2**70, True, 1.5, "2"):
+    for wrong in (4, -1, 2**63, 2**70, True, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
             store.update("k", last_consolidated=wrong)  # type: ignore[arg-type]
     assert store.info("k").last_consolidated == 3

@@ -63,7 +63,7 @@ def update(
     """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
     given = encode_session(fields)
     consolidated = given.get("last_consolidated")
-    if "last_consolidated" in given and (type(consolidated) is not int or not 0 <= consolidated < 2**63):
+    if consolidated is not None and not 0 <= consolidated < 2**63:
         raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
     statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in given.items()}

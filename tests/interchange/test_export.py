@@ -17,7 +17,7 @@ from conftest import Clock
 from drafts import draft
 from factories import message, messages
 
-from lango_store import InvalidFile, Store, interchange
+from lango_store import InvalidFile, SessionNotFound, Store, interchange
 from lango_store.backup.files import writing
 from lango_store.interchange import exporting
 from lango_store.operations import paging
@@ -42,6 +42,15 @@ def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path
         exported()
     with pytest.raises(ValueError, match="no sessions are chosen to export"):
         exported(user_id="ann", everything=True)
+
+
+def test_a_session_that_goes_while_it_is_exported_is_not_given_as_one_without_messages(opened: Store) -> None:
+    opened.create("k", messages=messages(2))
+    with opened.access.transaction() as connection:
+        begun = exporting.draft(connection, opened.access.moment(connection), "k")
+        opened.using(connection).delete("k")
+        with pytest.raises(SessionNotFound):
+            list(begun.parts())
 
 
 def test_a_session_that_is_not_there_does_not_keep_the_others(opened: Store, tmp_path: Path) -> None:
