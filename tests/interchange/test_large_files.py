@@ -177,7 +177,7 @@ def exported(url: str, folder: Path, format: str, texts: list[str]) -> Path:
 def test_an_import_takes_at_most_four_times_its_largest_line_however_many_are_large(
     make_sqlite: MakeDatabase, make_postgres: MakeDatabase, tmp_path: Path, format: str, text: str
 ) -> None:
-    large = TEXTS[text](8 * MB)
+    large = TEXTS[text](6 * MB)
     small = exported(make_sqlite(), tmp_path / "small", format, ["hello"])
     path = exported(make_sqlite(), tmp_path / "large", format, [large, large, "hello"])
     largest = max(map(len, re.split(rb"\n(?=    \{|[^ ])", path.read_bytes())))
@@ -186,7 +186,7 @@ def test_an_import_takes_at_most_four_times_its_largest_line_however_many_are_la
         taken, told = done.stdout.split(" ", 1)
         assert told == "3 [] None\n", done.stderr
         times = int(taken) / largest
-        assert int(taken) < TIMES.get(text, 4) * largest + 4 * MB, f"{url}: {times:.1f} times the largest line"
+        assert int(taken) < TIMES.get(text, 4) * largest + 3 * MB, f"{url}: {times:.1f} times the largest line"
 
 
 @pytest.mark.parametrize("format", ["nanobot", "jsonl"])
