@@ -150,6 +150,12 @@ def test_a_message_is_redacted_without_a_reason_and_twice(store: Store) -> None:
     assert store.info("k").token_count == 4
 
 
+def test_a_redacted_message_whose_tokens_nobody_counted_has_no_count(store: Store) -> None:
+    store.create("k", messages=[message("a password")])
+    assert store.redact_message("k", 1).tokens is None
+    assert store.messages("k")[0].tokens is None
+
+
 @each_edit
 @pytest.mark.parametrize("place", [0, -1, 4, 2**70, "c"])
 def test_what_is_not_there_is_not_found_and_nothing_changes(
@@ -230,6 +236,17 @@ def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None
     conversation.pop_message()
     assert conversation.turns() == []
     assert_sound(store)
+
+
+def test_popping_a_message_that_stands_behind_the_end_of_its_turn_leaves_the_turn_as_it_is(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(3))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_turn SET last_seq = 1")
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.seq == 3
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
 
 
 @each_edit

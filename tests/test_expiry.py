@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Clock, MakeDatabase, watched
@@ -103,23 +105,25 @@ def test_freed_bytes_are_reported_where_the_database_knows_them(store: Store, cl
         assert freed is None if store.engine.dialect.name == "postgresql" else 90_000 < (freed or 0) < 150_000
 
 
+@pytest.mark.parametrize("archive", [None, "cold.db"], ids=["deleted", "archived"])
 def test_a_session_that_is_appended_to_between_choice_and_delete_survives(
-    make_postgres: MakeDatabase, clock: Clock
+    make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None
 ) -> None:
     """The purge has chosen by an old snapshot; the append commits first; the purge looks again."""
     url = make_postgres()
+    purge: dict[str, Any] = {"older_than": timedelta(days=1), "archive": archive and tmp_path / archive}
     with Store(url, clock=clock) as store, Store(url, clock=clock) as purger:
         store.create("k", ttl=timedelta(days=30))
         clock.move(days=2)
         done: list[ExpiryReport] = []
         with store.engine.connect() as connection:
             store.using(connection).append_message("k", message())
-            work = threading.Thread(target=lambda: done.append(purger.expire(older_than=timedelta(days=1))))
+            work = threading.Thread(target=lambda: done.append(purger.expire(**purge)))
             work.start()
             work.join(20)
             assert done[0].sessions == 0  # locked by the append: left alone, and nobody waited
             connection.commit()
-        assert purger.expire(older_than=timedelta(days=1)).sessions == 0
+        assert purger.expire(**purge).sessions == 0
         assert len(store.get("k").messages) == 1
 
 

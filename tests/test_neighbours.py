@@ -43,6 +43,8 @@ VERBS: dict[str, Callable[[Store, Conversation], Any]] = {
     "truncate all": lambda s, c: c.truncate(after=0),
     "truncate nothing": lambda s, c: c.truncate(after=c.info().last_seq),
     "pop": lambda s, c: [c.pop_message() for _ in range(6)],
+    "pop records too": lambda s, c: [c.pop_message(records=True) for _ in range(3)],
+    "pop behind a deleted end": lambda s, c: [c.delete_message(c.turns()[-2].last_seq), c.pop_message()],
     "clear": lambda s, c: c.clear(),
     "clear but the system": lambda s, c: c.clear(keep_system=True),
     "compact": lambda s, c: c.compact(lambda _: [message("again", id="q2")]),

@@ -191,8 +191,7 @@ def update(
     Needs a transaction, and a caller who says what an id that is stored already means.
     """
     new = encode_message(message)
-    if message.created_at is not None:
-        new["created_at"] = dialect_of(connection).time(message.created_at)
+    new["created_at"] = dialect_of(connection).time(new["created_at"])
     row = _edit(
         _update, connection, now, key, seq_or_id, {f"new_{name}": value for name, value in new.items()}, expected
     )

@@ -72,7 +72,7 @@ def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> in
 
 
 def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
-    keys = list(dict.fromkeys(("session_key", key_column(table).name)))
+    keys = dict.fromkeys(("session_key", key_column(table).name))
     names = [column.name for column in table.c if column.name not in keys]
     # Columns without types: what a database keeps goes back into it as it is.
     copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
