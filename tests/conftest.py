@@ -70,6 +70,9 @@ def until_one_waits(store: Store) -> None:
     raise AssertionError("nobody waits for a lock")
 
 
+AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan", "indexonlyscan", "bitmapscan"))}
+"""What makes connections to PostgreSQL that read rows as they lie in a table, and not in the order of an index."""
+
 KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
 """The databases that every behaviour is tested on."""
 

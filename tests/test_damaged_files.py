@@ -299,7 +299,9 @@ def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, co
             assert (raised.value.key, raised.value.field) == ("telegram:1", column)
 
 
-def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(copy: Path) -> None:
+def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said("PRAGMA foreign_keys = OFF", copy)
     said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", copy)
     said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:2'", copy)
@@ -310,13 +312,18 @@ def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(
     with opened(copy) as store, store.access.snapshot() as connection:
         sessions = [(each.key, each.field) for each in salvage.damaged_sessions(connection)]
         assert sessions == [(repr(b"\xff\1"), "key"), ("telegram:2", "row")]
-
-
-def test_a_session_whose_key_is_not_text_is_found(copy: Path) -> None:
-    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:19'", copy)
+    monkeypatch.setattr(examination, "_PAGE", said("SELECT count(*) FROM lango_message", copy)[0][0])
     with opened(copy) as store:
-        found = {each.subject for each in store.examine() if each.name == "unreadable session"}
-        assert found == {repr(b"\xff\0")}
+        assert [each.subject for each in store.examine() if each.name == "unreadable message"] == [repr(b"\xff\0")] * 2
+
+
+def test_a_session_whose_key_is_not_text_is_found(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:19'", copy)
+    for size in (1_000, SESSIONS):
+        monkeypatch.setattr(examination, "_PAGE", size)
+        with opened(copy) as store:
+            found = {each.subject for each in store.examine() if each.name == "unreadable session"}
+            assert repr(b"\xff\0") in found
 
 
 def test_a_value_whose_scope_is_not_text_is_found(copy: Path) -> None:

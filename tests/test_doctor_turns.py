@@ -81,6 +81,15 @@ def test_a_session_that_disagrees_with_its_turns_is_mended(
     assert talked.open("k").save_turn([]).turn_no == turns[-1].turn_no + 1
 
 
+def test_a_session_without_a_compaction_is_summed_up_to_no_message(store: Store, url: str) -> None:
+    store.create("k", messages=[message() for _ in range(3)])
+    spoil(url, "UPDATE lango_session SET summarized_upto = 2")
+    assert [(f.name, f.subject) for f in findings(store)] == [("wrong summary", "k")]
+    findings(store, repair=True)
+    assert findings(store) == []
+    assert store.info("k").summarized_upto == 0
+
+
 def test_a_compaction_that_is_gone_gives_back_the_one_before(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k' AND turn_no = 4")
     assert [f.name for f in findings(talked)] == ["wrong counters", "wrong summary"]

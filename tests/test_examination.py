@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from conftest import SOMEBODY_WAITS, MakeDatabase
+from conftest import AS_ROWS_LIE, SOMEBODY_WAITS, MakeDatabase
 from factories import message, messages
 
 from lango_store import (
@@ -17,14 +17,14 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store.operations import salvage
+from lango_store.operations import examination, salvage, stats
 
 
 def test_stats_sum_the_store_up(filled: Store) -> None:
     filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
     found = filled.stats()
     assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
-    assert (found.roles, found.roles_estimated) == ({"user": 55, "system": 1}, False)
+    assert (list(found.roles.items()), found.roles_estimated) == ([("user", 55), ("system", 1)], False)
     assert [(a.agent_id, a.sessions, a.messages) for a in found.agents] == [
         ("a0", 4, 22),
         ("a2", 3, 18),
@@ -59,23 +59,69 @@ def test_roles_of_many_messages_are_estimated(store: Store) -> None:
     assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
 
 
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than six messages are estimated, by about four of them."""
+    for name, value in (("EXACT_UP_TO", 6), ("_WINDOWS", 4), ("_WINDOW", 1)):
+        monkeypatch.setattr(stats, name, value)
+
+
+@pytest.mark.usefixtures("small_sample")
 def test_each_session_is_estimated_by_its_own_messages_from_their_first_to_their_last(store: Store) -> None:
-    roles = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.SYSTEM)
-    log = [message("x", role=role) for role in roles for _ in range(1_000)]
-    store.create("a", messages=log)
-    store.create("b", messages=[message("x", role=MessageRole.RECORD)] * 10_000)
-    store.create("c", messages=[message("x")] * 8_000)
+    store.create("a", messages=[message(role=role) for role in ("user", "assistant") for _ in range(8)])
+    for seq in range(1, 17, 2):
+        store.delete_message("a", seq)
+    store.create("b", messages=[message(role="record")] * 8)
     found = store.stats()
-    assert (found.messages, found.roles_estimated) == (12_000, True)
-    expected = {"record": 10_000, "user": 9_000, "assistant": 1_000, "tool": 1_000, "system": 1_000}
-    assert found.roles == pytest.approx(expected, rel=0.15)
+    assert (found.messages, found.roles_estimated) == (8, True)
+    assert found.roles == {"record": 8, "user": 4, "assistant": 4}
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_so_many_messages_as_are_counted_are_not_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "EXACT_UP_TO", 8)
+    store.create("k", messages=[message(role=role) for _ in range(4) for role in ("user", "assistant")])
+    assert (store.stats().roles, store.stats().roles_estimated) == ({"user": 4, "assistant": 4}, False)
+    store.append_message("k", message())
+    assert store.stats().roles_estimated
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize(("number", "user", "assistant"), [(7, 4, 3), (23, 18, 5)])
+def test_many_small_sessions_are_estimated_to_the_last_of_them_and_empty_ones_take_no_place(
+    store: Store, number: int, user: int, assistant: int
+) -> None:
+    for n in range(9):
+        store.create(f"empty {n}")
+    for n in range(number):
+        store.create(f"k{n:02}", messages=[message(role="user" if n < number - 3 else "assistant")])
+    assert store.stats().roles == {"user": user, "assistant": assistant}
 
 
 def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
-    for agent in ("b", None, "a"):
+    for agent in ("b", None, "a", "f", "d", "e"):
         store.create(agent_id=agent, messages=[message()])
     store.create(agent_id="c", messages=[message(), message()])
-    assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b"]
+    assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
+
+
+def test_roles_are_estimated_of_the_messages_that_are_there_whatever_counters_say(store: Store) -> None:
+    store.create("k")
+    for count, found in ((30_000, {}), (30_001, {"user": 30_001})):
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count}, last_seq = 60000")
+            connection.exec_driver_sql("UPDATE lango_message SET seq = 1")
+        assert store.stats().roles == found
+        store.append_message("k", message())
+
+
+def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET token_count = 9e999")
+        with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
+            store.stats()
 
 
 def test_damaged_counters_make_no_search_for_roles_endless(store: Store) -> None:
@@ -145,6 +191,56 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         assert store.append_message("chat:5", message()).seq == 7
 
 
+def test_counters_in_another_form_are_counted_again(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=messages(3))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = x'33', last_seq = 'many'")
+        (detail,) = [each.detail for each in store.examine(repair=True) if each.name == "wrong counters"]
+        assert "message_count is b'3', there are 3; last_seq is many" in detail
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert store.append_message("k", message()).seq == 4
+
+
+def test_counters_are_not_set_to_what_is_no_number(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=messages(3))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET seq = 'x' WHERE seq = 3")
+        before = store.info("k")
+        found = store.examine(repair=True)
+        assert {each.name for each in found} == {"wrong counters", "unreadable message"}
+        assert not any(each.repaired for each in found)
+        assert ["could not be repaired" in each.remedy for each in found if each.name == "wrong counters"] == [True]
+        assert store.info("k") == before
+
+
+DOINGS: dict[str, Callable[[Store], object]] = {
+    "deleted": lambda store: store.delete("k"),
+    "mended": lambda store: store.examine(repair=True),
+}
+
+
+@pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
+def test_what_somebody_else_has_deleted_or_mended_meanwhile_is_left_alone(
+    url: str, do: Callable[[Store], object]
+) -> None:
+    done: list[object] = []
+
+    def meddle(text: str, _: float) -> None:
+        if "replaced_upto" in text and not done:  # the counters have been compared
+            done.append(do(other))
+
+    with Store(url) as other, Store(url, on_statement=meddle) as store:
+        revision = other.create("k", messages=messages(3)).revision
+        with other.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
+        (found,) = [each for each in store.examine(repair=True) if each.name == "wrong counters"]
+        assert [info.revision for info in other.iter_sessions()] == ([revision + 1] if found.repaired else [])
+        assert found.repaired or found.remedy.startswith("could not be repaired")
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
 def test_summaries_of_two_sessions_are_not_taken_for_one_another(store: Store) -> None:
     for key, count in (("a", 2), ("b", 5)):
         store.create(key, messages=messages(count))
@@ -208,6 +304,23 @@ def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
     assert [each.seq for each in found] == list(range(1, 11))
     assert [each.seq for each in found if isinstance(each, Exception)] == [1, 4, 10]
     assert [each.seq for each in filled.salvage("chat:9", last=2)] == [9, 10]
+
+
+def test_what_cannot_be_read_is_found_once_in_whatever_order_rows_lie(
+    undistributed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "_PAGE", 2)
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        for key in "dbca":
+            store.create(key, messages=messages(3))
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET role = 'weird' WHERE session_key IN ('a', 'd')")
+            connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key IN ('a', 'd')")
+        found = store.examine()
+        assert [each.subject for each in found if each.name == "unreadable message"] == list("aaaddd")
+        assert [each.subject for each in found if each.name == "unreadable session"] == list("ad")
+    engine.dispose()
 
 
 def test_an_agent_that_is_not_text_is_shown_with_its_bytes(make_sqlite: MakeDatabase) -> None:

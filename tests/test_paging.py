@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase, watched
+from conftest import AS_ROWS_LIE, MakeDatabase, watched
 from factories import message
 
 from lango_store import Store, create_engine
@@ -73,6 +73,25 @@ def test_the_server_sends_no_row_more_than_a_page_has(make_postgres: MakeDatabas
     assert [count for count in sent if count > 0] == pages
     size = len(str(content).encode())
     assert all((count - 1) * size < 1_000 + size for count in pages)
+
+
+def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    store = filled(engine, "x" * 300)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE mod(seq, 3) = 1")
+    with store.access.snapshot() as connection:
+        assert [row[0] for page in log.read(connection, "k") for row in page] == list(range(1, 26))
+    engine.dispose()
+
+
+def test_a_page_is_the_last_only_if_nothing_was_cut_from_it(url: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k", messages=[message("\U0001f600" * 250), message("x")])
+    with store.access.snapshot() as connection:
+        assert [row[0] for page in log.read(connection, "k") for row in page] == [1, 2]
+    engine.dispose()
 
 
 def test_a_log_that_fits_a_page_is_one_statement(url: str) -> None:

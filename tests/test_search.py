@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lango_store import (
     InvalidCursor,
+    InvalidMessage,
     Message,
     SearchUnavailable,
     SessionExpired,
@@ -193,6 +194,7 @@ def test_pages_hold_each_hit_once_and_the_best_first(searched: Store) -> None:
     hits = [hit for page in pages for hit in page.items]
     assert [len(page.items) for page in pages] == [10, 10, 5]
     assert sorted(hit.seq for hit in hits) == list(range(1, 26))
+    assert searched.search("oslo", limit=1_000).items == hits
     assert [hit.rank for hit in hits] == sorted((hit.rank for hit in hits), reverse=True)
 
 
@@ -217,6 +219,7 @@ def test_of_hits_as_good_as_each_other_the_latest_comes_first(searched: Store, c
 def test_a_cursor_belongs_to_its_words_and_filters(searched: Store) -> None:
     searched.create("a", messages=[message("oslo"), message("oslo")])
     cursor = searched.search("oslo", limit=1).next
+    assert "=" not in str(cursor)  # it is safe in a URL
     with pytest.raises(InvalidCursor, match="other words"):
         searched.search("bergen", cursor=cursor)
     with pytest.raises(InvalidCursor, match="other filters"):
@@ -231,6 +234,13 @@ def test_a_cursor_belongs_to_its_words_and_filters(searched: Store) -> None:
             searched.search("oslo", cursor=crafted)
     with pytest.raises(ValueError, match="limit=0"):
         searched.search("oslo", limit=0)
+
+
+@pytest.mark.parametrize("wrong", [{"since": datetime(2026, 11, 21)}, {"role": "nobody"}, {"user_id": "a\0"}], ids=str)
+def test_a_filter_that_cannot_be_one_is_refused_whatever_is_typed(searched: Store, wrong: dict[str, Any]) -> None:
+    for words in ("oslo", "", "-oslo"):
+        with pytest.raises((ValueError, InvalidMessage)):
+            searched.search(words, **wrong)
 
 
 def test_an_expired_session_is_not_found_from_that_moment_on(searched: Store, clock: Clock) -> None:

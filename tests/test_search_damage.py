@@ -11,7 +11,7 @@ from conftest import MakeDatabase
 from factories import message
 from postgres_server import PostgresServer
 
-from lango_store import LangoStoreError, SearchUnavailable, Store, create_engine, schema
+from lango_store import DamagedMessage, LangoStoreError, SearchUnavailable, Store, create_engine, schema
 
 
 def filled(url: str) -> Store:
@@ -65,6 +65,9 @@ def damaged(request: pytest.FixtureRequest, make_sqlite: MakeDatabase) -> Iterat
 def test_a_search_of_a_damaged_index_says_what_to_do_and_costs_no_append(damaged: Store) -> None:
     (finding,) = [each for each in damaged.examine() if each.name == "search index"]
     assert "search rebuild" in finding.remedy
+    with damaged.engine.connect() as connection:
+        beside = [each for each in damaged.using(connection).examine() if each.name != "settings"]
+    assert [each.name for each in beside] == ["search index"]
     with pytest.raises(SearchUnavailable, match="search rebuild"):
         damaged.search("number7")
     assert schema.search_status(damaged.engine).state == "detached"
@@ -72,6 +75,22 @@ def test_a_search_of_a_damaged_index_says_what_to_do_and_costs_no_append(damaged
     schema.rebuild_search(damaged.engine)
     assert [hit.seq for hit in damaged.search("still").items] == [1_001]
     assert [hit.seq for hit in damaged.search("number7").items] == [8]
+
+
+def test_a_hit_whose_message_is_damaged_is_named(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    store.create("k", messages=[message("bergen"), message("oslo")])
+    damages = {"role": "nobody", "created_at": "x"} if store.engine.dialect.name == "sqlite" else {"role": "nobody"}
+    for field, value in damages.items():
+        with store.engine.begin() as connection:
+            (before,) = connection.exec_driver_sql(f"SELECT {field} FROM lango_message WHERE seq = 1").one()
+            connection.exec_driver_sql(f"UPDATE lango_message SET {field} = '{value}' WHERE seq = 2")
+        assert [hit.seq for hit in store.search("bergen").items] == [1]
+        with pytest.raises(DamagedMessage) as raised:
+            store.search("oslo")
+        assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, field)
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_message SET {field} = '{before}' WHERE seq = 2")
 
 
 def test_an_error_that_is_not_the_indexes_leaves_it_alone_and_says_nothing_of_it(

@@ -223,6 +223,19 @@ def test_the_doctor_finds_messages_that_the_index_does_not_know(filled: Store) -
     assert {each.name for each in filled.examine()} >= {"search index"}
 
 
+def test_an_index_that_somebody_holds_is_not_taken_for_a_damaged_one(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=200ms"})
+    with Store(engine) as store, engine.connect() as holder:
+        schema.enable_search(engine)
+        store.create("k", messages=[message("oslo")])
+        store.search("oslo")
+        holder.exec_driver_sql("LOCK TABLE lango_search IN ACCESS EXCLUSIVE MODE")
+        names = {each.name for each in store.examine()}
+        assert "check failed" in names
+        assert "search index" not in names
+    engine.dispose()
+
+
 def in_file(path: Path, word: str) -> bool:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

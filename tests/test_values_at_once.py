@@ -10,12 +10,12 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from conftest import Clock, MakeDatabase, until_one_waits
+from conftest import AS_ROWS_LIE, Clock, MakeDatabase, until_one_waits
 from factories import message
 from rows import value_names
 from session_checks import assert_sound
 
-from lango_store import Conflict, InvalidKey, Store
+from lango_store import Conflict, InvalidKey, SessionNotFound, Store, create_engine
 
 HOUR = timedelta(hours=1)
 
@@ -96,6 +96,56 @@ def test_shared_values_become_those_of_a_session_that_was_made_meanwhile(make_po
         late.result()
         assert (store.values("k"), store.info("k").revision > revision) == ({"a": 1, "b": 2}, True)
         assert_sound(store)
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+def test_values_become_shared_once_an_expired_session_has_gone_and_no_look_for_it_is_endless(
+    undistributed: str, clock: Clock, times: int
+) -> None:
+    early, left = Clock(), times
+    clock.move(hours=2)
+
+    def meddle(text: str, _: float) -> None:
+        nonlocal left
+        if "INSERT INTO lango_value" in text:
+            left -= 1
+            other.delete("k")
+        elif left > 0:
+            other.create("k", ttl=HOUR)
+
+    with Store(undistributed, clock=early) as other, Store(undistributed, clock=clock, on_statement=meddle) as store:
+        other.create("k", ttl=HOUR)
+        if times < 100:
+            store.set_values("k", {"a": 1})
+            assert store.values("k") == {"a": 1}
+            assert_sound(other)
+        else:
+            with pytest.raises(SessionNotFound):
+                store.set_values("k", {"a": 1})
+
+
+def test_a_drop_locks_names_in_the_order_in_which_they_are_set(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store, ThreadPoolExecutor(1) as pool:
+        for name in ("b", "a"):
+            store.set_values("app", {name: 1})
+        with engine.connect() as holder:
+            holder.exec_driver_sql("SELECT FROM lango_value WHERE scope = 'app' AND name = 'a' FOR UPDATE")
+            late = pool.submit(store.drop_values, "app")
+            until_one_waits(store)
+            holder.exec_driver_sql("SELECT FROM lango_value WHERE scope = 'app' AND name = 'b' FOR UPDATE NOWAIT")
+        assert late.result() == 2
+    engine.dispose()
+
+
+def test_a_drop_waits_for_nobody_who_writes_another_scope(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=2s"})
+    with Store(engine) as store, engine.connect() as holder:
+        store.set_values("app", {"b": 1})
+        store.set_values("user", {"a": 1})
+        store.using(holder).set_values("user", {"a": 2})
+        assert store.drop_values("app") == 1
+    engine.dispose()
 
 
 GOINGS: dict[str, Callable[[Store], object]] = {

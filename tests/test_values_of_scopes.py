@@ -195,6 +195,7 @@ def test_values_of_a_session_that_is_not_there_are_refused(store: Store, clock: 
         old.drop_values,
         lambda: store.values("old"),
         lambda: store.set_values("old", {"a": 2}),
+        lambda: store.set_values("old", {"b": 2}),
         lambda: store.set_values("old", {}),
         lambda: store.drop_values("old"),
         lambda: store.append_message("old", message(), values={"app": {"a": 1}}),

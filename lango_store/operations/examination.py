@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -112,31 +112,31 @@ def _shown(key: Any) -> str:
 
 def _all_or_reachable(
     connection: sa.Connection,
-    all_: Callable[[sa.Connection], Iterator[DamagedMessage]],
-    reachable: Callable[[sa.Connection], Iterator[DamagedMessage]],
+    all_: Callable[[sa.Connection], Iterable[DamagedMessage]],
+    reachable: Callable[[sa.Connection], Iterable[DamagedMessage]],
 ) -> Iterator[DamagedMessage]:
     """Look through all rows; where the database is so damaged that it cannot give them, through those it can."""
     try:
-        found = list(all_(connection))
+        found = all_(connection)
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
         if not dialect_of(connection).is_damage(getattr(error, "orig", None) or error):
             raise
-        found = list(reachable(connection))
+        found = reachable(connection)
     yield from found
 
 
-def _damaged_sessions(connection: sa.Connection) -> Iterator[DamagedMessage]:
+def _damaged_sessions(connection: sa.Connection) -> Iterable[DamagedMessage]:
+    found: list[DamagedMessage] = []
     key = ""
     while True:
         query = sa.select(*SESSION_COLUMNS).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
         rows = connection.execute(query).all()
-        yield from damaged_rows(rows)
+        found += damaged_rows(rows)
         if len(rows) < _PAGE:
-            return
+            return found
         before, key = key, rows[-1][0]
         if not isinstance(key, str) or key <= before:  # a damaged index would lead in a circle
-            yield from salvage.damaged_sessions(connection)
-            return
+            return salvage.damaged_sessions(connection)
 
 
 def _messages(connection: sa.Connection) -> Iterator[Finding]:
@@ -263,7 +263,8 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
     return table.c.session_key.is_not(None) & ~sa.exists().where(of_session(SESSION, key_column(table)))
 
 
-def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
+def _damaged_messages(connection: sa.Connection) -> Iterable[DamagedMessage]:
+    found: list[DamagedMessage] = []
     key, seq = "", 0
     while True:
         query = (
@@ -277,12 +278,11 @@ def _damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
         )
         rows = connection.execute(query).all()
         for row_key, *row in rows:
-            yield from salvage.damaged_message(row_key, row)
+            found += salvage.damaged_message(row_key, row)
         if len(rows) < _PAGE:
-            return
+            return found
         before = key, seq
         key, seq = rows[-1][0], rows[-1][1]
         # Nothing follows a seq that is not a number, and a damaged index would lead in a circle.
         if not isinstance(key, str) or type(seq) is not int or (key, seq) <= before:
-            yield from salvage.damaged_messages(connection)
-            return
+            return salvage.damaged_messages(connection)

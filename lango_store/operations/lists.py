@@ -158,8 +158,7 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
     after = ""
     while True:
         found = read_page(after)
-        if found:
-            yield found
+        yield found
         if len(found) < size:
             return
         after = next_place(after, found[-1].key)

@@ -94,7 +94,7 @@ def _sampled_roles(connection: sa.Connection, total: int) -> dict[str, int]:
     rows = (SESSION.c.message_count + SESSION.c.record_count).label("rows")
     running = sa.func.sum(rows).over(order_by=SESSION.c.key)
     numbered = sa.select(SESSION.c.key, SESSION.c.last_seq, rows, running.label("upto")).subquery()
-    step = max(1, total // _WINDOWS)
+    step = total // _WINDOWS
     last = sa.cast(numbered.c.upto, sa.BigInteger) - 1
     before = sa.cast(numbered.c.upto - numbered.c.rows, sa.BigInteger)
     # A session holds a window if a multiple of the step falls into its part of all logs.
