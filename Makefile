@@ -7,6 +7,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
 
+# Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test long lint docs check lowest frameworks frameworks-lowest browser bench clean
 
 demo: $(VENV)/.installed
