@@ -244,7 +244,6 @@ class Access:
 
     def ping(self) -> None:
         """Check that the database answers, and its schema again."""
-        self._gate.reset(self.engine)
         with self.snapshot() as connection:
             self._gate.reset(connection.engine)
             self._gate.check_connection(connection)

@@ -121,6 +121,7 @@ class Pooled:
                 around(connection),
                 observed(connection, self._on_statement),
                 self.dialect.bytes_for_bad_text(connection),
+                _leaving_interrupted(connection),
             ):
                 yield connection
 
@@ -205,6 +206,7 @@ class Callers:
                 _learning_from_errors(connection, self._gate),
                 within(connection),
                 dialect_of(connection).bytes_for_bad_text(connection),
+                _leaving_interrupted(connection),
             ):
                 yield connection
 
@@ -290,15 +292,16 @@ class _Single:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             try:
-                self._pooled.dialect.finish(self._driver, self._started, failed=kind is not None)
+                if error is None or not self._pooled.dialect.is_answering(self._driver):
+                    self._pooled.dialect.finish(self._driver, self._started, failed=error is not None)
             except BaseException as ending:
-                error = error or ending
+                self._give_back(ending)
                 raise
-            finally:
-                self._give_back(error)
+            self._give_back(error)
         except Exception as ending:
-            translate(error or ending, self._pooled.engine)
-            raise
+            if error is None:  # else what the caller is told is the first error
+                translate(ending, self._pooled.engine)
+                raise
         if error is not None:
             translate(error, self._pooled.engine)
 
@@ -306,10 +309,22 @@ class _Single:
         driver = self._driver
         if error is not None:
             self._pooled.learn(error, driver, self._proxy)
-        interrupted = error is not None and not isinstance(error, Exception)
-        if interrupted or getattr(driver, "closed", False):
-            self._proxy.invalidate()
+            interrupted = not isinstance(error, Exception) or self._pooled.dialect.is_answering(driver)
+            if interrupted or getattr(driver, "closed", False):
+                self._proxy.invalidate()
         self._proxy.close()
+
+
+@contextmanager
+def _leaving_interrupted(connection: sa.Connection) -> Iterator[None]:
+    """Ask nothing more of a connection whose statement was interrupted: its errors would hide the interruption."""
+    driver = connection.connection.driver_connection
+    try:
+        yield
+    except BaseException:
+        if dialect_of(connection).is_answering(driver):
+            connection.invalidate()
+        raise
 
 
 @contextmanager

@@ -250,6 +250,25 @@ def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: st
     engine.dispose()
 
 
+def test_what_a_listener_to_checkins_raises_reaches_the_caller_of_an_append_that_has_landed(url: str) -> None:
+    engine = create_engine(url)
+    errors = {RuntimeError: RuntimeError, engine.dialect.loaded_dbapi.OperationalError: LangoStoreError}
+    store = Store(engine)
+    store.create("k")
+    for raised, expected in errors.items():
+
+        def fail(driver: Any, _: object, raised: type[Exception] = raised) -> None:
+            driver.close()
+            raise raised("the host's")
+
+        sa.event.listen(engine, "checkin", fail)
+        with pytest.raises(expected, match="the host's"):
+            store.append_message("k", message())
+        sa.event.remove(engine, "checkin", fail)
+    assert store.info("k").message_count == 2
+    engine.dispose()
+
+
 def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_query_belongs(
     tenants_url: sa.URL,
 ) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
-from factories import message
+from conftest import SOMEBODY_WAITS, MakeDatabase
+from factories import message, messages
 
 from lango_store import DatabaseBusy, Store, connections, create_engine, pool, statement
 from lango_store.dialect import base, postgresql, sqlite
@@ -160,6 +162,58 @@ def test_an_interrupted_connection_is_not_used_again(url: str) -> None:
         assert store.append_message("k", message()).seq in (2, 3)
         assert len(opened) == before + 1
     engine.dispose()
+
+
+class TimeIsUp(Exception):
+    """What a handler raises that callers may catch, such as a task's limit of time."""
+
+
+IN_A_STATEMENT: dict[str, Callable[[Store], object]] = {
+    "append": lambda store: store.append_message("k", message()),
+    "several": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "load": lambda store: store.get("k"),
+}
+
+
+@pytest.mark.parametrize("raised", [Interrupted, TimeIsUp])
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine])
+def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
+    make_postgres: MakeDatabase, make: Any, raised: type[BaseException]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise raised
+
+    def send(to: int) -> None:
+        with holder.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
+            for _ in range(100_000):
+                if looking.exec_driver_sql(SOMEBODY_WAITS).first():
+                    return signal.pthread_kill(to, signal.SIGUSR1)
+        raise AssertionError("nobody waits for a lock")
+
+    def interrupted(call: Callable[[Store], object], store: Store) -> None:
+        with holder.begin() as holding, ThreadPoolExecutor(1) as thread:
+            holding.exec_driver_sql("LOCK TABLE lango_session IN ACCESS EXCLUSIVE MODE")
+            sent = thread.submit(send, threading.get_ident())
+            with pytest.raises(raised):
+                call(store)
+            sent.result()
+
+    url = make_postgres()
+    holder, engine = create_engine(url), make(url, pool_size=1, max_overflow=0, pool_reset_on_return=None)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        store = Store(engine)
+        store.create("k")
+        for call in IN_A_STATEMENT.values():
+            interrupted(call, store)
+            call(store)
+            with engine.connect() as connection:
+                interrupted(call, store.using(connection))
+            call(store)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for each in (holder, engine):
+        each.dispose()
 
 
 def test_a_pool_that_is_empty_says_how_to_make_it_larger(make_sqlite: MakeDatabase) -> None:

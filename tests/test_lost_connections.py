@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
@@ -74,4 +74,25 @@ def test_a_connection_that_was_idle_for_long_is_asked_before_it_is_lent(
         with pytest.raises(DatabaseUnavailable):  # a moment later nobody asks: it would cost a round trip each time
             call(store)
         call(store)
+    engine.dispose()
+
+
+def test_of_connections_that_were_idle_for_long_only_those_are_replaced_that_do_not_answer(
+    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(make_postgres(), pool_size=1)
+    now = [1000.0]
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    drivers: list[Any] = []
+    sa.event.listen(engine, "connect", lambda driver, _: drivers.append(driver))
+    with Store(engine) as store:
+        store.create("k")
+        for _ in range(2):
+            now[0] += 31
+            store.append_message("k", message())
+        assert len(drivers) == 1
+        drivers[0].pgconn.enter_pipeline_mode()  # as somebody left it, who sent and read nothing
+        now[0] += 31
+        store.append_message("k", message())
+        assert len(drivers) == 2
     engine.dispose()

@@ -36,6 +36,7 @@ def test_a_file_that_is_gone_takes_no_append_until_it_is_back(file: Path, tmp_pa
         elsewhere.mkdir()
         moved(file, elsewhere)
         for call in (
+            store.ping,
             lambda: store.append_message("k", message()),
             lambda: store.get("k"),
             lambda: store.stats(),

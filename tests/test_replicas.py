@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message, messages
 from postgres_server import PostgresServer
@@ -130,6 +131,19 @@ def test_a_read_whose_replica_goes_away_in_the_middle_is_answered_by_the_primary
             connection.rollback()
             replica.resume()
         assert reading.result() == 3
+
+
+def test_several_reads_of_a_replica_see_one_moment(
+    store: Store, primary: PostgresServer, replica: PostgresServer
+) -> None:
+    store.create("k", messages=messages(3))
+    replica.follow(primary)
+    standing = sa.text("SELECT pg_is_in_recovery(), (SELECT count(*) FROM lango_message WHERE session_key = 'k')")
+    with store.access.snapshot(anywhere=True) as connection:
+        assert connection.execute(standing).one() == (True, 3)
+        store.append_message("k", message())
+        replica.follow(primary)
+        assert connection.execute(standing).one() == (True, 3)
 
 
 def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServer) -> None:

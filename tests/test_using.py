@@ -212,8 +212,9 @@ def test_the_callers_database_needs_our_tables_too(store: Store, empty_url: str)
     engine.dispose()
 
 
-def test_a_hosts_engine_in_autocommit_stays_in_autocommit(make_postgres: MakeDatabase) -> None:
-    engine = sa.create_engine(make_postgres(), isolation_level="AUTOCOMMIT", pool_size=1)
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine])
+def test_a_hosts_engine_in_autocommit_stays_in_autocommit(make_postgres: MakeDatabase, make: Any) -> None:
+    engine = make(make_postgres(), isolation_level="AUTOCOMMIT", pool_size=1)
     HOST.create(engine)
     with Store(engine) as store, engine.connect() as connection:
         connection.execute(HOST.insert().values(number=1))

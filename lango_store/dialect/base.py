@@ -291,6 +291,10 @@ class Dialect:
         """Return the store's error for a driver's."""
         raise NotImplementedError
 
+    def is_answering(self, driver: Any) -> bool:
+        """Whether a statement was left before its answer was read: such a connection cannot even roll back."""
+        return False
+
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         """Whether a connection and those that were made with it serve nothing any more, after this error."""
         raise NotImplementedError

@@ -24,7 +24,14 @@ from lango_store.dialect.base import (
 )
 from lango_store.dialect.distribution import Distribution
 from lango_store.dialect.gin import Gin
-from lango_store.dialect.postgresql_driver import REPEATABLE_READ, autocommit, isolated, read_committed, set_config
+from lango_store.dialect.postgresql_driver import (
+    REPEATABLE_READ,
+    autocommit,
+    is_answering,
+    isolated,
+    read_committed,
+    set_config,
+)
 from lango_store.dialect.postgresql_migrations import PostgreSQLMigrations
 from lango_store.errors import (
     OF_ANOTHER_SESSION,
@@ -241,6 +248,9 @@ class PostgreSQL(Dialect):
         if state == "42501":
             return NotPermitted(f"{reason}; grant it to the role of this URL")
         return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+
+    def is_answering(self, driver: Any) -> bool:
+        return is_answering(driver)
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.

@@ -12,6 +12,12 @@ from lango_store.dialect.base import ensure_transaction
 
 READ_COMMITTED: Final = 2  # as psycopg numbers them
 REPEATABLE_READ: Final = 3
+_ACTIVE: Final = 1
+
+
+def is_answering(driver: Any) -> bool:
+    """Whether the server's answer to a statement is not read to its end."""
+    return bool(driver.pgconn.transaction_status == _ACTIVE)
 
 
 @contextmanager
@@ -51,7 +57,7 @@ def autocommit(driver: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if not driver.closed:
+        if not driver.closed and not is_answering(driver):
             driver.autocommit = before
 
 
