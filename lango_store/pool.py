@@ -118,7 +118,6 @@ def _answers(server: Any) -> bool:
 
     try:
         server.send_query(b"")
-        server.flush()
         if not _readable(server.socket, _PING_TIMEOUT):
             return False
         while server.get_result() is not None:

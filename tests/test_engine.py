@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def test_other_databases_are_refused() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
     with pytest.raises(TypeError, match="URL"):
         Store(engine)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not supported: use sqlite or"):
+        Store(sa.create_engine("mysql+pymysql://x/y", module=sqlite3))  # so that no driver is needed
 
 
 def test_making_a_store_connects_to_nothing(tmp_path: Path) -> None:

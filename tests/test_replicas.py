@@ -200,6 +200,23 @@ def test_the_primary_answers_while_a_replica_is_away_or_has_no_tables_yet(
         assert store.stats().messages == 3
 
 
+def test_a_store_that_is_closed_has_closed_its_connections_to_both_servers(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    drivers: list[Any] = []
+
+    def connected(driver: Any, _: object) -> None:
+        drivers.append(driver)
+
+    sa.event.listen(sa.Pool, "connect", connected)
+    try:
+        with Store(url, replica=url) as store:
+            store.create("k")
+            assert store.count() == 1
+        assert [driver.closed for driver in drivers] == [True, True]
+    finally:
+        sa.event.remove(sa.Pool, "connect", connected)
+
+
 def test_sqlite_has_no_replicas(make_sqlite: MakeDatabase) -> None:
     with pytest.raises(ValueError, match="replica"):
         Store(make_sqlite(), replica=make_sqlite())

@@ -106,7 +106,7 @@ def test_a_verb_waits_for_a_server_that_is_away(
 def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
     url: sa.URL, relay: Relay, pauses: Pauses
 ) -> None:
-    with Store(url) as store:
+    with Store(url, retry=timedelta(0), token_counter=lambda _: 1) as store:
         store.create("k")
         relay.refuse()
         with pytest.raises(DatabaseUnavailable):

@@ -6,12 +6,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import every_verb
 import pytest
+import sqlalchemy as sa
 from conftest import MakeDatabase
-from factories import messages
+from factories import message, messages
 
 from lango_store import LangoStoreError, SearchUnavailable, Store, create_engine, schema
 
@@ -41,8 +43,10 @@ def verbs(path: Path, cold: Path) -> Iterator[tuple[type, str, int]]:
             yield from ((kind, verb, number) for verb, several in calls.items() for number in range(len(several)))
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_every_verb_works_with_a_damaged_index_but_a_search(indexed: Path, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(("damage", "retry"), [(DAMAGES[0], None), (DAMAGES[1], timedelta(seconds=30))])
+def test_every_verb_works_with_a_damaged_index_but_a_search(
+    indexed: Path, tmp_path: Path, damage: str, retry: timedelta | None
+) -> None:
     cold = tmp_path / "archive.db"
     run(indexed, damage)
     copy, archive = tmp_path / "copy.db", tmp_path / "copy.archive.db"
@@ -50,7 +54,7 @@ def test_every_verb_works_with_a_damaged_index_but_a_search(indexed: Path, tmp_p
     for kind, verb, number in list(verbs(indexed, cold)):
         shutil.copy(indexed, copy)
         shutil.copy(cold, archive)
-        with Store(f"sqlite:///{copy}") as store:
+        with Store(f"sqlite:///{copy}", retry=retry) as store:
             try:
                 every_verb.calls_of(store, archive)[kind][verb][number]()
             except LangoStoreError as error:
@@ -68,6 +72,9 @@ def test_a_read_that_fails_detaches_no_index(indexed: Path, caplog: pytest.LogCa
         with pytest.raises(LangoStoreError, match="no such table: lango_value"):
             store.values("k")
         assert schema.search_status(engine).state == "ready"
+    reader = Store(f"sqlite:///file:{indexed}?mode=ro&uri=true")
+    with reader, pytest.raises(LangoStoreError, match="no such table: lango_value"):
+        reader.values("k")
     assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []
 
 
@@ -82,3 +89,22 @@ def test_an_index_that_is_detached_is_told_of_once(indexed: Path, caplog: pytest
         assert schema.search_status(engine).state == "detached"
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "lango_store"]
     assert "lango-store search rebuild" in warning
+
+
+def test_a_transaction_that_an_error_has_ended_is_not_begun_anew_without_what_the_caller_did_in_it(
+    indexed: Path,
+) -> None:
+    run(indexed, "CREATE VIRTUAL TABLE host USING fts5(words)")
+    insert = "INSERT OR ROLLBACK INTO host (rowid, words) VALUES (1, 'x')"
+    run(indexed, f"CREATE TRIGGER host AFTER INSERT ON lango_message BEGIN {insert}; END")
+    engine = sa.create_engine(f"sqlite:///{indexed}")
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    with engine.connect() as connection:
+        store = Store(engine).using(connection)
+        store.create("mine")
+        connection.exec_driver_sql("INSERT INTO host (rowid, words) VALUES (1, 'mine')")
+        with pytest.raises(LangoStoreError, match="constraint failed"):
+            store.append_message("mine", message())
+        connection.rollback()
+        assert not store.exists("mine")
+    engine.dispose()
