@@ -68,7 +68,7 @@ def test_a_search_of_a_damaged_index_says_what_to_do_and_costs_no_append(damaged
     with damaged.engine.connect() as connection:
         beside = [each for each in damaged.using(connection).examine() if each.name != "settings"]
     assert [each.name for each in beside] == ["search index"]
-    with damaged.engine.connect() as connection, pytest.raises(LangoStoreError, match="is damaged|invalid page"):
+    with damaged.engine.connect() as connection, pytest.raises(LangoStoreError, match=r"is damaged|invalid page"):
         damaged.using(connection).search("number7")
     with pytest.raises(SearchUnavailable, match="search rebuild"):
         damaged.search("number7")
