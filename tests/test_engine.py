@@ -16,7 +16,16 @@ from factories import message
 from postgres_server import PostgresServer
 from processes import run_program
 
-from lango_store import DatabaseUnavailable, LangoStoreError, SessionHeld, Store, create_engine, schema
+from lango_store import (
+    DatabaseUnavailable,
+    LangoStoreError,
+    SessionExists,
+    SessionHeld,
+    SessionNotFound,
+    Store,
+    create_engine,
+    schema,
+)
 
 
 def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
@@ -171,6 +180,16 @@ def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: Ma
             connection.exec_driver_sql("INSERT INTO host VALUES (1)")
         assert store.append_message("k", message()).seq == 1
     engine.dispose()
+
+
+def test_a_store_in_memory_outlives_errors() -> None:
+    with Store("sqlite://", migrate=True) as store:
+        store.create("k")
+        with pytest.raises(SessionExists):
+            store.create("k")
+        with pytest.raises(SessionNotFound):
+            store.append_message("nobody", message())
+        assert store.count() == 1
 
 
 def test_files_that_are_no_database(tmp_path: Path) -> None:
