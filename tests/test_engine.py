@@ -173,8 +173,10 @@ def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: Ma
             connection.exec_driver_sql(statement)
     with Store(engine) as store:
         store.create("k")
-        with pytest.raises(SessionHeld, match="FOREIGN KEY"):
+        with pytest.raises(SessionHeld, match="FOREIGN KEY") as raised:
             store.append_message("k", message())
+        pool: Any = engine.pool
+        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
         assert store.info("k").message_count == 0
         with engine.begin() as connection:
             connection.exec_driver_sql("INSERT INTO host VALUES (1)")
