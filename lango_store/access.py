@@ -202,12 +202,10 @@ class Access:
         if error.__cause__ is None or not is_to_blame(of_driver(error.__cause__)):
             return None
         try:
-            if not self._connections.is_whole():
-                return None
             with self.snapshot() as connection:
                 if not index.follows(connection):
                     return None
-        except LangoStoreError:  # what the caller is told is the first error
+        except LangoStoreError:  # an error ends a transaction on PostgreSQL: what the caller is told is the first one
             return None
         access = copy.copy(self)
         access._connections = Detaching(self._connections, str(error))

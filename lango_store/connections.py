@@ -41,9 +41,6 @@ class Connections(Protocol):
     in_callers_transaction: bool
     """Whether an operation is a part of something that may not be rolled back, nor committed."""
 
-    def is_whole(self) -> bool:
-        """Return whether an operation that failed can be done again: the caller's transaction may be lost with it."""
-
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, or for one append, with as few round trips as the database allows.
 
@@ -75,10 +72,6 @@ class Pooled:
     def dialect(self) -> Dialect:
         """The dialect, as it is known by now."""
         return dialect_of(self.engine)
-
-    def is_whole(self) -> bool:
-        """Return True: each operation has a transaction of its own."""
-        return True
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a driver's connection, unless a host listens to transactions."""
@@ -165,11 +158,6 @@ class Callers:
         self._gate = gate
         self._on_statement = on_statement
 
-    def is_whole(self) -> bool:
-        """Return whether the caller's transaction is still open."""
-        connection = self._connection()
-        return dialect_of(connection).in_transaction(connection)
-
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, for one append with a savepoint where that takes several statements."""
         return self._lend(_append_whole if writes else nullcontext)
@@ -222,10 +210,6 @@ class Detaching:
         self._connections = connections
         self._reason = reason
         self.in_callers_transaction = connections.in_callers_transaction
-
-    def is_whole(self) -> bool:
-        """Return whether an operation that failed can be done again."""
-        return self._connections.is_whole()
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, or for one append in a transaction."""
@@ -292,8 +276,7 @@ class _Single:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             try:
-                if error is None or not self._pooled.dialect.is_answering(self._driver):
-                    self._pooled.dialect.finish(self._driver, self._started, failed=error is not None)
+                self._pooled.dialect.finish(self._driver, self._started, failed=error is not None)
             except BaseException as ending:
                 self._give_back(ending)
                 raise

@@ -83,10 +83,6 @@ class Replicated:
         """Lend a connection for several writes that land together or not at all."""
         return self._noting(self._primary.transaction())
 
-    def is_whole(self) -> bool:
-        """Return True: each operation has a transaction of its own."""
-        return True
-
     # Writes
 
     @contextmanager

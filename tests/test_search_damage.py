@@ -107,7 +107,8 @@ def test_an_error_that_is_not_the_indexes_leaves_it_alone_and_says_nothing_of_it
             if engine.dialect.name == "sqlite":
                 connection.exec_driver_sql(f"CREATE TRIGGER refuses {refusing} BEGIN SELECT RAISE(ABORT, 'no'); END")
             else:
-                body = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END'"
+                damage = "RAISE EXCEPTION ''no'' USING ERRCODE = ''data_corrupted''"  # of the messages themselves
+                body = f"RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {damage}; END'"
                 connection.exec_driver_sql(f"CREATE FUNCTION refuse() {body}")
                 connection.exec_driver_sql(f"CREATE TRIGGER refuses {refusing} EXECUTE FUNCTION refuse()")
         with pytest.raises(LangoStoreError, match="no"):

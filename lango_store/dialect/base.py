@@ -219,10 +219,6 @@ class Dialect:
         """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
         raise NotImplementedError
 
-    def in_transaction(self, connection: sa.Connection) -> bool:
-        """Return whether the driver has a transaction open: an error may have ended the caller's."""
-        raise NotImplementedError
-
     def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Undo an append that fails half-way in the caller's transaction, which the caller may commit all the same."""
         raise NotImplementedError

@@ -141,10 +141,6 @@ class PostgreSQL(Dialect):
         if driver.autocommit:
             raise LangoStoreError(NO_TRANSACTION)
 
-    def in_transaction(self, connection: sa.Connection) -> bool:
-        driver: Any = connection.connection.dbapi_connection
-        return bool(driver.pgconn.transaction_status)
-
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         return read_committed(connection)
 

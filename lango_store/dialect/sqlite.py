@@ -93,10 +93,6 @@ class SQLite(Dialect):
             raise LangoStoreError(NO_TRANSACTION)
         begin_immediate(connection)
 
-    def in_transaction(self, connection: sa.Connection) -> bool:
-        driver: Any = connection.connection.driver_connection
-        return bool(driver.in_transaction)
-
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         return immediate(connection)
 
