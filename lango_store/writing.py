@@ -87,8 +87,6 @@ def terms(
     changes = changes or {}
     if others := changes.keys() - set(_FIELDS):
         raise TypeError(f"set has {', '.join(map(repr, others))}: give {', '.join(_FIELDS)}")
-    if make is not None:
-        make = New(make.key, make.ttl, {**make.fields, **changes})
     return Terms(Expected(after, expect), encode_session(changes), make, values.encoded(named))
 
 

@@ -162,6 +162,8 @@ def test_bad_input_makes_no_session(store: Store) -> None:
         store.append_message("k", message(object()), create=True)
     with pytest.raises(InvalidMessage, match="settings"):
         store.append_message("k", message(), create=True, settings={"x": object()})
+    with pytest.raises(InvalidMessage, match="settings"):
+        store.append_message("k", message(), create=True, after=3, settings={"x": object()})
     with pytest.raises(ValueError, match="ttl"):
         store.append_message("k", message(), create=True, ttl=timedelta(0))
     with pytest.raises(InvalidKey):

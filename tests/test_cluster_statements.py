@@ -105,9 +105,10 @@ def test_what_is_written_by_several_statements_lands_whole_or_not_at_all(
 def test_what_is_written_by_several_statements_is_given_back_as_stored(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:  # without a clock: the database tells the time
         made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
+        again = store.append_message("k", message(), create=True)
         late = store.append_message("k", message(), values=VALUES)
         turn = store.conversation("k").save_turn(messages(2), {"tokens": 1}, values=VALUES)
-        assert store.messages("k") == [*made, late, *turn.messages]
+        assert store.messages("k") == [*made, again, late, *turn.messages]
         assert store.conversation("k").turns() == [turn.model_copy(update={"messages": []})]
         assert store.create("new", messages=messages(2), values={"new": {"a": 1}}) == store.get("new")
 
@@ -130,12 +131,12 @@ def test_an_append_leaves_the_values_of_a_session_alone_that_is_made_meanwhile(m
 
 def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
-        store.create("k", messages=messages(1))
+        store.create("k", messages=messages(9))
         new = batch(messages(2))
         with store.access.single_write() as connection:
             turn = turns.save(connection, None, "k", new, NewTurn(skipped=3))
-        assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (5, 6, 6)
-        assert store.messages("k")[1:] == turn.messages
+        assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (13, 14, 14)
+        assert store.messages("k")[9:] == turn.messages
 
 
 def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) -> None:

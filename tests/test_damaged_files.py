@@ -299,6 +299,17 @@ def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, co
             assert (raised.value.key, raised.value.field) == ("telegram:1", column)
 
 
+def test_nothing_is_written_behind_a_last_seq_that_is_not_a_whole_number(copy: Path) -> None:
+    said("UPDATE lango_session SET last_seq = 1.5 WHERE key = 'telegram:1'", copy)
+    with opened(copy) as store:
+        before = store.stats()
+        for write in (store.append_message, lambda key, new: store.conversation(key).save_turn([new])):
+            with pytest.raises(DamagedMessage) as raised:
+                write("telegram:1", message())
+            assert (raised.value.key, raised.value.field) == ("telegram:1", "last_seq")
+        assert store.stats() == before
+
+
 def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

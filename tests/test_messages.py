@@ -132,6 +132,8 @@ def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: St
     info = store.info("k")
     assert (info.last_seq, info.message_count, info.token_count) == (1, 1, 3)
     assert info.updated_at == stored.created_at
+    store.create("other")
+    assert not store.append_message("other", again).replayed
 
 
 def test_an_id_belongs_to_its_session(store: Store) -> None:

@@ -196,6 +196,17 @@ def test_truncating_takes_later_turns_along_and_shortens_the_one_it_cuts(store: 
     assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
 
 
+def test_turns_are_listed_in_their_order_whichever_was_changed_last(store: Store) -> None:
+    conversation = store.open("k")
+    for tier in "abc":
+        conversation.save_turn(messages(2), {"tier": tier})
+    conversation.delete_message(2)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("ANALYZE")  # so that PostgreSQL reads the few rows as they lie, by no index
+    assert [turn.turn_no for turn in conversation.turns()] == [1, 2, 3]
+    assert conversation.total_usage() == {"tier": "c"}
+
+
 def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2), {"tokens": 1})
@@ -296,6 +307,7 @@ def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
         {"number": 1, "dict": {"a": 1}, "text": "a", "flag": True, "late": None},
         {"number": "x", "dict": "x", "text": None, "flag": 1, "late": 2},
         {"number": None, "dict": None, "text": "b", "flag": 2, "late": {"a": 1}},
+        {"text": None, "flag": None, "late": None},
     ):
         conversation.save_turn([], usage)
     assert conversation.total_usage() == {"number": 1, "dict": {"a": 1}, "text": "b", "flag": 3, "late": 2}

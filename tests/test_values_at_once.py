@@ -171,6 +171,14 @@ def test_values_set_while_their_session_was_made_go_with_it(
     assert (store.values("k"), store.values("app")) == ({}, {"a": 1})
 
 
+def test_values_set_while_their_session_was_made_are_in_the_way_of_no_append(store: Store) -> None:
+    made_meanwhile(store, {"old": 1})
+    assert store.append_message("k", message(), create=True, values={"k": {"new": 1}}).seq == 1
+    assert store.values("k") == {"new": 1, "old": 1}
+    store.delete("k")
+    assert value_names(store) == []
+
+
 def test_values_set_while_their_session_was_made_are_archived_with_it(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:

@@ -109,8 +109,7 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         counts["record_count"] = number("records_added")
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
-    given = [name for name in shape.fields if name in ("created_at", "updated_at")]  # else the statement's time
-    counts |= {name: column(SESSION.c[name], f"new_{name}") for name in given}
+    counts |= {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
     made: Any = sessions.insertion(dialect, counts, *allowed)
     if shape.makes == "always" or not dialect.reckons_in_upserts:
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]

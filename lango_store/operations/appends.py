@@ -79,13 +79,13 @@ NO_TERMS: Final = Terms()
 class Place(NamedTuple):
     """Where messages were written: up to which seq, when, and in which turn if in one.
 
-    Of a session that was created, `made` is expiry and revision, as stored.
+    Of a session that was created without a turn, `told` is expiry and revision, as stored.
     """
 
     last_seq: int
     updated_at: datetime
     turn_no: int | None = None
-    made: Sequence[Any] = ()
+    told: Sequence[Any] = ()
 
 
 def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS) -> list[Message]:
@@ -114,7 +114,7 @@ def create(
         _refuse_scopes(connection, make.key, make, named)
         return None
     stored, place = found
-    expires_at, revision = place.made
+    expires_at, revision = place.told
     until = None if expires_at is None else stored_time(make.key, "expires_at", expires_at)
     made = sessions.made(make, place.updated_at, until, revision)
     records = new.records
@@ -243,15 +243,11 @@ def _write(
 ) -> tuple[list[Message], Place] | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
     dialect = dialect_of(connection)
-    moment = dialect.time(now)
-    values = {"key": key, "now": moment, "added": len(new.rows), "tokens_added": new.tokens, **values}
+    values = {"key": key, "now": dialect.time(now), "added": len(new.rows), "tokens_added": new.tokens, **values}
     if records := new.records:
         shape, values["records_added"] = shape.of_records, records
-    rows = [
-        row | {"created_at": moment if message.created_at is None else dialect.time(message.created_at)}
-        for row, message in zip(new.rows, new.messages, strict=True)
-    ]
-    made = sessions.encoded(make) if make is not None and shape.inserts else {}
+    rows = [row | {"created_at": dialect.time(row["created_at"])} for row in new.rows]
+    made = {} if make is None else sessions.encoded(make)
     together = together and bool(rows) and not shape.named
     found = _run_together(connection, shape.updating, values, rows) if together else None
     if found is None and (shape.inserts or not together):
@@ -261,7 +257,7 @@ def _write(
     last_seq, updated_at, *told = found
     written_at = now or stored_time(key, "updated_at", updated_at)
     turn_no = whole_number(key, "last_turn_no", told[0]) if shape.turn else None
-    place = Place(last_seq, written_at, turn_no, () if shape.turn else told)
+    place = Place(last_seq, written_at, turn_no, told)
     first = last_seq - len(rows) + 1
     stored = [
         message.model_copy(
