@@ -79,6 +79,7 @@ def test_conversations_are_listed_the_last_saved_first_by_scope_and_no_more_than
 
 def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations: Conversations) -> None:
     async def test() -> None:
+        began = datetime.now(UTC) - timedelta(minutes=1)
         day = datetime(2020, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
         for days, id in ((2, "a"), (3, "b"), (1, "c")):
             record = ConversationRecord(
@@ -87,6 +88,8 @@ def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations:
             await conversations.write_record(record, expected_revision=None)
             assert await conversations.read_record(id) == record
             assert conversations.store.info(id).created_at == record.updated_at
+            (turn,) = conversations.store.conversation(id).turns()
+            assert turn.created_at >= began  # which is when it was saved, whatever the record says
         records = await conversations.read_records(limit=2)
         assert [record.conversation_id for record in records] == ["b", "a"]
         moved = replace(records[1], updated_at=day + timedelta(days=9), revision="r2", scope=None)
