@@ -15,7 +15,7 @@ from factories import message
 from rows import value_names
 from session_checks import assert_sound
 
-from lango_store import Conflict, InvalidKey, SessionNotFound, Store, create_engine
+from lango_store import Conflict, InvalidKey, SessionExists, SessionNotFound, Store, create_engine
 
 HOUR = timedelta(hours=1)
 
@@ -173,6 +173,8 @@ def test_values_set_while_their_session_was_made_go_with_it(
 
 def test_values_set_while_their_session_was_made_are_in_the_way_of_no_append(store: Store) -> None:
     made_meanwhile(store, {"old": 1})
+    with pytest.raises(SessionExists):
+        store.create("k")
     assert store.append_message("k", message(), create=True, values={"k": {"new": 1}}).seq == 1
     assert store.values("k") == {"new": 1, "old": 1}
     store.delete("k")
