@@ -169,7 +169,9 @@ def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) 
     assert conversation.compactions() == [done]
     assert done is not None
     assert (done.discarded, done.replaced_messages) == (True, 2)
-    assert contents(conversation.all_messages()) == ["meanwhile", "two"]
+    counted = {"original_event_count": 3, "original_message_count": 2}
+    assert conversation.turns()[-1].metadata == counted | {"discarded": True}
+    assert [(m.content, m.turn_no) for m in conversation.all_messages()] == [("meanwhile", 4), ("two", 5)]
     assert contents(conversation.messages()) == ["two", "meanwhile"]
     info = conversation.info()
     assert (info.message_count, info.token_count, info.turn_count, info.last_consolidated) == (2, 3, 2, 0)

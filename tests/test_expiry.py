@@ -37,7 +37,8 @@ def test_policies(filled: Store, clock: Clock) -> None:
     assert filled.expire(dry_run=True, created_before=clock.time - timedelta(days=7, seconds=1)).sessions == 6
     assert filled.expire(dry_run=True, older_than=timedelta(0), agent_id="a1").sessions == 3
     assert filled.expire(dry_run=True, older_than=timedelta(0), user_id="u1", key_prefix="chat:5").sessions == 1
-    assert filled.expire(dry_run=True, key_prefix="mail:").sessions == 0
+    nothing = filled.expire(dry_run=True, key_prefix="mail:")
+    assert (nothing.sessions, nothing.messages) == (0, 0)
     assert filled.expire(dry_run=True, now=clock.time - timedelta(days=8)).sessions == 1
     assert len(keys(filled)) == 10
     report = filled.expire(older_than=timedelta(days=8), agent_id="a0")

@@ -45,6 +45,7 @@ VERBS: dict[str, Callable[[Store, Conversation], Any]] = {
     "pop": lambda s, c: [c.pop_message() for _ in range(6)],
     "pop records too": lambda s, c: [c.pop_message(records=True) for _ in range(3)],
     "pop behind a deleted end": lambda s, c: [c.delete_message(c.turns()[-2].last_seq), c.pop_message()],
+    "delete a message": lambda s, c: c.delete_message("meanwhile"),
     "clear": lambda s, c: c.clear(),
     "clear but the system": lambda s, c: c.clear(keep_system=True),
     "compact": lambda s, c: c.compact(lambda _: [message("again", id="q2")]),

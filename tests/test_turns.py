@@ -243,6 +243,16 @@ def test_a_cut_at_the_last_seq_takes_nothing_away(store: Store) -> None:
     assert (conversation.event_count(), conversation.total_usage()) == (0, {})
 
 
+def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_less(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.delete_message(2)
+    conversation.save_turn([], {"tokens": 1})
+    before = conversation.info()
+    assert conversation.truncate(after=1) == 0
+    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+    assert conversation.info().last_seq == before.last_seq + 1
+
+
 def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     conversation.save_turn(messages(3), {"tokens": 1})
