@@ -29,10 +29,10 @@ CLUSTER = Citus()
 
 @pytest.fixture(autouse=True)
 def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(connection: sa.Connection) -> None:
+    def detect_dialect(connection: sa.Connection) -> None:
         vars(connection.dialect)["lango_store"] = CLUSTER
 
-    monkeypatch.setattr(schema_gate, "look", look)
+    monkeypatch.setattr(schema_gate, "detect_dialect", detect_dialect)
 
 
 @pytest.mark.parametrize("check", checks(), ids=str)
