@@ -187,6 +187,9 @@ def test_ids_that_are_not_at_the_end_are_put_there(store: Store) -> None:
     stored = conversation.append_messages([message("new b", id="b"), message("new d", id="d")], replace_after=1)
     assert [(m.content, m.replayed) for m in stored] == [("new b", False), ("new d", False)]
     assert contents(conversation.all_messages()) == ["a", "new b", "new d"]
+    (last,) = conversation.append_messages([message("e", id="e")], replace_after=stored[-1].seq)
+    assert not last.replayed
+    assert contents(conversation.all_messages())[3:] == ["e"]
 
 
 def test_a_replacement_is_done_once_however_often_it_is_sent(store: Store) -> None:

@@ -126,13 +126,13 @@ def create(
 def create_in_turn(
     connection: AnyConnection, now: Moment, make: New, new: Batch, turn: NewTurn, terms: Terms = NO_TERMS
 ) -> bool:
-    """Create a session with its first turn, and with the fields and values of `terms`; False if its key is taken."""
+    """Create a session with its first turn, and with the fields and values of `terms`.
+
+    False, with nothing written, if its key is taken, by a session or by shared values, or a scope is a session's.
+    """
     shape = Shape(makes="always", turn=True, fields=terms.shape.fields, named=terms.shape.named)
     values = {**terms.values, **turn.values()}
-    if _write(connection, now, make.key, new, shape, values, make, terms.named) is not None:
-        return True
-    _refuse_scopes(connection, make.key, make, terms.named)
-    return False
+    return _write(connection, now, make.key, new, shape, values, make, terms.named) is not None
 
 
 def append_new_ids(
@@ -174,7 +174,7 @@ class Known:
         positions: list[int] = []
         places: dict[str, int] = {}
         for position, message in enumerate(new.messages):
-            if message.id is None or (message.id not in stored and message.id not in places):
+            if message.id not in stored and message.id not in places:
                 if message.id is not None:
                     places[message.id] = len(positions)
                 positions.append(position)
