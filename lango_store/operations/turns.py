@@ -43,7 +43,19 @@ def save(
 
     The database refuses an id that is stored already: `save_new` leaves it out.
     """
-    return write_turn(connection, now, key, new, turn, terms)
+    stored, place = write(connection, now, key, new, terms, turn)
+    return Turn(
+        turn_no=place.turn_no,
+        kind=turn.kind,
+        id=turn.id,
+        first_seq=place.last_seq - len(stored) + 1,
+        last_seq=place.last_seq,
+        replaced_upto=turn.replaced_upto,
+        usage={} if turn.usage is None else decode_json(turn.usage),
+        metadata={} if turn.metadata is None else decode_json(turn.metadata),
+        created_at=place.updated_at,
+        messages=stored,
+    )
 
 
 def save_new(
@@ -64,7 +76,7 @@ def save_new(
         turn = replace(turn, id=_id_of(new))
         for there in read(connection, key, TURN.c.id == turn.id):
             return there.model_copy(update={"messages": known.merged(new, []), "replayed": True})
-    saved = write_turn(connection, now, key, fresh, turn, terms)
+    saved = save(connection, now, key, fresh, turn, terms)
     return saved.model_copy(update={"messages": known.merged(new, saved.messages)})
 
 
@@ -72,30 +84,6 @@ def _id_of(new: Batch) -> str:
     """Return an id by which a retry finds the turn of messages that were all stored before it, in no turn."""
     ids = json.dumps([message.id for message in new.messages])
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
-
-
-def write_turn(
-    connection: AnyConnection,
-    now: Moment,
-    key: str,
-    new: Batch,
-    turn: NewTurn,
-    terms: Terms = NO_TERMS,
-) -> Turn:
-    """Write a turn at the end of a live session, whatever its ids."""
-    stored, place = write(connection, now, key, new, terms, turn)
-    return Turn(
-        turn_no=place.turn_no,
-        kind=turn.kind,
-        id=turn.id,
-        first_seq=place.last_seq - len(stored) + 1,
-        last_seq=place.last_seq,
-        replaced_upto=turn.replaced_upto,
-        usage={} if turn.usage is None else decode_json(turn.usage),
-        metadata={} if turn.metadata is None else decode_json(turn.metadata),
-        created_at=place.updated_at,
-        messages=stored,
-    )
 
 
 def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:

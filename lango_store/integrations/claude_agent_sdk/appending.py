@@ -125,7 +125,7 @@ class _Writer:
 
         def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> None:
             if cost.usage:
-                turns.write_turn(connection, now, self._key, new, turns.new_turn(None, cost.usage, None), terms)
+                turns.save(connection, now, self._key, new, turns.new_turn(None, cost.usage, None), terms)
             else:
                 appends.write(connection, now, self._key, new, terms)
 
