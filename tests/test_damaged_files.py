@@ -252,6 +252,8 @@ def test_an_index_out_of_order_makes_no_walk_endless(tmp_path: Path, monkeypatch
     path.write_bytes(data)
     with opened(path) as store, store.access.snapshot() as connection:
         assert list(salvage.damaged_messages(connection)) == []
+        monkeypatch.setattr(examination, "_PAGE", 64)
+        assert list(examination._messages(connection)) == []
         page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
         monkeypatch.setattr(paging, "ROWS", 64)
         with pytest.raises(DatabaseUnavailable, match="out of their order"):

@@ -98,6 +98,17 @@ def test_many_small_sessions_are_estimated_to_the_last_of_them_and_empty_ones_ta
     assert store.stats().roles == {"user": user, "assistant": assistant}
 
 
+@pytest.mark.usefixtures("small_sample")
+def test_messages_are_estimated_in_their_order_however_they_lie(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        store.create("k", messages=[message(role=role) for role in ("user", "assistant") for _ in range(4)])
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE seq < 5")
+        assert store.stats().roles == {"user": 4, "assistant": 4}
+    engine.dispose()
+
+
 def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
     for agent in ("b", None, "a", "f", "d", "e"):
         store.create(agent_id=agent, messages=[message()])

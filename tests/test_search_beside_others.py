@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from commands import run
 from conftest import MakeDatabase
 from factories import message
@@ -158,3 +159,19 @@ def test_a_search_for_which_nothing_waits_waits_for_no_writer(make_sqlite: MakeD
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as writer:
             writer.execute("BEGIN IMMEDIATE")
             assert found(store, "oslo") == [("a", 1)]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_hit_that_changes_before_it_is_shown_is_shown_as_what_is_left_of_it(undistributed: str, gone: bool) -> None:
+    schema.enable_search(undistributed)
+    engine = create_engine(undistributed)
+
+    def meddle(text: str, _: float) -> None:
+        if " rank " in text:
+            other.delete_message("a", 1) if gone else other.update_message("a", 1, message("bergen"))
+
+    with Store(engine) as other, Store(engine, on_statement=meddle) as store, engine.connect() as connection:
+        other.create("a", messages=[message("oslo"), message("something else")])
+        (hit,) = store.using(connection).search("oslo").items
+        assert (hit.seq, hit.snippet, hit.places) == (1, "" if gone else "bergen", [])
+    engine.dispose()

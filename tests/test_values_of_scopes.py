@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock
+from conftest import AS_ROWS_LIE, Clock
 from factories import message, messages
 from rows import value_names
 from session_checks import assert_sound
 
-from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionExpired, SessionNotFound, Store
+from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionExpired, SessionNotFound, Store, create_engine
 
 HOUR = timedelta(hours=1)
 
@@ -51,6 +51,15 @@ def test_values_come_in_the_order_of_their_names_and_by_a_prefix(store: Store) -
     assert list(store.values("s", "a")) == ["a"]
     assert list(store.values("s", "")) == list(store.values("s"))
     assert store.values("s", "none") == {}
+
+
+def test_values_come_in_the_order_of_their_names_however_they_lie(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        for name in "bca":
+            store.set_values("app", {name: 1})
+        assert list(store.values("app")) == ["a", "b", "c"]
+    engine.dispose()
 
 
 def test_a_scope_of_shared_values_is_not_a_session_to_append_to(store: Store) -> None:

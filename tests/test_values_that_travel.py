@@ -258,8 +258,9 @@ def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
     if store.engine.dialect.name == "sqlite":  # PostgreSQL's json takes nothing else
         spoil(store, "UPDATE lango_value SET value = '{no json' WHERE scope = 'k' AND name = 'a'")
         expected.insert(0, ("unreadable value", "k"))
-        with pytest.raises(DamagedMessage, match="value 'a'"):
+        with pytest.raises(DamagedMessage, match="value 'a'") as raised:
             store.values("k")
+        assert (raised.value.key, raised.value.seq) == ("k", 0)
         assert store.values("k", "b") == {"b": 2}
     assert faults(store) == expected
     store.set_values("k", {"a": 1})
