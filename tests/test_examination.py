@@ -287,6 +287,17 @@ def test_a_session_is_mended_after_what_is_being_written_to_it(
         assert store.info("k").revision == revision + 1
 
 
+def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=50ms"})
+    with Store(engine) as store, engine.connect() as holder:
+        store.create("k", messages=messages(3))
+        holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
+        reasons = [each.detail for each in store.examine() if each.name == "check failed"]
+        assert len(reasons) > 3
+        assert {"lock timeout" in reason for reason in reasons} == {True}
+    engine.dispose()
+
+
 def test_missing_tables_are_a_finding(store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_turn")
