@@ -148,6 +148,13 @@ def test_what_only_a_session_that_is_there_can_have_makes_none(
         store.append_message("k", message(), after=3)
 
 
+def test_a_revision_of_0_is_one_that_no_session_begins_at(store: Store) -> None:
+    with pytest.raises(Conflict, match="expect=0") as conflict:
+        store.append_message("k", message(), expect=0, create=True)
+    assert (conflict.value.expected, conflict.value.last_seq) == (0, 0)
+    assert not store.exists("k")
+
+
 def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store: Store, clock: Clock) -> None:
     assert store.append_messages("k", [], create=True, title="T") == []
     before = store.info("k")

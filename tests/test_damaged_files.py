@@ -290,15 +290,21 @@ def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("message_count", "x'35'"), ("last_seq", "1.5"), ("expires_at", "'never'"), ("updated_at", "7")],
+    [
+        ("message_count", "x'35'"),
+        ("last_seq", "1.5"),
+        ("expires_at", "'never'"),
+        ("updated_at", "7"),
+        ("settings", "'{'"),
+    ],
 )
-def test_a_number_or_a_time_of_a_session_in_another_form_is_named(copy: Path, column: str, value: str) -> None:
+def test_a_value_of_a_session_in_another_form_is_named(copy: Path, column: str, value: str) -> None:
     said(f"UPDATE lango_session SET {column} = {value} WHERE key = 'telegram:1'", copy)
     with opened(copy) as store:
         for call in (store.info, store.get):
             with pytest.raises(DamagedMessage) as raised:
                 call("telegram:1")
-            assert (raised.value.key, raised.value.field) == ("telegram:1", column)
+            assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:1", 0, column)
 
 
 def test_nothing_is_written_behind_a_last_seq_that_is_not_a_whole_number(copy: Path) -> None:
@@ -392,7 +398,7 @@ def test_a_turn_that_cannot_be_read_is_named(copy: Path, change: str) -> None:
     said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", copy)
     with opened(copy) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
         store.conversation("telegram:1").turns()
-    assert raised.value.key == "telegram:1"
+    assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])

@@ -243,6 +243,7 @@ def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
     assert seqs(list(store.iter_messages("k", after=2, before=9, page_size=page_size))) == list(range(3, 9))
     pages = list(store.message_pages("k", page_size=page_size))
     assert pages == list(store.conversation("k").message_pages(page_size=page_size))
+    assert all(pages)
     assert ([each for page in pages for each in page], max(map(len, pages))) == (stored, min(page_size, len(stored)))
 
 
@@ -318,6 +319,7 @@ def test_get_of_ten_thousand_messages_takes_two_statements(store: Store) -> None
     store.create("k")
     for _ in range(10):
         store.append_messages("k", messages(1_000))
+    store.append_message("k", message(role="record"))
     with watched(store.engine) as statements:
         session = store.get("k")
     assert len(session.messages) == 10_000

@@ -55,6 +55,13 @@ def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
     assert_sound(store)
 
 
+def test_a_record_is_in_no_window_that_a_compaction_left_empty(store: Store) -> None:
+    conversation = store.open("k", messages=[message(), record()])
+    conversation.compact(lambda _: [])
+    conversation.append_message(record())
+    assert conversation.messages() == conversation.get().messages == conversation.history() == []
+
+
 def test_what_create_gives_is_what_get_gives(store: Store) -> None:
     made = store.create("k", messages=[record(tokens=7), message(tokens=2), record()])
     assert made == store.get("k")

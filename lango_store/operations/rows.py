@@ -215,9 +215,8 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
     values: list[dict[str, Any]] = []
-    for row in rows[:1], rows[-1:]:  # SQLite sorts a seq that is not a number behind all others
-        if row and isinstance(row[0][0], str | bytes):
-            raise DamagedMessage(key, 0, "seq", f"{row[0][0]!r} is not a number")
+    if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number behind all others
+        raise DamagedMessage(key, 0, "seq", f"{rows[-1][0]!r} is not a number")
     for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": _ROLES.get(role, role), "seq": seq}
         if content is None and type(text) is str:
