@@ -56,6 +56,7 @@ def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
 
 
 def test_a_record_is_in_no_window_that_a_compaction_left_empty(store: Store) -> None:
+    store.create("a longer one", messages=messages(9))
     conversation = store.open("k", messages=[message(), record()])
     conversation.compact(lambda _: [])
     conversation.append_message(record())
