@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from conftest import Clock, watched
+from conftest import Clock, MakeDatabase, watched
 from factories import ToolCallFactory, contents, message, messages, seqs
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
 from lango_store.operations import paging
-from lango_store.operations.messages import log_pages
+from lango_store.operations.messages import firsts, log_pages
 
 
 def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
@@ -63,6 +63,32 @@ def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, cloc
     store.append_messages("k", [message(5), message(6)])
     assert contents(store.messages("k")) == list(range(7))
     assert seqs(store.messages("k")) == list(range(1, 8))
+
+
+def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDatabase) -> None:
+    def meanwhile(_: str, __: float) -> None:
+        while waiting:
+            store.delete_message("k", waiting.pop())
+
+    waiting: list[int] = []
+    url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
+    with Store(url) as store, Store(url, on_statement=meanwhile) as reader:
+        conversation = reader.open("k")
+        turn = conversation.save_turn(messages(4))
+        store.update_message("k", 1, message("new"))  # its row stands behind the others
+        for found in (
+            conversation.messages(),
+            conversation.all_messages(),
+            list(conversation.iter_messages()),
+            conversation.messages_of(turn),
+        ):
+            assert seqs(found) == [1, 2, 3, 4]
+        assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
+        assert getattr(conversation.last_message(), "seq", 0) == 4
+        with reader.access.snapshot() as connection:
+            assert getattr(firsts(connection, ["k"], MessageRole.USER)["k"], "seq", 0) == 1
+        waiting.append(3)  # between two statements of a load
+        assert seqs(conversation.get().messages) == [1, 2, 4]
 
 
 def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:

@@ -196,8 +196,7 @@ def test_a_list_shows_what_a_user_said_first_however_late_that_was(
     monkeypatch.setattr(integration, "_PREVIEWED", 1)
     welcome = message("welcome", role="assistant")
     for key, seen in (("a", 1), ("b", 2)):
-        store.create(key, messages=[*[welcome] * seen, message("first"), message("second")])
-        store.update_message(key, seen + 1, message(f"first of {key}"))
+        store.create(key, messages=[*[welcome] * seen, message(f"first of {key}"), message("second")])
     store.create("c", messages=[welcome])
     listed = {each["key"]: each["preview"] for each in start().list_sessions()}
     assert listed == {"a": "first of a", "b": "first of b", "c": "welcome"}
