@@ -75,6 +75,7 @@ def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     ticket(engine, "alive", "c", "b", "a")
     assert store.expire(dry_run=True).held.keys() == {"a", "b", "c"}
     assert store.expire(dry_run=True, user_id="bob").held == {}
+    assert holders.MAX_SHOWN == 1_000  # as ExpiryReport says
     monkeypatch.setattr(holders, "MAX_SHOWN", 2)
     report = store.expire()
     assert (report.sessions, sorted(report.held)) == (0, ["a", "b"])

@@ -147,7 +147,7 @@ _pop = _Edit(
 )
 
 
-def pop(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Message | None:
+def pop(connection: AnyConnection, now: Moment, key: str, *, records: bool) -> Message | None:
     """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
 
     Its turn ends before it, or goes if it began with it, unless records of the turn came later. With a summary that

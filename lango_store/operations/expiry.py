@@ -87,9 +87,9 @@ def purge(
     reason: Reason,
     narrowed: Sequence[sa.ColumnElement[bool]],
     most: int,
-    keep: Keep | None = None,
+    keep: Keep | None,
     *,
-    patient: bool = False,
+    patient: bool,
 ) -> Purged:
     """Delete at most so many sessions that go for one reason, and all that belongs to them.
 
