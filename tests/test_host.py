@@ -136,9 +136,10 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
 def test_both_processes_of_a_fork_go_on(url: str) -> None:
     """The parent goes on with the connection that it had."""
     program = """
-import os, sys
+import gc, os, sys, warnings
 import sqlalchemy as sa
 from lango_store import Store, Message
+warnings.simplefilter("always", ResourceWarning)  # of connections that are forgotten
 store = Store(sys.argv[1])
 opened = []
 sa.event.listen(store.engine, "connect", lambda driver, entry: opened.append(os.getpid()))
@@ -150,6 +151,7 @@ for n in range(3):
         for m in range(20):
             store.append_message("k", Message(role="user", content=f"child {n} {m}"))
         store.close()
+        gc.collect()
         os._exit(0)
 for m in range(20):
     store.append_message("k", Message(role="user", content=f"parent {m}"))
@@ -157,6 +159,7 @@ codes = [os.waitstatus_to_exitcode(os.wait()[1]) for n in range(3)]
 assert codes == [0, 0, 0], codes
 store.append_message("k", Message(role="user", content="after"))
 print(len(store.messages("k")), opened.count(os.getpid()))
+store.close()
 """
     done = run_program(program, url, timeout=120)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("82 1", "", 0)
