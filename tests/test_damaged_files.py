@@ -288,6 +288,15 @@ def test_damaged_words_of_a_schema_are_our_error(copy: Path) -> None:
         store.ping()
 
 
+def test_an_examination_says_what_it_could_not_do_where_the_words_of_an_index_are_lost(copy: Path) -> None:
+    data = copy.read_bytes()
+    assert data.count(b"indexix_lango_session_expires_at") == 1
+    copy.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))
+    with opened(copy) as store:
+        (failed,) = [each.detail for each in store.examine() if each.name == "check failed"]
+    assert "what the database says of its tables cannot be read" in failed
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -44,8 +44,7 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
 def missing_tables(connection: sa.Connection) -> list[str]:
     """Return the names of the tables that are missing."""
     schema, inspector, tables = dialect_of(connection).schema(connection), sa.inspect(connection), Base.metadata.tables
-    with reflected():
-        return [name for name in sorted(tables) if not inspector.has_table(name, schema=schema)]
+    return [name for name in sorted(tables) if not inspector.has_table(name, schema=schema)]
 
 
 def _settings(connection: sa.Connection) -> Iterator[Finding]:
