@@ -13,24 +13,23 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
-from lango_store.columns import JsonColumn, RoleColumn, TimeColumn
+from lango_store.columns import JsonColumn, TimeColumn
 from lango_store.encoding import (
     MAX_LEVELS,
     checked_key,
     checked_name,
     decode_json,
-    decode_role,
     decode_time,
     encode_id,
     encode_text,
     refuse_constant,
 )
-from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store.errors import DamagedMessage, InvalidKey, InvalidMessage
 from lango_store.json_faults import levels_within
-from lango_store.model import Compaction, Message, MessageRole, SessionInfo, Turn
+from lango_store.model import Compaction, Message, MessageRole, Turn
 from lango_store.operations import sessions, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
-from lango_store.operations.rows import MESSAGE_FIELDS, SESSION_FIELDS, decode_messages, decode_session, session_value
+from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store.operations.transfer import Row
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -40,7 +39,7 @@ FIRST: Final = "0005"
 
 _TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100"}
 _COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {(SESSION.name, "record_count"): "0100"}
-"""Since which revision there are tables and columns that files of an earlier one lack."""
+"""Since which revision there are tables, and counters of sessions, that files of an earlier one lack."""
 
 _KINDS: Final[dict[tuple[str, str], type]] = {
     (SESSION.name, "settings"): dict,
@@ -77,14 +76,12 @@ class Incoming:
         `InvalidMessage` names the field that cannot be read.
         """
         lacking = {name for (of, name) in _COLUMNS_SINCE if of == table.name and row[name] is None}
-        row = row | {name: None if table.c[name].nullable else 0 for name in lacking}
-        row = transfer.arrived(table, row)
+        row = transfer.arrived(table, row | dict.fromkeys(lacking, 0))
         for column in transfer.COLUMNS[table.name]:
             _check(column, row[column.name])
         if table is SESSION:
             self._lacking = lacking
             self._session = {name: value for name, value in row.items() if not isinstance(value, str)}
-            _as_session(row)
         elif table is TURN:
             self._count_turn(_as_turn(row))
         elif table is MESSAGE:
@@ -141,14 +138,12 @@ def _check(column: sa.Column[Any], value: Any) -> None:
     """Refuse what a column of this kind never holds; SQLite would take it."""
     name = column.name
     if value is None:
-        if not column.nullable and name != "session_key":
+        if not column.nullable:
             raise InvalidMessage(name, "is missing")
         return
     try:
         fault = _fault(column, value)
-    except InvalidMessage as error:
-        if error.field != name:
-            raise InvalidMessage(name, str(error)) from None
+    except InvalidMessage:
         raise
     except (ValueError, OverflowError, RecursionError) as error:
         fault = f"cannot be read ({error})"
@@ -173,10 +168,8 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
         if moment.tzinfo is None:
             return f"{value} has no time zone"
         decode_time(moment)
-    elif isinstance(kind, RoleColumn):
-        decode_role(value)
-    elif name in ("key", "session_key", "scope") or column is VALUE.c.name:
-        checked_key(value, name.removesuffix("_key"))
+    elif name == "key":
+        checked_key(value)
     elif name == "id":
         encode_id(value)
     else:
@@ -187,17 +180,13 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
 def _json_fault(text: str, kind: type | None) -> str | None:
     if "NaN" in text or "Infinity" in text:  # a text may hold the words
         json.loads(text, parse_constant=refuse_constant)
-    value = decode_json(text)
+    try:
+        value = decode_json(text)
+    except TypeError:  # what a quoted text may hold, and no text in UTF-8
+        return "holds a lone surrogate"
     if kind is not None and not isinstance(value, kind):
         return f"is {type(value).__name__}, not a {kind.__name__}"
     return None if levels_within(value, _MOST_LEVELS) else f"is more than {_MOST_LEVELS} levels deep"
-
-
-def _as_session(row: Row) -> None:
-    try:
-        session_value(SessionInfo, decode_session([row.get(name, 0) for name in SESSION_FIELDS]))
-    except DamagedMessage as error:
-        raise _refused(error) from None
 
 
 def _as_turn(row: Row) -> Turn:
@@ -221,7 +210,10 @@ def _as_turn(row: Row) -> Turn:
 def _as_value(row: Row) -> None:
     if row["session_key"] not in (None, row["scope"]):
         raise InvalidMessage("scope", f"{row['scope']!r} is not the key of the session {row['session_key']!r}")
-    checked_name(row["scope"], row["name"])
+    try:
+        checked_name(row["scope"], row["name"])
+    except InvalidKey as error:
+        raise InvalidMessage("name", str(error)) from None
 
 
 def _as_message(row: Row) -> Message:

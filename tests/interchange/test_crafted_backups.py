@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,10 +23,13 @@ from lango_store import InvalidFile, SessionExpired, Store
 from lango_store.backup.reading import load
 from lango_store.backup.writing import first_line, last_line, session_lines
 from lango_store.interchange import export, import_path
+from lango_store.operations.sessions import MAX_TTL
 from lango_store.tables import SCHEMA_REVISION
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
-BACKUP = (Path(__file__).parent.parent / "data" / "backups" / "0005.jsonl").read_text().splitlines()
+BACKUPS = Path(__file__).parent.parent / "data" / "backups"
+BACKUP = (BACKUPS / "0005.jsonl").read_text().splitlines()
+TODAY = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(('{"session"', '{"turn"', '{"message"'))]
 
 
@@ -35,12 +39,12 @@ def target(make_database: MakeDatabase) -> Iterator[Store]:
         yield opened
 
 
-def crafted(number: int, **fields: Any) -> list[str]:
-    """Return the backup with fields of one row changed, and right digests."""
-    ((kind, row),) = json.loads(BACKUP[number]).items()
+def crafted(number: int, lines: list[str] = BACKUP, **fields: Any) -> list[str]:
+    """Return a backup with fields of one row changed, and right digests."""
+    ((kind, row),) = json.loads(lines[number]).items()
     changed = {name: value for name, value in (row | fields).items() if value is not Ellipsis}
     line = json.dumps({kind: changed}, separators=(",", ":"))
-    return sealed([*BACKUP[:number], line, *BACKUP[number + 1 :]])
+    return sealed([*lines[:number], line, *lines[number + 1 :]])
 
 
 def landed(store: Store, lines: list[str], path: Path) -> bool:
@@ -135,12 +139,20 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
         ("session", {"ttl_seconds": -1}, "ttl_seconds"),
         ("session", {"ttl_seconds": 36_526 * 86_400}, "ttl_seconds"),
         ("session", {"last_seq": 2**62}, "last_seq"),
+        ("session", {"last_seq": 1}, "last_seq: is 1, and the rows of the session say 3"),
+        ("session", {"ttl_seconds": 0}, "ttl_seconds"),
+        ("session", {"ttl_seconds": "5"}, "ttl_seconds"),
+        ("session", {"title": "a\0b"}, "title: holds a NUL"),
         ("session", {"key": 7}, "key: is int, not text"),
+        ("message", {"seq": 0}, "seq: 0 is not a number"),
         ("message", {"id": "y" * 600}, "id"),
         ("message", {"role": "nobody"}, "role"),
         ("message", {"tool_calls": [{"id": 1}]}, "tool_calls"),
         ("message", {"created_at": "2026-11-21T12:00:00"}, "created_at: 2026-11-21T12:00:00 has no time zone"),
         ("turn", {"kind": "song"}, "kind"),
+        ("turn", {"turn_no": 0}, "turn_no: 0 is not a number"),
+        ("turn", {"first_seq": 0}, "first_seq: is 0"),
+        ("turn", {"first_seq": 4}, "first_seq: is 4, and last_seq is 2"),
         ("turn", {"usage": [1]}, "usage"),
         ("compaction", {"metadata": {"original_message_count": "many"}}, "replaced_messages"),
         ("compaction", {"metadata": {"discarded": 7}}, "discarded"),
@@ -159,6 +171,82 @@ def test_a_refused_row_is_named_by_line_and_field(
         assert f"{said}" in str(report.error)
         assert "nothing of this file was imported" in str(report.error)
     assert target.count(expired=None) == 0
+
+
+@pytest.mark.parametrize(
+    ("begins", "fields", "said"),
+    [
+        ('{"session"', {"record_count": 7}, "record_count: is 7, and the rows of the session say"),
+        ('{"value"', {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
+        ('{"value"', {"value": ...}, "value"),
+        ('{"value"', {"name": "y" * 600}, "name: has 600 characters"),
+        ('{"value":{"scope":"user:ann"', {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
+        ('{"value"', {"scope": "another"}, "scope: 'another' is not the key of the session 'plain'"),
+    ],
+)
+def test_a_refused_row_of_a_file_of_today_is_named(
+    target: Store, tmp_path: Path, begins: str, fields: dict[str, Any], said: str
+) -> None:
+    number = next(number for number, line in enumerate(TODAY) if line.startswith(begins))
+    path = tmp_path / "crafted.jsonl"
+    path.write_text("\n".join(crafted(number, TODAY, **fields)))
+    (report,) = import_path(target, path)
+    assert said in str(report.error)
+    assert "line " in str(report.error)
+    assert target.count(expired=None) == 0
+
+
+@pytest.mark.parametrize("text", ["\ud800", '"\ud800"', "[NaN]"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_quoted_text_that_no_database_stores_is_refused(
+    target: Store, tmp_path: Path, text: str, dry_run: bool
+) -> None:
+    row = json.loads(BACKUP[ROWS[0]])["session"] | {"extra": text}
+    line = json.dumps({"session": row, "quoted": ["extra"]}, separators=(",", ":"))
+    path = tmp_path / "crafted.jsonl"
+    path.write_text("\n".join(sealed([*BACKUP[: ROWS[0]], line, *BACKUP[ROWS[0] + 1 :]])))
+    (report,) = import_path(target, path, dry_run=dry_run)
+    assert f"line {ROWS[0] + 1}: extra: " in str(report.error)
+
+
+def test_a_file_has_no_rows_of_tables_that_are_younger_than_it(target: Store, tmp_path: Path) -> None:
+    value = next(line for line in TODAY if line.startswith('{"value"'))
+    path = tmp_path / "crafted.jsonl"
+    path.write_text("\n".join(sealed([*BACKUP[: ROWS[0] + 1], value, *BACKUP[ROWS[0] + 1 :]])))
+    (report,) = import_path(target, path)
+    assert "is not a column of a value in schema 0005" in str(report.error)
+
+
+def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(target: Store, tmp_path: Path) -> None:
+    longest, written = MAX_TTL.total_seconds(), "20261121T130000,5+0100"
+    lines = crafted(ROWS[0], ttl_seconds=longest, expires_at="9999-12-31T00:00:00Z")
+    kinds = '{"session"', '{"turn"', '{"message"'
+    lines = [
+        re.sub(r'"created_at":"[^"]*"', f'"created_at":"{written}"', x) if x.startswith(kinds) else x for x in lines
+    ]
+    assert landed(target, sealed(lines), tmp_path / "crafted.jsonl")
+    infos = list(target.iter_sessions(expired=None))
+    assert longest in [info.ttl_seconds for info in infos]
+    moments = {info.created_at for info in infos}
+    moments |= {turn.created_at for turn in target.conversation("turns").turns()}
+    moments |= {each.created_at for each in target.all_messages("turns")}
+    assert moments == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
+
+
+def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target: Store, tmp_path: Path) -> None:
+    conversation = target.open("k", messages=messages(9))
+    for _ in range(3):
+        conversation.compact(lambda _: [message("summary")])
+        conversation.append_message(message())
+    conversation.save_turn([message()], {}, metadata={"original_message_count": "many", "discarded": 7})
+    before = conversation.messages(), conversation.turns()
+    export(target, tmp_path / "k.jsonl", "jsonl", everything=True)
+    target.delete("k")
+    lines = (tmp_path / "k.jsonl").read_text().splitlines()
+    first, second, *_ = (number for number, line in enumerate(lines) if line.startswith('{"turn"'))
+    lines[first], lines[second] = lines[second], lines[first]
+    assert landed(target, sealed(lines), tmp_path / "again.jsonl")
+    assert (conversation.messages(), conversation.turns()) == before
 
 
 def test_an_unchanged_backup_lands(target: Store, tmp_path: Path) -> None:
@@ -199,14 +287,17 @@ def test_a_session_that_no_import_would_take_is_reported_and_left_out_of_a_backu
     with Store(make_database()) as source:
         for key in ("sound", "tools", "counted"):
             source.create(key, messages=messages(2))
+        source.create("long")
         with source.engine.begin() as connection:
             damage = "UPDATE lango_message SET tool_calls = '[1]' WHERE session_key = 'tools' AND seq = 2"
             connection.exec_driver_sql(damage)
             connection.exec_driver_sql("UPDATE lango_session SET message_count = 9 WHERE key = 'counted'")
+            connection.exec_driver_sql(f"UPDATE lango_session SET key = '{'z' * 600}' WHERE key = 'long'")
         done = {each.key: each.error for each in export(source, tmp_path / "out", "jsonl", everything=True)}
     assert done["sound"] is None
     assert "message 2 of session 'tools'" in str(done["tools"])
     assert "message_count: is 9, and the rows of the session say 2" in str(done["counted"])
+    assert "600 characters" in str(done["z" * 600])
     (report,) = import_path(target, tmp_path / "out")
     assert report.keys == ["sound"]
 
@@ -217,6 +308,7 @@ CHANGES = [
     ("sessions", "settings", '{"a": [-Infinity]}'),
     ("sessions", "created_at", "yesterday"),
     ("sessions", "title", b"\xff"),
+    ("turns", "kind", None),
     ("turns", "usage", "[]"),
     ("messages", "role", "nobody"),
     ("messages", "seq", "x"),
@@ -231,7 +323,7 @@ def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
     target: Store, tmp_path: Path, table: str, column: str, value: Any
 ) -> None:
     cold = tmp_path / "cold.db"
-    cold.write_bytes((Path(__file__).parent.parent / "data" / "backups" / "0005.db").read_bytes())
+    cold.write_bytes((BACKUPS / "0005.db").read_bytes())
     with sqlite3.connect(cold) as connection:
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = (SELECT max(rowid) FROM {table})", [value])
     connection.close()
@@ -242,7 +334,7 @@ def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
 
 def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
-    cold.write_bytes((Path(__file__).parent.parent / "data" / "backups" / "0005.db").read_bytes())
+    cold.write_bytes((BACKUPS / "0005.db").read_bytes())
     with sqlite3.connect(cold) as connection:
         connection.execute("UPDATE sessions SET message_count = 99, last_seq = 0, summary_turn = NULL, turn_count = 0")
     connection.close()
