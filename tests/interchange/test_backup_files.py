@@ -56,16 +56,18 @@ def test_what_cannot_be_exported_is_reported_and_the_rest_is_a_whole_file(
     make_sqlite: MakeDatabase, target: Store, folder: Path
 ) -> None:
     with Store(make_sqlite()) as source:
-        for key in ("a", "b", "c"):
+        for key in ("a", "b", "c", "d"):
             source.create(key, messages=messages(2))
         with source.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET created_at = 'yesterday' WHERE key = 'd'")
             connection.exec_driver_sql(
                 "UPDATE lango_message SET created_at = 'yesterday' WHERE session_key = 'b' AND seq = 2"
             )
-        done = export(source, folder, "jsonl", keys=["a", "b", "c", "nobody"])
+        done = export(source, folder, "jsonl", keys=["a", "b", "c", "nobody", "d"])
     assert [each.key for each in done if each.error is None] == ["a", "c"]
     assert "created_at" in str(done[1].error)
     assert "no session 'nobody'" in str(done[3].error)
+    assert "session 'd' cannot be read, created_at" in str(done[4].error)
     assert import_path(target, folder)[0].keys == ["a", "c"]
 
 

@@ -227,10 +227,10 @@ def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(tar
     assert landed(target, sealed(lines), tmp_path / "crafted.jsonl")
     infos = list(target.iter_sessions(expired=None))
     assert longest in [info.ttl_seconds for info in infos]
-    moments = {info.created_at for info in infos}
-    moments |= {turn.created_at for turn in target.conversation("turns").turns()}
-    moments |= {each.created_at for each in target.all_messages("turns")}
-    assert moments == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
+    moments = [each.created_at for each in (*infos, *target.conversation("turns").turns())]
+    moments += [each.created_at for each in target.all_messages("turns") if each.created_at]
+    assert {*moments} == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
+    every_verb_works(target)
 
 
 def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target: Store, tmp_path: Path) -> None:
@@ -338,7 +338,10 @@ def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp
     with sqlite3.connect(cold) as connection:
         connection.execute("UPDATE sessions SET message_count = 99, last_seq = 0, summary_turn = NULL, turn_count = 0")
     connection.close()
+    target.create("other", messages=messages(1))
+    before = target.info("other")
     target.restore(cold, "turns")
+    assert target.info("other") == before
     every_verb_works(target)
 
 
