@@ -18,6 +18,7 @@ from rows import all_rows, fill, put, session_row, shared_rows, value_row
 from lango_store import DamagedMessage, SessionExists, Store
 from lango_store.backup.copying import copy
 from lango_store.interchange import export, import_path
+from lango_store.operations import paging
 
 VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
 
@@ -59,6 +60,13 @@ def test_a_backup_of_all_holds_every_value(store: Store, other: Store, tmp_path:
     assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
     other.delete("k")
     assert other.values("k") == {}
+
+
+def test_shared_values_are_read_page_by_page_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 2)
+    places = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
+    put(store, *(value_row(scope, name) for scope, name in places))
+    assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(places)
 
 
 def test_a_backup_of_some_sessions_holds_their_values_and_no_shared_ones(
