@@ -227,7 +227,8 @@ def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(tar
     assert landed(target, sealed(lines), tmp_path / "crafted.jsonl")
     infos = list(target.iter_sessions(expired=None))
     assert longest in [info.ttl_seconds for info in infos]
-    moments = [each.created_at for each in (*infos, *target.conversation("turns").turns())]
+    moments = [info.created_at for info in infos]
+    moments += [turn.created_at for turn in target.conversation("turns").turns()]
     moments += [each.created_at for each in target.all_messages("turns") if each.created_at]
     assert {*moments} == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
     every_verb_works(target)
