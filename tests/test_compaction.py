@@ -51,6 +51,14 @@ def test_a_compaction_uses_one_seq_up(store: Store) -> None:
     assert [each.discarded for each in conversation.compactions()] == [False]
 
 
+def test_a_summary_of_another_session_hides_no_message_of_this_one(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2))
+    store.open("other", messages=messages(2)).compact(lambda window: summary())
+    assert {turn.turn_no for turn in conversation.turns()} == {turn.turn_no for turn in store.open("other").turns()}
+    assert conversation.last_message() == conversation.all_messages()[-1]
+
+
 def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     other = store.open("k")
