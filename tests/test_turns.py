@@ -47,8 +47,9 @@ def test_single_appends_need_no_turn(store: Store) -> None:
 
 
 def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
-    conversation = store.open("k")
+    conversation = store.open("k", messages=[message("before")])
     first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
+    conversation.append_message(message("after"))
     again = conversation.save_turn([message("something else")], {"input_tokens": 9}, id="request-1", after=0)
     assert again.replayed
     assert not first.replayed
