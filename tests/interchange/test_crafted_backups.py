@@ -131,7 +131,9 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
     ("kind", "fields", "said"),
     [
         ("session", {"last_seq": "x"}, "last_seq"),
-        ("session", {"settings": [1]}, "settings"),
+        ("session", {"settings": [1]}, "settings: is list, not a dict"),
+        ("session", {"metadata": [1]}, "metadata: is list, not a dict"),
+        ("session", {"tools": {}}, "tools: is dict, not a list"),
         ("session", {"expires_at": "yesterday"}, "expires_at"),
         ("session", {"message_count": 7}, "message_count"),
         ("session", {"last_consolidated": 99}, "last_consolidated: is 99"),
@@ -196,7 +198,7 @@ def test_a_refused_row_of_a_file_of_today_is_named(
     assert target.count(expired=None) == 0
 
 
-@pytest.mark.parametrize("text", ["\ud800", '"\ud800"', "[NaN]"])
+@pytest.mark.parametrize("text", ["\ud800", '"\ud800"', "[NaN]", "[" * 206 + "]" * 206])
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_quoted_text_that_no_database_stores_is_refused(
     target: Store, tmp_path: Path, text: str, dry_run: bool
