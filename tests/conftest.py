@@ -25,6 +25,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from citus_databases import CitusDatabases
+from damage import damaged_file as damaged_file
+from damage import sound_file as sound_file
 from factories import messages
 from hypothesis import HealthCheck, settings
 from places import fast_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-from lango_store import DamagedMessage, Message, Store, ToolCall, create_engine, schema
+from lango_store import DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine, schema
 
+ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 SESSIONS = 20
+KEYS = [f"telegram:{number}" for number in range(SESSIONS)]
 PAGE = 4_096
 
 Damage = Callable[[bytearray, random.Random], None]
@@ -43,6 +47,21 @@ def fill(path: Path) -> None:
             conversation.save_turn(talk[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
             if number < 15:
                 conversation.compact(lambda window: Message(role="assistant", content=f"a summary of {len(window)}"))
+
+
+@pytest.fixture(scope="session")
+def sound_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("damage") / "sound.db"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def damaged_file(sound_file: Path, tmp_path: Path) -> Path:
+    """A copy, sound as yet."""
+    path = tmp_path / "damaged.db"
+    path.write_bytes(sound_file.read_bytes())
+    return path
 
 
 def _message(number: int, place: int) -> Message:
@@ -214,3 +233,12 @@ def damage_index(store: Store) -> None:
     store.engine.dispose()  # FTS5 would write down again what it has in memory
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_search_docsize")
+
+
+def only_our_errors(what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except LangoStoreError as error:
+        return error
+    except Exception as error:
+        raise AssertionError(what) from error
