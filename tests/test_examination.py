@@ -38,6 +38,21 @@ def test_stats_sum_the_store_up(filled: Store) -> None:
     assert found.bytes > 20_000
 
 
+def test_sessions_are_counted_by_how_soon_they_expire(store: Store) -> None:
+    spans = {
+        "an hour": timedelta(hours=1),
+        "a day": timedelta(days=1),
+        "a week": timedelta(7),
+        "30 days": timedelta(30),
+    }
+    store.create()
+    for span in spans.values():
+        store.create(ttl=span)
+        store.create(ttl=span + timedelta(seconds=1))
+    within = {"within an hour": 1, "within a day": 2, "within a week": 2, "within 30 days": 2}
+    assert store.stats().expiring == {"expired": 0, **within, "later": 1, "never": 1}
+
+
 def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         before = store.stats().bytes

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from conftest import KINDS, Clock, watched
 from factories import message, messages
 
-from lango_store import InvalidCursor, Store, create_engine
+from lango_store import DamagedMessage, InvalidCursor, Store, create_engine
 from lango_store.reports import Page
 
 HOUR = timedelta(hours=1)
@@ -225,6 +225,15 @@ def test_a_limit_out_of_bounds_is_refused(store: Store, limit: int) -> None:
 
 def test_a_page_holds_at_most_a_thousand(filled: Store) -> None:
     assert len(filled.list_sessions(limit=1_000).items) == len(list(filled.iter_sessions(page_size=1_000))) == 10
+
+
+def test_a_damaged_session_spoils_no_page_but_its_own(filled: Store) -> None:
+    with filled.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:4'")
+    first = filled.list_sessions(limit=4)
+    assert keys(first) == ["chat:9", "chat:8", "chat:7", "chat:6"]
+    with pytest.raises(DamagedMessage, match="chat:4"):
+        filled.list_sessions(limit=4, cursor=first.next)
 
 
 def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
