@@ -227,6 +227,7 @@ def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
     store.create("k", values={"k": {"a": 1}, "shared": {"a": 1}})
     spoil(store, "UPDATE lango_value SET scope = 'gone', session_key = 'gone' WHERE scope = 'k'")
     assert faults(store) == [("orphans", "lango_value")]
+    assert [row["scope"] for row in shared_rows(store)] == ["shared"]
     store.examine(repair=True)
     assert faults(store) == []
     assert (store.values("gone"), store.values("shared")) == ({}, {"a": 1})
