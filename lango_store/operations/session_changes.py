@@ -57,8 +57,8 @@ def update(
     key: str,
     fields: Mapping[str, Any],
     *,
-    activity: bool = False,
-    expected: Expected = ANYTHING,
+    activity: bool,
+    expected: Expected,
 ) -> SessionInfo:
     """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
     given = encode_session(fields)
@@ -107,7 +107,7 @@ _touch = {
 
 
 def touch(
-    connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset, *, activity: bool = False
+    connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset, *, activity: bool
 ) -> SessionInfo:
     """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
     dialect = dialect_of(connection)
