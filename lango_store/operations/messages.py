@@ -160,7 +160,7 @@ class Tail:
         )
 
 
-def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: int) -> Tail:
+def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
     """Read the last messages of a live session's window, of them at most the `most` newest of the log.
 
     One statement, which reads no more than that, and of the records in between only their roles; two where the summary
