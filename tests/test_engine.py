@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -228,9 +229,15 @@ def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -
     with Store(engine) as store:
         store.create("k")
         store.append_message("k", message())
-        with engine.connect() as connection:
-            connection.execute(sa.text("DELETE FROM lango_message"))
-            connection.rollback()
+
+        def delete() -> None:
+            with engine.connect() as connection:
+                connection.execute(sa.text("DELETE FROM lango_message"))
+                connection.rollback()
+
+        delete()
+        with ThreadPoolExecutor(1) as thread:  # which has not met the store yet
+            thread.submit(delete).result()
         assert len(store.get("k").messages) == 1
     engine.dispose()
 
