@@ -101,9 +101,9 @@ def test_reads_go_on_where_the_primary_is_away_and_writes_do_not(
         assert {name: read(store) for name, read in READS.items()} == dict.fromkeys(READS, 3)
         exported = interchange.export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
         assert [each.key for each in exported] == ["k"]
-        for write in (lambda: store.append_message("k", message()), lambda: store.delete("k")):
+        for call in (lambda: store.append_message("k", message()), lambda: store.delete("k"), store.ping):
             with pytest.raises(DatabaseUnavailable):
-                write()
+                call()
         with pytest.raises(DatabaseUnavailable):  # what it is for is to write
             store.conversation("k").begin_compaction()
     finally:
