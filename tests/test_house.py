@@ -85,6 +85,21 @@ def test_nothing_is_decided_by_the_name_of_a_dialect_outside_of_the_dialects() -
     assert decisions == []
 
 
+# Whose rows are meant is said in one place, `binds`; what the dialects write for indexes is theirs.
+
+
+def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
+    by_hand = re.compile(r"\.session_key (==|!=)|(SESSION|session)\.c\.key (==|!=)")
+    found = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}"
+        for room in ("operations", "integrations")
+        for path in (PACKAGE / room).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if by_hand.search(line)
+    }
+    assert found == set()
+
+
 # What a module keeps to itself begins with an underscore, and others ask for it by a name that does not.
 
 PRIVATE_TO_OTHERS = {

@@ -54,21 +54,22 @@ KEY: Final = session_key("key")
 # Whose rows
 
 
-def key_column(table: sa.Table) -> sa.Column[str]:
-    """Return the column that names a row's session; a value may belong to a shared scope instead."""
-    if table is VALUE:
-        return VALUE.c.scope
-    return table.c.key if table is SESSION else table.c.session_key
+def key_column(rows: sa.FromClause) -> sa.ColumnElement[str]:
+    """Return the column of a table, or of rows chosen from it, that names their session.
+
+    A value may belong to a shared scope instead.
+    """
+    return next(rows.c[name] for name in ("scope", "session_key", "key") if name in rows.c)
 
 
-def of_session(table: sa.Table, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
+def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
     """Whether a row belongs to the session with this key, the bound one by default: its own row, or a part of it."""
-    return key_column(table) == key
+    return key_column(rows) == key
 
 
-def of_sessions(table: sa.Table, keys: Sequence[str]) -> sa.ColumnElement[bool]:
+def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bool]:
     """Whether a row belongs to one of the sessions with these keys."""
-    return key_column(table).in_(keys)
+    return key_column(rows).in_(keys)
 
 
 OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)

@@ -55,7 +55,7 @@ def _counters_and_rows() -> tuple[list[_Counter], sa.FromClause]:
     ]
     rows = SESSION
     for there in (messages_there, turns_there):
-        rows = rows.outerjoin(there, there.c.session_key == SESSION.c.key)  # type: ignore[assignment]
+        rows = rows.outerjoin(there, of_session(there, SESSION.c.key))  # type: ignore[assignment]
     return counters, rows
 
 

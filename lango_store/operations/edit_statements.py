@@ -86,7 +86,7 @@ def _more_of_turn(seq: Any) -> sa.ColumnElement[bool]:
     """Whether a turn has something after a seq: a pop passes by records."""
     other = MESSAGE.alias("other")
     within = (other.c.seq > seq, other.c.seq <= TURN.c.last_seq, other.c.turn_no == TURN.c.turn_no)
-    return sa.exists().where(other.c.session_key == TURN.c.session_key, *within).correlate(TURN, MESSAGE)
+    return sa.exists().where(of_session(other, TURN.c.session_key), *within).correlate(TURN, MESSAGE)
 
 
 def _one_if_record(role: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:

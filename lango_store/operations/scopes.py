@@ -12,13 +12,13 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.errors import InvalidKey
-from lango_store.operations.binds import KEY, SESSION, VALUE, of_session, of_sessions
+from lango_store.operations.binds import SESSION, VALUE, key_column, of_session, of_sessions
 from lango_store.statement import Statement
 
 _any_session: Final = SESSION.alias("any_session")
 _shared: Final = sa.exists().where(of_session(VALUE), VALUE.c.session_key.is_(None))
 
-IS_OF_A_SESSION: Final = sa.exists().where(_any_session.c.key == KEY)
+IS_OF_A_SESSION: Final = sa.exists().where(of_session(_any_session))
 """Whether a session, live or expired, has the bound key."""
 
 IS_NOT_SHARED: Final = ~_shared
@@ -27,7 +27,7 @@ IS_NOT_SHARED: Final = ~_shared
 
 def is_of_no_session(scopes: sa.ColumnElement[Sequence[str]]) -> sa.ColumnElement[bool]:
     """Whether no session has one of these keys, an array of them."""
-    return ~sa.exists().where(_any_session.c.key == sa.any_(scopes))
+    return ~sa.exists().where(key_column(_any_session) == sa.any_(scopes))
 
 
 _is_shared = Statement(lambda _: sa.select(sa.and_(_shared, ~IS_OF_A_SESSION)))

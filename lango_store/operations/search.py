@@ -58,7 +58,7 @@ class Which:
     def conditions(self, message: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
         """Yield what has to hold of a message, whose columns these are, and its session."""
         if self.key is not None:
-            yield message.c.session_key == self.key
+            yield of_session(message, self.key)
         if self.user_id is not None:
             yield SESSION.c.user_id == encode_text(self.user_id, "user_id")
         if self.agent_id is not None:

@@ -280,9 +280,7 @@ _sessions = Statement(
             as_stored(_last.c.created_at),
             as_stored(_last.c.extra),
         )
-        .select_from(
-            SESSION.outerjoin(_last, sa.and_(_last.c.session_key == SESSION.c.key, _last.c.seq == _LAST_OF_EACH))
-        )
+        .select_from(SESSION.outerjoin(_last, sa.and_(of_session(_last, SESSION.c.key), _last.c.seq == _LAST_OF_EACH)))
         .where(_within(SESSION.c.key, *_RANGE), LIVE)
     )
 )

@@ -100,8 +100,8 @@ def _select(*, recorded: bool) -> sa.Select[Any]:
     # What came in while a summary was being written stands after it, and has a lower seq. No turn has the number 0.
     summary_turn = sa.func.coalesce(SESSION.c.summary_turn, sa.literal_column("0"))
     last = sa.func.coalesce(_last(MESSAGE.c.turn_no.is_distinct_from(summary_turn)), _last())
-    its_value = sa.and_(VALUE.c.scope == SESSION.c.key, VALUE.c.name == sa.literal_column(f"'{NAME}'"))
-    its_head = sa.and_(_HEAD.c.session_key == SESSION.c.key, _HEAD.c.seq == last)
+    its_value = sa.and_(of_session(VALUE, SESSION.c.key), VALUE.c.name == sa.literal_column(f"'{NAME}'"))
+    its_head = sa.and_(of_session(_HEAD, SESSION.c.key), _HEAD.c.seq == last)
     rows = SESSION.join(VALUE, its_value, isouter=not recorded).join(_HEAD, its_head, isouter=True)
     columns = (*sessions.LIFE, as_stored(VALUE.c.value), _HEAD.c.seq.label("head_seq"), _HEAD.c.id.label("head_id"))
     return sa.select(*columns).select_from(rows)
