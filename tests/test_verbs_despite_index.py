@@ -12,9 +12,10 @@ from pathlib import Path
 import every_verb
 import pytest
 from conftest import MakeDatabase
+from damage import leaves_of, lose, opened
 from factories import messages
 
-from lango_store import LangoStoreError, SearchUnavailable, Store, create_engine, schema
+from lango_store import DatabaseUnavailable, LangoStoreError, Message, SearchUnavailable, Store, create_engine, schema
 
 DAMAGES = ["DROP TABLE lango_search_docsize", "DROP TABLE lango_search_waiting"]
 
@@ -77,6 +78,21 @@ def test_a_read_that_fails_detaches_no_index(indexed: Path, caplog: pytest.LogCa
                 with Store(url) as reader, pytest.raises(LangoStoreError, match="no such table: lango_value"):
                     reader.values("k")
     assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []
+
+
+def test_a_summarizer_that_fails_for_another_damaged_file_is_called_once(indexed: Path, damaged_file: Path) -> None:
+    lose(damaged_file, *leaves_of("lango_message", damaged_file))
+    calls = []
+    with Store(f"sqlite:///{indexed}") as store, opened(damaged_file) as other:
+
+        def summarize(window: list[Message]) -> list[Message]:
+            calls.append(len(window))
+            return other.get("telegram:1").messages
+
+        conversation = store.open("talk", messages=messages(3))
+        with pytest.raises(DatabaseUnavailable, match="malformed"):
+            conversation.compact(summarize)
+        assert (calls, schema.search_status(store.engine).state) == ([3], "ready")
 
 
 def test_an_index_that_is_detached_is_told_of_once(indexed: Path, caplog: pytest.LogCaptureFixture) -> None:
