@@ -92,13 +92,17 @@ def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDataba
 
 
 def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
-    store.create("k")
     there = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
-    store.append_message("k", message(created_at=there))
-    found = store.messages("k")[0].created_at
-    assert found == there
-    assert found is not None
-    assert found.tzinfo is UTC
+    said = message(created_at=there)
+    conversation = store.open("k", messages=[said])
+    conversation.append_message(said)
+    conversation.append_messages([said, message(created_at=there, id="one")])
+    conversation.append_messages([message(created_at=there, id="one"), said])
+    conversation.save_turn([said])
+    found = [each.created_at for each in conversation.all_messages()]
+    assert found == [there] * 6
+    assert {each.tzinfo for each in found if each is not None} == {UTC}
+    assert store.examine() == []  # which names a time in a form that does not sort
 
 
 def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
