@@ -102,7 +102,7 @@ def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
     found = [each.created_at for each in conversation.all_messages()]
     assert found == [there] * 6
     assert {each.tzinfo for each in found if each is not None} == {UTC}
-    assert store.examine() == []  # which names a time in a form that does not sort
+    assert "time in another form" not in {each.name for each in store.examine()}
 
 
 def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
