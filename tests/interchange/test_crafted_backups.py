@@ -246,8 +246,8 @@ def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target:
     export(target, tmp_path / "k.jsonl", "jsonl", everything=True)
     target.delete("k")
     lines = (tmp_path / "k.jsonl").read_text().splitlines()
-    first, second, *_ = (number for number, line in enumerate(lines) if line.startswith('{"turn"'))
-    lines[first], lines[second] = lines[second], lines[first]
+    _, second, third, _ = (number for number, line in enumerate(lines) if line.startswith('{"turn"'))
+    lines[second], lines[third] = lines[third], lines[second]
     assert landed(target, sealed(lines), tmp_path / "again.jsonl")
     assert (conversation.messages(), conversation.turns()) == before
 
