@@ -37,6 +37,9 @@ def test_policies(filled: Store, clock: Clock) -> None:
     assert filled.expire(dry_run=True, created_before=clock.time - timedelta(days=7, seconds=1)).sessions == 6
     assert filled.expire(dry_run=True, older_than=timedelta(0), agent_id="a1").sessions == 3
     assert filled.expire(dry_run=True, older_than=timedelta(0), user_id="u1", key_prefix="chat:5").sessions == 1
+    assert (
+        filled.expire(dry_run=True, older_than=timedelta(days=36_525)).sessions == filled.expire(dry_run=True).sessions
+    )
     nothing = filled.expire(dry_run=True, key_prefix="mail:")
     assert (nothing.sessions, nothing.messages) == (0, 0)
     assert filled.expire(dry_run=True, now=clock.time - timedelta(days=8)).sessions == 1

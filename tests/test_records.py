@@ -251,6 +251,14 @@ def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(s
     assert_sound(store)
 
 
+def test_a_record_at_the_end_of_a_turn_that_is_discarded_is_of_no_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("said"), message("cost", role=MessageRole.RECORD)])
+    conversation.compact(lambda shown: message("summary"), discard=True)
+    assert [(each.content, each.turn_no) for each in conversation.all_messages()] == [("cost", None), ("summary", 2)]
+    assert_sound(store)
+
+
 def test_a_fork_takes_the_records_along(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.fork("whole").all_messages()) == LOG
