@@ -203,6 +203,18 @@ def test_an_id_twice_in_a_summary_is_one_message(store: Store) -> None:
     assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
 
 
+def test_what_is_consolidated_of_the_messages_that_came_in_meanwhile_stays_so(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        store.append_messages("k", messages(2))
+        conversation.update(last_consolidated=4)
+        return summary()
+
+    conversation.compact(summarize, discard=True)
+    assert conversation.info().last_consolidated == 1
+
+
 def test_discard_leaves_a_turn_without_messages_that_came_in_meanwhile(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
