@@ -97,7 +97,7 @@ class Citus(PostgreSQL):
                 except BaseException as error:  # the pipeline would log what follows from it
                     first = error
         except Exception as error:
-            raise first or _interruption(error) or error from None
+            raise first or _interruption(driver, error) or error from None
         finally:
             _end(driver)
         if first is not None:
@@ -120,9 +120,12 @@ def _is_lost_commit(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
 
 
-def _interruption(error: BaseException | None) -> BaseException | None:
+def _interruption(driver: Any, error: BaseException | None) -> BaseException | None:
     """Return what interrupted the pipeline before this error came of it; None if nothing did."""
-    while isinstance(error, Exception):
+    left_busy = (
+        not driver.closed and driver.pgconn.pipeline_status
+    )  # so that what is no error of the driver's came first
+    while isinstance(error, Exception) and (not left_busy or hasattr(error, "sqlstate")):
         error = error.__context__
     return error
 
