@@ -55,23 +55,6 @@ _server: PostgresServer | None = None
 CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
 """The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases take the place of all."""
 
-SOMEBODY_WAITS = (
-    f"SELECT 1 FROM {'citus' if CITUS else 'pg'}_stat_activity "
-    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
-"""Whether a statement waits for another's lock, on whatever server."""
-
-
-def until_one_waits(store: Store) -> None:
-    """Come back when a statement waits for another's lock."""
-    with store.engine.connect() as connection:
-        for _ in range(100_000):
-            if connection.exec_driver_sql(SOMEBODY_WAITS).first():
-                return
-            connection.rollback()
-    raise AssertionError("nobody waits for a lock")
-
-
 AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan", "indexonlyscan", "bitmapscan"))}
 """What makes connections to PostgreSQL that read rows as they lie in a table, and not in the order of an index."""
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from conftest import MakeDatabase, until_one_waits
+from conftest import MakeDatabase
 from factories import message, messages
+from locks import until_one_waits
 from processes import Program
 
 from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, create_engine
@@ -137,7 +138,7 @@ def test_what_is_sent_again_beside_the_first_try_waits_for_it(
         with store.engine.begin() as connection:
             first = send(store.using(connection))
             late = pool.submit(again, store)
-            until_one_waits(store)
+            until_one_waits(store.engine)
         assert late.result() == first.model_copy(update={"replayed": True})
         assert not first.replayed
 

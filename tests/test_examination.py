@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from conftest import AS_ROWS_LIE, SOMEBODY_WAITS, MakeDatabase
+from conftest import AS_ROWS_LIE, MakeDatabase
 from factories import message, messages
+from locks import until_one_waits
 
 from lango_store import (
     Conversation,
@@ -293,9 +294,7 @@ def test_a_session_is_mended_after_what_is_being_written_to_it(
         write(store.using(host).conversation("k"))
         revision = store.using(host).info("k").revision
         repairing = pool.submit(store.examine, repair=True)
-        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
-            while not looking.exec_driver_sql(SOMEBODY_WAITS).first():
-                assert not repairing.done()
+        until_one_waits(store.engine)
         host.commit()
         assert [(each.name, each.repaired) for each in repairing.result() if each.name != "settings"] == [(what, True)]
         assert [finding for finding in store.examine() if finding.name != "settings"] == []

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from commands import run
-from conftest import SOMEBODY_WAITS, Clock, MakeDatabase
+from conftest import Clock, MakeDatabase
 from factories import messages
+from locks import until_one_waits
 
 from lango_store import SessionHeld, SessionNotFound, Store, create_engine
 from lango_store.operations import holders
@@ -226,9 +227,7 @@ def test_a_purge_goes_on_past_a_row_that_comes_while_a_batch_waits_for_its_sessi
         ticket(store.engine)
         host.exec_driver_sql("INSERT INTO ticket VALUES (1, 'held')")  # locks its session until the commit
         purging = pool.submit(store.delete_where, user_id="ann")
-        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
-            while not looking.exec_driver_sql(SOMEBODY_WAITS).first():
-                assert not purging.done()
+        until_one_waits(store.engine)
         host.commit()
         with pytest.raises(SessionHeld, match="'held' is held by foreign key fk_ticket of ticket"):
             purging.result()

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import SOMEBODY_WAITS, MakeDatabase
+from conftest import MakeDatabase
 from factories import message, messages
+from locks import until_one_waits
 
 from lango_store import DatabaseBusy, Store, connections, create_engine, pool, statement
 from lango_store.dialect import base, postgresql, sqlite
@@ -187,11 +188,8 @@ def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
         raise raised
 
     def send(to: int) -> None:
-        with holder.connect().execution_options(isolation_level="AUTOCOMMIT") as looking:
-            for _ in range(100_000):
-                if looking.exec_driver_sql(SOMEBODY_WAITS).first():
-                    return signal.pthread_kill(to, signal.SIGUSR1)
-        raise AssertionError("nobody waits for a lock")
+        until_one_waits(holder)
+        signal.pthread_kill(to, signal.SIGUSR1)
 
     def interrupted(call: Callable[[Store], object], store: Store) -> None:
         with holder.begin() as holding, ThreadPoolExecutor(1) as thread:

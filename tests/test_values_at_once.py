@@ -10,8 +10,9 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from conftest import AS_ROWS_LIE, Clock, MakeDatabase, until_one_waits
+from conftest import AS_ROWS_LIE, Clock, MakeDatabase
 from factories import message
+from locks import until_one_waits
 from rows import value_names
 from session_checks import assert_sound
 
@@ -77,7 +78,7 @@ def test_an_append_leaves_the_values_of_a_session_alone_that_was_made_meanwhile(
             connection.exec_driver_sql("SELECT FROM lango_session WHERE key = 'k' FOR UPDATE")
             given = {"new": {"a": "k's"}, "app": {"a": 1}}
             late = pool.submit(store.append_message, "k", message(), values=given)
-            until_one_waits(store)
+            until_one_waits(store.engine)
             store.create("new", values={"new": {"a": "its own"}})
             connection.rollback()
         with pytest.raises(InvalidKey, match="another session's"):
@@ -92,7 +93,7 @@ def test_shared_values_become_those_of_a_session_that_was_made_meanwhile(make_po
         with store.engine.begin() as connection:
             revision = store.using(connection).create("k", values={"k": {"b": "own"}}).revision
             late = pool.submit(store.set_values, "k", {"a": 1, "b": 2})
-            until_one_waits(store)
+            until_one_waits(store.engine)
         late.result()
         assert (store.values("k"), store.info("k").revision > revision) == ({"a": 1, "b": 2}, True)
         assert_sound(store)
@@ -132,7 +133,7 @@ def test_a_drop_locks_names_in_the_order_in_which_they_are_set(undistributed: st
         with engine.connect() as holder:
             holder.exec_driver_sql("SELECT FROM lango_value WHERE scope = 'app' AND name = 'a' FOR UPDATE")
             late = pool.submit(store.drop_values, "app")
-            until_one_waits(store)
+            until_one_waits(store.engine)
             holder.exec_driver_sql("SELECT FROM lango_value WHERE scope = 'app' AND name = 'b' FOR UPDATE NOWAIT")
         assert late.result() == 2
     engine.dispose()

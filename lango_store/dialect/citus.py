@@ -122,9 +122,8 @@ def _is_lost_commit(error: BaseException) -> bool:
 
 def _interruption(driver: Any, error: BaseException | None) -> BaseException | None:
     """Return what interrupted the pipeline before this error came of it; None if nothing did."""
-    left_busy = (
-        not driver.closed and driver.pgconn.pipeline_status
-    )  # so that what is no error of the driver's came first
+    # Of a pipeline that was left busy it is the first that is not the driver's own, of others what is no Exception.
+    left_busy = not driver.closed and driver.pgconn.pipeline_status
     while isinstance(error, Exception) and (not left_busy or hasattr(error, "sqlstate")):
         error = error.__context__
     return error

@@ -113,15 +113,14 @@ def _all_or_reachable(
     connection: sa.Connection,
     all_: Callable[[sa.Connection], Iterable[DamagedMessage]],
     reachable: Callable[[sa.Connection], Iterable[DamagedMessage]],
-) -> Iterator[DamagedMessage]:
+) -> Iterable[DamagedMessage]:
     """Look through all rows; where the database is so damaged that it cannot give them, through those it can."""
     try:
-        found = all_(connection)
+        return all_(connection)
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
         if not dialect_of(connection).is_damage(getattr(error, "orig", None) or error):
             raise
-        found = reachable(connection)
-    yield from found
+        return reachable(connection)
 
 
 def _damaged_sessions(connection: sa.Connection) -> Iterable[DamagedMessage]:
