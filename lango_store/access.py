@@ -270,9 +270,15 @@ class Access:
             raise TypeError(
                 f"using() takes a Connection or a Session, not {type(lender).__name__}; {IN_ASYNC_SESSIONS}"
             )
+        access = self.bound(lend)
+        access._origin = None
+        return access
+
+    def bound(self, lend: Callable[[], sa.Connection]) -> Access:
+        """Return the same access on a connection whose transaction somebody else ends."""
         access = copy.copy(self)
         access._connections = Callers(lend, self._gate, self._on_statement)
-        access._origin = None
+        access._origin = self._origin or self
         return access
 
     def close(self) -> None:

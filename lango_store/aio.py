@@ -141,6 +141,7 @@ class AsyncStore:
         """
         return await self._threads.run(functools.partial(call, self.store, *arguments, **options))
 
+    transact = awaited(Store.transact)
     ping = awaited(Store.ping)
     position = awaited(Store.position)
 

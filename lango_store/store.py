@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -17,7 +18,7 @@ from lango_store.arguments import checked, checking
 from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
-from lango_store.errors import DamagedMessage
+from lango_store.errors import DamagedMessage, LangoStoreError
 from lango_store.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store.operations import lists, session_changes, sessions, stats
 from lango_store.operations import messages as log
@@ -32,9 +33,11 @@ from lango_store.retry import retried, retried_unless_lost
 from lango_store.session import Session
 from lango_store.statement import Observer
 
+R = TypeVar("R")
 
-@checked(delegating=("get", "using"), encoded=("message",))
-@verbs_despite_index(besides=("get", "using"))
+
+@checked(delegating=("get", "using", "transaction", "transact"), encoded=("message",))
+@verbs_despite_index(besides=("get", "using", "transaction", "transact"))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
 
@@ -102,9 +105,56 @@ class Store:
 
         In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
         """
-        store = copy.copy(self)
-        store._access = self._access.using(connection)
-        return store
+        return self._bound(self._access.using(connection))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Store]:
+        """Return this store bound to one transaction, committed when the block ends and rolled back on an error.
+
+        On SQLite the block holds the write lock. Inside `using(connection)` it is a savepoint. Errors of the database
+        are raised at once: `transact` runs a function again where that helps.
+
+            with store.transaction() as tx:
+                tx.append_message("k", Message.user("Hello"))
+                tx.set_values("k", {"step": 1})
+
+        Raises:
+            LangoStoreError: The bound store was used after the block.
+        """
+        with self._access.transaction() as connection:
+            is_open = True
+
+            def lend() -> sa.Connection:
+                if not is_open:
+                    raise LangoStoreError("this transaction has ended: begin another one with store.transaction()")
+                return connection
+
+            try:
+                yield self._bound(self._access.bound(lend))
+            finally:
+                is_open = False
+
+    def transact(self, function: Callable[[Store], R]) -> R:
+        """Call a function with this store bound to one transaction, commit, and return the function's result.
+
+        The function may run several times: again when the database undid the transaction (a deadlock, a serialization
+        failure), and with `retry` when the database could not be reached. It should have no other side effects.
+
+        Args:
+            function: Called with the bound store. Whatever it raises rolls the transaction back.
+
+        Returns:
+            The result of the last call.
+
+        Raises:
+            DatabaseUnavailable: The connection was lost during the commit, so the transaction may have been committed.
+        """
+
+        def run() -> R:
+            with self.transaction() as tx:
+                return function(tx)
+
+        return self._access.trying(run, if_lost=False)
 
     @retried
     def position(self) -> str | None:
@@ -116,9 +166,7 @@ class Store:
 
         It is closed with this one. ValueError for a text that is not a position.
         """
-        store = copy.copy(self)
-        store._access = self._access.at(position)
-        return store
+        return self._bound(self._access.at(position))
 
     def ping(self) -> None:
         """Check that the database answers, and that its schema is the one this release needs."""
@@ -554,6 +602,11 @@ class Store:
         return upkeep.restore(self._access, archive, key, ttl)
 
     # Steps of more than one verb
+
+    def _bound(self, access: Access) -> Store:
+        store = copy.copy(self)
+        store._access = access
+        return store
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
         key = self._access.new_id() if key is None else key

@@ -38,6 +38,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
     calls: Calls = {
         Store: {
             "ping": [store.ping],
+            "transact": [lambda: store.transact(lambda tx: tx.touch("k"))],
             "position": [store.position],
             "at": [lambda: store.at(None)],
             "create": [store.create, lambda: store.create("new", messages=[message()])],

@@ -23,7 +23,7 @@ from lango_store import (
     create_engine,
 )
 
-SYNC_ONLY = {"access", "using"}
+SYNC_ONLY = {"access", "transaction", "using"}
 OWN = {"close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
