@@ -24,6 +24,7 @@ import pgbouncer
 import psycopg
 import pytest
 import sqlalchemy as sa
+from awaiting import Awaiting
 from citus_databases import CitusDatabases
 from damage import damaged_file as damaged_file
 from damage import sound_file as sound_file
@@ -37,7 +38,6 @@ from revisions import online as online
 from lango_store import AsyncStore, Store, create_engine, schema
 from lango_store.pool import _engines
 from lango_store.testing import Clock as Clock
-from lango_store.testing.awaiting import Awaiting
 
 settings.register_profile(
     "lango",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from citus_exceptions import EXCEPTIONS
 from conftest import MakeDatabase, counted
+from every_verb import Calls, calls_of, prepare
 from factories import message, messages
 from shapes import unkeyed
 from triggers import eat
@@ -22,7 +24,6 @@ from lango_store.errors import Withheld
 from lango_store.operations import turns
 from lango_store.operations.appends import NewTurn
 from lango_store.operations.batches import batch
-from lango_store.testing import Check, checks
 
 CLUSTER = Citus()
 
@@ -35,9 +36,21 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_gate, "detect_dialect", detect_dialect)
 
 
-@pytest.mark.parametrize("check", checks(), ids=str)
-def test_they_keep_every_promise(make_postgres: MakeDatabase, check: Check) -> None:
-    check.run(lambda **options: Store(make_postgres(), **options))
+def test_every_verb_runs(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    def open_store() -> tuple[Store, Calls]:
+        store, cold = Store(make_postgres()), tmp_path / f"{next(numbers)}.db"
+        prepare(store, cold)
+        return store, calls_of(store, cold)
+
+    numbers = itertools.count()
+    store, calls = open_store()
+    store.close()
+    for kind, verbs in calls.items():
+        for verb in verbs.keys() - {"search", "stats", "examine"}:  # not supported, or needs the catalog of Citus
+            store, fresh = open_store()
+            with store:
+                for call in fresh[kind][verb]:
+                    call()
 
 
 APPENDS: dict[str, Callable[[Store], object]] = {

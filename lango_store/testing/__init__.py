@@ -1,33 +1,35 @@
-"""The store's promises as checks, for whoever wraps, subclasses or replaces it.
+"""A clock and messages for tests of programs that use a store; `lango_store.testing.fixtures` is a pytest plugin."""
 
-`run_store_checks(make_store)` runs them all; `checks()` lists them, and each runs by itself.
-`lango_store.testing.fixtures` is a plugin for pytest, with stores on temporary databases; nothing else needs pytest.
-"""
+from __future__ import annotations
 
-from lango_store.testing import concurrency, expiry, messages, sessions, turns, values, windows
-from lango_store.testing.checks import (
-    Check,
-    MakeAsyncStore,
-    MakeStore,
-    checks,
-    run_async_store_checks,
-    run_store_checks,
-)
-from lango_store.testing.clock import Clock
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-__all__ = [
-    "Check",
-    "Clock",
-    "MakeAsyncStore",
-    "MakeStore",
-    "checks",
-    "concurrency",
-    "expiry",
-    "messages",
-    "run_async_store_checks",
-    "run_store_checks",
-    "sessions",
-    "turns",
-    "values",
-    "windows",
-]
+from lango_store.model import Message, MessageRole
+
+__all__ = ["Clock", "make_message", "make_messages"]
+
+
+class Clock:
+    """A clock that stands still until it is moved, for `Store(url, clock=Clock())`."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """Return the current time of the clock, aware, in UTC."""
+        return self.time
+
+    def move(self, **by: float) -> None:
+        """Move the clock by a timedelta's arguments: `move(hours=2)`, `move(days=-1)`."""
+        self.time += timedelta(**by)
+
+
+def make_message(content: Any = "hello", *, role: MessageRole | str = MessageRole.USER, **fields: Any) -> Message:
+    """Create a message of a user; keywords set any other field of `Message`."""
+    return Message(role=MessageRole(role), content=content, **fields)
+
+
+def make_messages(number: int, **fields: Any) -> list[Message]:
+    """Create messages with the contents `message 0`, `message 1`, …; keywords as in `make_message`."""
+    return [make_message(f"message {n}", **fields) for n in range(number)]

@@ -1,8 +1,8 @@
 """Fixtures for pytest: `pytest_plugins = ["lango_store.testing.fixtures"]`.
 
-`lango_store` is a `Store` on an empty database, `make_lango_store` makes more of them, with options of `Store`, and
-`lango_clock` is the clock they go by: on a temporary SQLite file, and where the variable LANGO_STORE_TEST_POSTGRES
-holds the URL of a PostgreSQL, in a schema of its own there, which is dropped again.
+`lango_store` is a `Store` on an empty, migrated database, `make_lango_store` creates more of them with options of
+`Store`, and `lango_clock` is their clock. Each database is a temporary SQLite file. If LANGO_STORE_TEST_POSTGRES is the
+URL of a PostgreSQL server, each test also runs in a temporary schema there.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
+from lango_store import schema
 from lango_store.engine import create_engine
 from lango_store.store import Store
-from lango_store.testing.clock import Clock
+from lango_store.testing import Clock
 
 _POSTGRES: Final = os.environ.get("LANGO_STORE_TEST_POSTGRES")
 
 MakeLangoStore = Callable[..., Store]
-"""Makes a store on an empty database of its own, with options of `Store`, and `lango_clock` if no clock is given."""
+"""Creates a store on an empty database, with options of `Store`; `lango_clock` is the default clock."""
 
 
 @pytest.fixture
 def lango_clock() -> Clock:
-    """A clock that stands until it is moved."""
+    """Return a clock that stands still until it is moved."""
     return Clock()
 
 
 @pytest.fixture(params=["sqlite", *(["postgresql"] if _POSTGRES else [])])
 def make_lango_store(request: pytest.FixtureRequest, tmp_path: Path, lango_clock: Clock) -> Iterator[MakeLangoStore]:
-    """Make stores, each on an empty database of its own; they are closed and their databases gone after the test."""
+    """Return a function that creates stores, each on an empty database that is removed after the test."""
     with ExitStack() as after:
 
         def make(**options: Any) -> Store:
@@ -44,7 +45,8 @@ def make_lango_store(request: pytest.FixtureRequest, tmp_path: Path, lango_clock
                 url = sa.make_url(f"sqlite:///{tmp_path / name}.db")
             else:
                 url = after.enter_context(_Schema(str(_POSTGRES), name)).url
-            store = Store(url, migrate=True, **{"clock": lango_clock, **options})
+            schema.upgrade(url)  # now, so that an AsyncStore on the same engine finds the tables
+            store = Store(url, **{"clock": lango_clock, **options})
             after.callback(store.close)
             return store
 
@@ -53,12 +55,12 @@ def make_lango_store(request: pytest.FixtureRequest, tmp_path: Path, lango_clock
 
 @pytest.fixture
 def lango_store(make_lango_store: MakeLangoStore) -> Store:
-    """A store on an empty database."""
+    """Return a store on an empty database."""
     return make_lango_store()
 
 
 class _Schema:
-    """A schema of a PostgreSQL that is made, and dropped with all that is in it."""
+    """A schema of a PostgreSQL database, dropped with its content at the end."""
 
     def __init__(self, server: str, name: str) -> None:
         self._engine = create_engine(server, pool_size=1)
