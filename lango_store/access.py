@@ -102,8 +102,8 @@ class Access:
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
     ) -> None:
-        if retry is not None and retry < timedelta(0):
-            raise ValueError(f"retry={retry} is negative: give how long to try, or None")
+        if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
+            raise ValueError(f"retry={retry!r}: give a timedelta of 0 or more, or None")
         self.engine = engine
         self._owned = owned
         self._default_ttl = default_ttl

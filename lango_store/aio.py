@@ -18,7 +18,6 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 import sqlalchemy as sa
 
 from lango_store.access import Clock, DefaultTTL, TokenCounter
-from lango_store.arguments import checking
 from lango_store.conversation import Conversation
 from lango_store.engine import Durability
 from lango_store.model import Compaction, Message, SessionInfo
@@ -84,7 +83,6 @@ class AsyncStore:
     `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
     """
 
-    @checking
     def __init__(
         self,
         database: str | sa.URL | sa.Engine | Store,
@@ -210,7 +208,6 @@ class AsyncStore:
         while page := await self._threads.run(functools.partial(next, pages, None)):
             yield page
 
-    @checking
     async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
 
@@ -306,7 +303,6 @@ class AsyncConversation:
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)
 
-    @checking
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the window with a summary, as `Conversation.compact` does.
 

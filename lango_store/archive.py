@@ -20,7 +20,6 @@ from sqlite_utils.db import NotFoundError
 
 from lango_store import archive_tables
 from lango_store.archive_tables import VALUES_TABLE
-from lango_store.arguments import checking_all
 from lango_store.blocks import parts_of
 from lango_store.dialect.sqlite import SQLite
 from lango_store.encoding import decode_json, encode_role, encode_time_text, json_of_content
@@ -60,7 +59,6 @@ _PARTS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VAL
 class Archive:
     """An archive's file: `Archive(path)` opens it, or with `create=True` makes it; a context manager that closes it."""
 
-    @checking_all
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         if not create and not Path(path).exists():
             raise DatabaseUnavailable(f"archive {path} does not exist: check the path")
@@ -82,7 +80,6 @@ class Archive:
             self._connection.close()
             raise
 
-    @checking_all
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         """Write sessions of a store, and return when they are on disk; one that is stored already is written anew."""
         with _our_errors(self._path), self._db.atomic():
@@ -120,7 +117,6 @@ class Archive:
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
-    @checking_all
     def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
         """Return messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
         query = (
@@ -136,7 +132,6 @@ class Archive:
         with _our_errors(self._path):
             return list(self._db.query(query, [words, limit]))
 
-    @checking_all
     def count(
         self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None
     ) -> tuple[int, int]:
@@ -147,7 +142,6 @@ class Archive:
             sessions, messages = self._connection.execute(query, values).fetchone()
         return sessions, messages
 
-    @checking_all
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
         """Delete sessions so that the file keeps no trace of them, and return how many.
 
@@ -161,7 +155,6 @@ class Archive:
             self._db.vacuum()
         return gone
 
-    @checking_all
     def redact(
         self,
         key: str,
@@ -215,7 +208,6 @@ class Archive:
         )
         return list(self._db.query(query, values))
 
-    @checking_all
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
         """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
         with _our_errors(self._path):

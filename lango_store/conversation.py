@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from lango_store import searching, upkeep, window, writing
 from lango_store.access import Access, verbs_despite_index
-from lango_store.arguments import checked
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import (
@@ -55,7 +54,6 @@ from lango_store.session import Session
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 
-@checked(encoded=("message",))
 @verbs_despite_index(besides=("compact",))
 class Conversation:
     """A handle of one session. `Store.open` gives it; it holds no copy of anything.

@@ -15,7 +15,6 @@ from sqlalchemy import event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from lango_store import pool
-from lango_store.arguments import checking_all
 from lango_store.url import milliseconds, parse
 
 Durability = Literal["full", "normal"]
@@ -35,7 +34,6 @@ _ENVIRONMENT: Final = {"connect_timeout": "PGCONNECT_TIMEOUT"}
 _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
 
-@checking_all
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
     """Create an engine with the store's settings, to share between a `Store` and your own queries.
 

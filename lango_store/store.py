@@ -14,7 +14,6 @@ from sqlalchemy import orm
 
 from lango_store import searching, upkeep, writing
 from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter, verbs_despite_index
-from lango_store.arguments import checked, checking
 from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
@@ -36,7 +35,6 @@ from lango_store.statement import Observer
 R = TypeVar("R")
 
 
-@checked(delegating=("get", "using", "transaction", "transact"), encoded=("message",))
 @verbs_despite_index(besides=("get", "using", "transaction", "transact"))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
@@ -61,7 +59,6 @@ class Store:
     Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
     """
 
-    @checking
     def __init__(
         self,
         database: str | sa.URL | sa.Engine,

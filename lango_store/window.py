@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from lango_store.arguments import checking_all
 from lango_store.blocks import text_of
 from lango_store.model import Message, MessageRole, ToolCall, as_text
 
@@ -23,7 +22,6 @@ _LARGEST: Final = 10**12
 _KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
-@checking_all
 def answers(message: Message) -> list[str]:
     """Return which calls a message answers, by their ids; a record answers none.
 
@@ -40,7 +38,6 @@ def _answers(message: Message) -> list[str]:
     return [call_id for call_id in dict.fromkeys(ids) if call_id]
 
 
-@checking_all
 def tokens_of(message: Message, count: Count | None = None) -> int:
     """Return the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
     return _tokens_of(message, count)
@@ -58,7 +55,6 @@ def _tokens_of(message: Message, count: Count | None) -> int:
     return count(message)
 
 
-@checking_all
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
     """Return the most recent messages, at most `max_messages`, that a provider accepts as a conversation.
 
@@ -84,7 +80,6 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     return list(messages[start:])
 
 
-@checking_all
 def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
     """Leave out tool results whose calls are neither among the messages nor, by their ids, among those `called`."""
     messages = _said(messages)
@@ -96,7 +91,6 @@ def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -
     ]
 
 
-@checking_all
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
     """Return the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
 
@@ -112,7 +106,6 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
     return list(messages)
 
 
-@checking_all
 def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None = None) -> list[tuple[int, int]]:
     """Choose what to evict to free `need` tokens: ranges of positions, both ends included, in the list's order.
 
@@ -126,7 +119,6 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
     return _plan(messages, need, _sizes(messages, count)) if need else []
 
 
-@checking_all
 def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[Message]:
     """Return what is left after a plan; all of it if a range is reversed, out of bounds or overlaps another."""
     ranges = sorted(plan)
@@ -137,7 +129,6 @@ def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[
     return _said([message for position, message in enumerate(messages) if position not in gone])
 
 
-@checking_all
 def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None) -> list[Message]:
     """Evict as much as `plan_eviction` has to for the rest to be at most `budget` tokens.
 
@@ -150,7 +141,6 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
-@checking_all
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
 
@@ -167,7 +157,6 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
     return min(budget, max_output)
 
 
-@checking_all
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
     """Write messages as a model is sent them: role, content, tool_calls, tool_call_id and name, and nothing else.
 

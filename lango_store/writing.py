@@ -33,7 +33,7 @@ from lango_store.session import Session
 
 R = TypeVar("R")
 
-_FIELDS: Final = list(typing.get_type_hints(SessionFields))
+_FIELDS: Final = tuple(typing.get_type_hints(SessionFields))
 
 
 def encoded(access: Access, new: Sequence[Message]) -> Batch:
@@ -45,6 +45,8 @@ def encoded(access: Access, new: Sequence[Message]) -> Batch:
 
 def new_session(access: Access, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
     """Return what a session is to be made of, with the store's TTL where none is given."""
+    for name in fields.keys() - _FIELDS:
+        raise TypeError(f"a session has no field {name!r}: give {', '.join(_FIELDS)}")
     return New(key, access.ttl(key, ttl), fields)
 
 

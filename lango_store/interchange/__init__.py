@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store.arguments import checking_all
 from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
 from lango_store.interchange import exporting
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 
-@checking_all
 def recognise(path: str | Path) -> str | None:
     """Return the name of a file's format, None if no format recognises it."""
     return next((name for name, each in FORMATS.items() if each.recognises(Path(path))), None)
@@ -43,7 +41,6 @@ def writable() -> list[str]:
     return [name for name, each in FORMATS.items() if isinstance(each, WritableFormat)]
 
 
-@checking_all
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
     """Return the files that an import would read, each with its format: `source` itself, or what lies in the folder.
 
@@ -64,7 +61,6 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
 
 
-@checking_all
 def import_path(
     store: Store,
     source: str | Path,
@@ -106,7 +102,6 @@ def _unknown(path: Path) -> str:
     return f"{path}: no format recognises it: name one of {', '.join(FORMATS)}"
 
 
-@checking_all
 def export(
     store: Store,
     to: str | Path | BinaryIO,

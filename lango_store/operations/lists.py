@@ -105,6 +105,8 @@ def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnEle
 
 @cache
 def _page(order: Order, *conditions: str) -> Statement:
+    if order not in _ORDERS:
+        raise ValueError(f"order={order!r}: give one of {', '.join(_ORDERS)}")
     place = _ORDERS[order]
     return Statement(
         lambda dialect: (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, get_type_hints
 
 import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
 from lango_store.encoding import checked_key
-from lango_store.model import UNSET, SessionInfo, Unset
+from lango_store.model import UNSET, SessionChanges, SessionInfo, Unset
 from lango_store.operations import scopes
 from lango_store.operations.binds import LIVE_SESSION, NOW, SESSION, column, number, of_session
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_value
@@ -29,6 +29,8 @@ from lango_store.operations.sessions import (
 )
 from lango_store.statement import Statement
 from lango_store.tables import expired_at
+
+_CHANGEABLE: Final = tuple(get_type_hints(SessionChanges))
 
 
 def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
@@ -61,9 +63,11 @@ def update(
     expected: Expected,
 ) -> SessionInfo:
     """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
+    for name in fields.keys() - _CHANGEABLE:
+        raise TypeError(f"a session has no field {name!r}: give {', '.join(_CHANGEABLE)}")
     given = encode_session(fields)
     consolidated = given.get("last_consolidated")
-    if consolidated is not None and not 0 <= consolidated < 2**63:
+    if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
     statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in given.items()}

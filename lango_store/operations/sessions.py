@@ -54,6 +54,8 @@ def seconds(ttl: timedelta | None) -> float | None:
     """Check a TTL and return it in seconds."""
     if ttl is None:
         return None
+    if not isinstance(ttl, timedelta):  # a number would be seconds for some, minutes for others
+        raise TypeError(f"ttl is {type(ttl).__name__}: give a timedelta, such as timedelta(minutes=30), or None")
     if not timedelta(0) < ttl <= MAX_TTL:
         raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
     return ttl.total_seconds()

@@ -14,7 +14,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic.script.revision import RevisionError
 
-from lango_store.arguments import checking_all
 from lango_store.dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
@@ -63,7 +62,6 @@ __all__ = [
 _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE, *SEARCH_TABLES})
 
 
-@checking_all
 def upgrade(
     database: Database,
     revision: str = "head",
@@ -87,7 +85,6 @@ def upgrade(
     return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout, on_progress)
 
 
-@checking_all
 def downgrade(
     database: Database,
     revision: str,
@@ -106,21 +103,18 @@ def downgrade(
     return reached
 
 
-@checking_all
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Write down that the schema is at a revision, without running anything."""
     _refuse_empty("revision", revision)
     return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
-@checking_all
 def current(database: Database) -> str | None:
     """Return the revision a database is at, None if it has none of the store's tables."""
     with connected(database) as connection:
         return revisions.found(connection)
 
 
-@checking_all
 def undone(database: Database, revision: str) -> list[str]:
     """List the revisions that a downgrade would undo, each with what it brought."""
     _refuse_empty("revision", revision)
@@ -136,7 +130,6 @@ def undone(database: Database, revision: str) -> list[str]:
         return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
 
 
-@checking_all
 def rows(database: Database) -> dict[str, int]:
     """Count the rows of each of our tables that is there."""
     with connected(database) as connection, dialect_of(connection).confined(connection):
@@ -145,14 +138,12 @@ def rows(database: Database) -> dict[str, int]:
         return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
 
 
-@checking_all
 def namespace(database: Database) -> str | None:
     """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
     with connected(database) as connection:
         return dialect_of(connection).schema(connection)
 
 
-@checking_all
 def check(database: Database) -> list[str]:
     """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
     with connected(database) as connection:
@@ -169,7 +160,6 @@ def check(database: Database) -> list[str]:
             return [*columns_and_tables(connection), *predicates(connection), *constraints(connection)]
 
 
-@checking_all
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
     """Write the SQL that an upgrade would run, from revision `start` or else from where the database is.
 

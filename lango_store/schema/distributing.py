@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from lango_store.arguments import checking_all
 from lango_store.dialect import Distribution, Step, detect_dialect, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
@@ -18,7 +17,6 @@ from lango_store.schema.running import alone, joined, refuse_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 
-@checking_all
 def distribute(
     database: Database,
     *,
@@ -42,7 +40,6 @@ def distribute(
     return _run(database, steps, dry_run, lock_timeout, on_progress)
 
 
-@checking_all
 def undistribute(
     database: Database,
     *,

@@ -9,7 +9,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store.arguments import checking_all
 from lango_store.dialect import dialect_of
 from lango_store.dialect.search import SIMPLE
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
@@ -28,7 +27,6 @@ _FIRST, _LARGEST = 200, 5_000
 _Lend = Callable[[], AbstractContextManager[sa.Connection]]
 
 
-@checking_all
 def enable_search(
     database: Database,
     *,
@@ -50,7 +48,6 @@ def enable_search(
         return _fill(target, lend, on_progress)
 
 
-@checking_all
 def disable_search(database: Database, *, lock_timeout: float = LOCK_TIMEOUT) -> bool:
     """Drop the search index, however damaged it is; return whether there was one."""
     with opened(database) as target, _lender(target, lock_timeout)() as connection:
@@ -61,7 +58,6 @@ def disable_search(database: Database, *, lock_timeout: float = LOCK_TIMEOUT) ->
         return found is not None
 
 
-@checking_all
 def rebuild_search(
     database: Database,
     *,
@@ -82,7 +78,6 @@ def rebuild_search(
         return _fill(target, lend, on_progress)
 
 
-@checking_all
 def search_status(database: Database) -> SearchStatus:
     """Return how the search index is."""
     with connected(database) as connection:
