@@ -20,7 +20,6 @@ test: $(VENV)/.test
 
 # What is drawn at random in `make test`, drawn far more often: hours.
 long: export LANGO_STORE_EXAMPLES = 500
-long: export LANGO_STORE_WHOLE_MATRIX = 1
 long: export LANGO_STORE_MACHINE_EXAMPLES = 300
 long: export LANGO_STORE_RACE_SECONDS = 120
 long: export LANGO_STORE_DAMAGE_ROUNDS = 300

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import os
 import re
 import shutil
 import threading
-import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import citus_exceptions
-import compiled_once
 import pgbouncer
 import psycopg
 import pytest
@@ -47,7 +44,6 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("lango")
-compiled_once.install()
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 
 _server: PostgresServer | None = None
@@ -105,17 +101,6 @@ def pytest_testnodedown(node: Any) -> None:
         node.config.stash[_NOT_ON_A_CLUSTER] = left_out
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect without Python's garbage collector, which would look at ever more that stays: a third of the time."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is asked for by name runs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if CITUS:
@@ -135,8 +120,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in lacking:
             if lacking[name] and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name} is not there"))
-    if "LANGO_STORE_WHOLE_MATRIX" not in os.environ:
-        config.hook.pytest_deselected(items=_left_out(items))
 
 
 def _has_extension(config: pytest.Config, name: str) -> bool:
@@ -150,22 +133,6 @@ def _has_extension(config: pytest.Config, name: str) -> bool:
 
 def _url_of(config: pytest.Config) -> str:
     return getattr(config, "workerinput", {}).get("postgres") or _server_url()
-
-
-def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Take out, of two tests of an asynchronous store that differ in their database, one: half have SQLite, half not.
-
-    The asynchronous store calls the synchronous one in a thread, and that one is tested on both databases.
-    """
-    by_rest: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "async" in params.values() and "make_database" in params and not item.get_closest_marker("whole_matrix"):
-            by_rest.setdefault(item.nodeid.replace(str(params["make_database"]), "", 1), []).append(item)
-    left_out = [pair[zlib.crc32(rest.encode()) % 2] for rest, pair in by_rest.items() if len(pair) == 2]
-    gone = set(left_out)
-    items[:] = [item for item in items if item not in gone]
-    return left_out
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -304,12 +271,18 @@ def awaiting(store: AsyncStore) -> Iterator[Store]:
         loop.close()
 
 
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[Store]:
+    """A store on a migrated, empty database."""
+    with Store(url, clock=clock) as opened:
+        yield opened
+
+
 @pytest.fixture(params=["sync", "async"])
-def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[Store]:
-    """A store on a migrated, empty database: synchronous, and asynchronous behind the same verbs."""
+def either_store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[Store]:
+    """A store on a migrated, empty database: a `Store`, and an `AsyncStore` with the interface of one."""
     if request.param == "sync":
-        with Store(url, clock=clock) as opened:
-            yield opened
+        yield request.getfixturevalue("store")
     else:
         with awaiting(AsyncStore(url, clock=clock)) as opened:
             yield opened

@@ -199,7 +199,6 @@ def test_a_session_that_is_there_is_not_made_again(store: Store) -> None:
     assert store.get("k") == made
 
 
-@pytest.mark.whole_matrix
 @pytest.mark.parametrize("ids", [False, True])
 def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> None:
     for number in range(5):

@@ -12,6 +12,12 @@ from factories import contents, message, messages, summary
 from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store, ToolCall
 
 
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 

@@ -17,7 +17,13 @@ from processes import Program
 
 from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, create_engine
 
-pytestmark = pytest.mark.whole_matrix
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 WRITERS, EACH = 8, 100
 
 WRITER = """

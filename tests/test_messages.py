@@ -14,6 +14,12 @@ from lango_store.operations import paging
 from lango_store.operations.messages import firsts, log_pages
 
 
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
     store.create("k")
     stored = store.append_message(

@@ -13,6 +13,12 @@ from factories import message, messages
 from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionNotFound, Store, ToolCall
 
 
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 def test_a_created_session_is_found_with_all_it_was_given(store: Store, clock: Clock) -> None:
     made = store.create(
         "telegram:12345678",

@@ -10,6 +10,13 @@ from factories import message, messages
 
 from lango_store import UNSET, LangoStoreError, SessionExists, SessionExpired, SessionNotFound, Store
 
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 HOUR = timedelta(hours=1)
 
 

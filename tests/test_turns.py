@@ -16,6 +16,12 @@ from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Stor
 from lango_store.operations.turns import total
 
 
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
 @pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
 @pytest.mark.parametrize("after", [None, 0])
 def test_a_turn_is_one_statement_and_one_round_trip(
