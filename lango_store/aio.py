@@ -181,6 +181,9 @@ class AsyncStore:
     values = awaited(Store.values)
     set_values = awaited(Store.set_values)
     drop_values = awaited(Store.drop_values)
+    shared_values = awaited(Store.shared_values)
+    set_shared_values = awaited(Store.set_shared_values)
+    drop_shared_values = awaited(Store.drop_shared_values)
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)

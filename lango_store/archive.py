@@ -32,7 +32,7 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import Message, MessageRole
-from lango_store.operations import edits, scopes, transfer
+from lango_store.operations import edits, transfer
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, of_session
 from lango_store.operations.incoming import Incoming
 from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
@@ -217,7 +217,6 @@ class Archive:
             row = found[0]
             if connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first():
                 raise SessionExists(key)
-            scopes.refuse_shared(connection, key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             incoming = Incoming()

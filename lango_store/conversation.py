@@ -108,14 +108,12 @@ class Conversation:
         *,
         after: int | None = None,
         expect: int | None = None,
-        set: dict[str, Any] | None = None,
-        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        new = writing.append(self._access, self.key, [message], None, after, expect, set, values, create, ttl, fields)
+        new = writing.append(self._access, self.key, [message], None, after, expect, create, ttl, fields)
         return new[0]
 
     def append_messages(
@@ -125,8 +123,6 @@ class Conversation:
         after: int | None = None,
         replace_after: int | None = None,
         expect: int | None = None,
-        set: dict[str, Any] | None = None,
-        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -137,9 +133,7 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        return writing.append(
-            self._access, self.key, messages, replace_after, after, expect, set, values, create, ttl, fields
-        )
+        return writing.append(self._access, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it."""
@@ -293,8 +287,6 @@ class Conversation:
         metadata: dict[str, Any] | None = None,
         after: int | None = None,
         expect: int | None = None,
-        set: dict[str, Any] | None = None,
-        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         session_metadata: dict[str, Any] | None = None,
@@ -305,12 +297,12 @@ class Conversation:
         `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
         stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
         there. Where they were appended before any turn, the first call writes a turn without messages, with what they
-        cost and an id made of theirs. `after`, `expect`, `set`, `values` and `create` are those of `append_message`,
-        but for the session's metadata, which is `session_metadata` here.
+        cost and an id made of theirs. `after`, `expect` and `create` are those of `append_message`, but for
+        the session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
-        terms = writing.terms(after, expect, set, make, values)
+        terms = writing.terms(after, expect, make)
         new = self._encoded(messages)
         if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._access.new_id()  # else the ids of its messages tell
@@ -356,21 +348,22 @@ class Conversation:
 
     @retried
     def values(self, prefix: str | None = None) -> dict[str, Any]:
-        """Return the session's own values by their names, in the order of these; those with a `prefix` if given."""
+        """Return the session's values by name, in the order of their names; with a `prefix`, those that begin so."""
         with self._access.single_read(anywhere=True) as connection:
-            return named_values.read(connection, self._access.moment(connection), self.key, prefix, own=True)
+            return named_values.read(connection, self._access.moment(connection), self.key, prefix)
 
     @retried
     def set_values(self, values: dict[str, Any]) -> None:
-        """Set values of the session by their names, all or none; see `Store.set_values`."""
-        named = named_values.encoded_in(self.key, values)
-        writing.set_values(self._access, self.key, named, own=True)
+        """Set values of the session by name, all or none; see `Store.set_values`."""
+        encoded = named_values.encode_values(self.key, values)
+        with self._access.single_write() as connection:
+            named_values.write(connection, self._access.moment(connection), self.key, encoded)
 
     @retried_unless_lost
     def drop_values(self, names: Sequence[str] | None = None) -> int:
-        """Delete values of the session by their names, or all of them; return how many there were."""
+        """Delete values of the session by name, or all of them; return how many there were."""
         with self._access.transaction() as connection:
-            return named_values.drop(connection, self._access.moment(connection), self.key, names, own=True)
+            return named_values.drop(connection, self._access.moment(connection), self.key, names)
 
     # Branches and summaries
 

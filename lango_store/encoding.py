@@ -70,13 +70,13 @@ def checked_key(key: str, what: str = "session key") -> str:
     return key
 
 
-def checked_name(scope: str, name: str) -> str:
-    """Return the name of a value in a scope, or raise `InvalidKey` for either of them."""
-    checked_key(scope, "scope")
+def checked_name(owner: str, name: str, what: str = "session key") -> str:
+    """Return the name of a value of a session or a scope, or raise `InvalidKey` for either of them."""
+    checked_key(owner, what)
     checked_key(name, "name")
-    if (size := len(scope.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
+    if (size := len(owner.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
         raise InvalidKey(
-            f"scope and name {name!r}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: shorten one"
+            f"{what} and name {name!r}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: shorten one"
         )
     return name
 

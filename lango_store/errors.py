@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-OF_ANOTHER_SESSION: Final = (
-    "scope: one of these values is another session's, which was made just now, and nothing was written: "
-    "set its values with set_values(key, …)"
-)
-"""What `InvalidKey` says of an append whose values came too late."""
+from typing import Any
 
 
 class LangoStoreError(Exception):
@@ -121,10 +115,7 @@ class UniqueViolation(LangoStoreError):
 
 
 class InvalidKey(LangoStoreError, ValueError):
-    """A session key, a scope or a name is not text of 1 to 512 characters without NUL or lone surrogates.
-
-    Or a scope is not for this session, or a key is the scope of shared values.
-    """
+    """A session key, a scope or a name is not text of 1 to 512 characters without NUL or lone surrogates."""
 
 
 class InvalidMessage(LangoStoreError, ValueError):

@@ -187,18 +187,16 @@ class Store:
         *,
         ttl: timedelta | None | Unset = UNSET,
         messages: Sequence[Message] = (),
-        values: dict[str, Any] | None = None,
         **fields: Unpack[SessionFields],
     ) -> Session:
         """Create a session, with its first messages if there are any; no key means a new UUIDv7.
 
         `fields` are `agent_id`, `user_id`, `title`, `model`, `settings` and `metadata` (dicts) and `tools` (a list).
-        `ttl` left out is the store's default, None is never; `values` as in `append_message`. Raises `SessionExists` if
-        the key is taken, by an expired session too, `InvalidKey` if it is a scope of shared values, and
-        `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
+        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
+        session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
-        new, named = self._new(key, ttl, fields), named_values.encoded(values)
-        return writing.create(self._access, new, self._encoded(messages), named, own_key=key is None)
+        new = self._new(key, ttl, fields)
+        return writing.create(self._access, new, self._encoded(messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -310,8 +308,6 @@ class Store:
         *,
         after: int | None = None,
         expect: int | None = None,
-        set: dict[str, Any] | None = None,
-        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
@@ -321,15 +317,13 @@ class Store:
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
         `expect` is the `revision` that the session must still have, which one more than that is afterwards, else
-        `Conflict`; `set` changes fields of the session in the same statement. `values` are set with the message, as
-        `set_values` does: a dict of scopes, the session's own under its key, each a dict of values by their names. A
-        message that is replayed sets none again.
+        `Conflict`.
         With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
         expired one too; they say nothing of a session that is there. An `after` above 0, or `expect`, then is
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return writing.append(self._access, key, [message], None, after, expect, set, values, create, ttl, fields)[0]
+        return writing.append(self._access, key, [message], None, after, expect, create, ttl, fields)[0]
 
     def append_messages(
         self,
@@ -339,20 +333,16 @@ class Store:
         after: int | None = None,
         replace_after: int | None = None,
         expect: int | None = None,
-        set: dict[str, Any] | None = None,
-        values: dict[str, Any] | None = None,
         create: bool = False,
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> list[Message]:
         """Append messages to a live session, all or none, and return them in the order handed in.
 
-        Ids, `after`, `values` and `create` as in `append_message`. `replace_after` first drops what comes after that
+        Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that
         `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return writing.append(
-            self._access, key, messages, replace_after, after, expect, set, values, create, ttl, fields
-        )
+        return writing.append(self._access, key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, key: str, *, last: int | None = None) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages."""
@@ -440,31 +430,68 @@ class Store:
 
     # Values
 
-    @retried
-    def values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
-        """Return the values in a scope by their names, in the order of these; those with a `prefix` only, if given.
+    def values(self, key: str, prefix: str | None = None) -> dict[str, Any]:
+        """Return the values of a session by name, in the order of their names.
 
-        A scope that is the key of a session holds that session's own values, which go with it: `SessionExpired` if it
-        has expired. Any other is shared by whoever names it, and empty until something is set.
+        Args:
+            key: The session.
+            prefix: Return only values whose names begin with this.
+        """
+        return self._at(key).values(prefix)
+
+    def set_values(self, key: str, values: dict[str, Any]) -> None:
+        """Set values of a session by name, all or none; other values stay. They are deleted with the session.
+
+        This changes the session's `revision`, not its `updated_at`.
+
+        Args:
+            key: The session.
+            values: Any JSON, None too, by name.
+
+        Raises:
+            InvalidKey: A name is not 1 to 512 characters of text.
+            InvalidMessage: A value is not JSON; nothing was written.
+        """
+        self._at(key).set_values(values)
+
+    def drop_values(self, key: str, names: Sequence[str] | None = None) -> int:
+        """Delete values of a session by name, or all of them; return how many there were."""
+        return self._at(key).drop_values(names)
+
+    @retried
+    def shared_values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
+        """Return the values of a scope by name, in the order of their names; a new scope has none.
+
+        A scope is any text that sessions agree on, such as `user:ann`. It has nothing to do with session keys.
+
+        Args:
+            scope: The scope.
+            prefix: Return only values whose names begin with this.
         """
         with self._access.single_read(anywhere=True) as connection:
-            return named_values.read(connection, self._access.moment(connection), scope, prefix, own=False)
+            return named_values.read_shared(connection, scope, prefix)
 
     @retried
-    def set_values(self, scope: str, values: dict[str, Any]) -> None:
-        """Set values in a scope by their names, all or none; other names stay. A value is any JSON, None too.
+    def set_shared_values(self, scope: str, values: dict[str, Any]) -> None:
+        """Set values of a scope by name, all or none; other values stay. No session takes them along when it goes.
 
-        Values of a session move its `revision`, not its `updated_at`. `InvalidKey` for a scope or a name that is not
-        like a key, `InvalidMessage` for a value that is not JSON.
+        Args:
+            scope: The scope.
+            values: Any JSON, None too, by name.
+
+        Raises:
+            InvalidKey: The scope or a name is not 1 to 512 characters of text.
+            InvalidMessage: A value is not JSON; nothing was written.
         """
-        named = named_values.encoded_in(scope, values)
-        writing.set_values(self._access, scope, named, own=False)
+        encoded = named_values.encode_shared_values(scope, values)
+        with self._access.single_write() as connection:
+            named_values.write_shared(connection, self._access.moment(connection), scope, encoded)
 
     @retried_unless_lost
-    def drop_values(self, scope: str, names: Sequence[str] | None = None) -> int:
-        """Delete values of a scope by their names, all of them if no names are given; return how many there were."""
+    def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
+        """Delete values of a scope by name, or all of them; return how many there were."""
         with self._access.transaction() as connection:
-            return named_values.drop(connection, self._access.moment(connection), scope, names, own=False)
+            return named_values.drop_shared(connection, scope, names)
 
     # Many sessions
 

@@ -181,27 +181,31 @@ class MessageRow(Base, table=True):
 
 
 class ValueRow(Base, table=True):
-    """A value by its name. That of a session has the session's key twice; of a shared scope, `session_key` is NULL."""
+    """A value of a session, by its name."""
 
     __tablename__ = "lango_value"
     __table_args__ = (
-        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_value"),
+        sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
         sa.ForeignKeyConstraint(
             ["session_key"], ["lango_session.key"], name="fk_lango_value_session", ondelete="CASCADE"
         ),
-        sa.CheckConstraint("session_key = scope", name="ck_lango_value_scope"),
-        sa.Index(
-            "ix_lango_value_session_key",
-            "session_key",
-            sqlite_where=sa.text("session_key IS NOT NULL"),
-            postgresql_where=sa.text("session_key IS NOT NULL"),
-        ),
     )
+
+    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    name: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    updated_at: datetime = Field(sa_type=TimeColumn)
+
+
+class SharedValueRow(Base, table=True):
+    """A value that sessions share, by its scope and name."""
+
+    __tablename__ = "lango_shared_value"
+    __table_args__ = (sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),)
 
     scope: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
     name: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
-    session_key: str | None = Field(default=None, sa_column=sa.Column(KEY_TEXT, nullable=True))
     updated_at: datetime = Field(sa_type=TimeColumn)
 
 

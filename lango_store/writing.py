@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -20,15 +19,12 @@ from lango_store.errors import (
     SessionExpired,
     SessionNotFound,
     UniqueViolation,
-    Withheld,
 )
 from lango_store.model import UNSET, Message, SessionFields, Unset
-from lango_store.operations import appends, edits, messages, session_changes, sessions, values
+from lango_store.operations import appends, edits, messages, session_changes, sessions
 from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
-from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import ANYTHING, Expected, New
-from lango_store.operations.values import NO_VALUES, NamedValues
 from lango_store.session import Session
 
 R = TypeVar("R")
@@ -74,22 +70,11 @@ def missing(
     return None
 
 
-def terms(
-    after: int | None,
-    expect: int | None,
-    changes: Mapping[str, Any] | None,
-    make: New | None,
-    named: Mapping[str, Any] | None = None,
-) -> Terms:
-    """Return what an append asks of its session: where it has to be, what changes there, what it is made of."""
-    if after is None and expect is None and changes is None and make is None and named is None:
+def terms(after: int | None, expect: int | None, make: New | None) -> Terms:
+    """Return what an append asks of its session: where it has to be, and what it is made of."""
+    if after is None and expect is None and make is None:
         return NO_TERMS
-    if not isinstance(changes, dict | None):
-        raise TypeError(f"set is {type(changes).__name__}: give a dict of fields")
-    changes = changes or {}
-    if others := changes.keys() - set(_FIELDS):
-        raise TypeError(f"set has {', '.join(map(repr, others))}: give {', '.join(_FIELDS)}")
-    return Terms(Expected(after, expect), encode_session(changes), make, values.encoded(named))
+    return Terms(Expected(after, expect), make)
 
 
 def append(
@@ -99,8 +84,6 @@ def append(
     replace_after: int | None,
     after: int | None,
     expect: int | None,
-    changes: Mapping[str, Any] | None,
-    named: Mapping[str, Any] | None,
     create: bool,
     ttl: timedelta | None | Unset,
     fields: SessionFields,
@@ -109,7 +92,7 @@ def append(
     # The verbs have checked the arguments that they were given: to check the others too would cost each append.
     rows = encoded(access, new)
     make = missing(access, key, create, ttl, fields)
-    wanted = terms(after, expect, changes, make, named)
+    wanted = terms(after, expect, make)
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
@@ -195,16 +178,6 @@ def _make(connection: sa.Connection, now: datetime, make: New) -> None:
     sessions.insert(connection, now, make)
 
 
-def set_values(access: Access, scope: str, named: NamedValues, *, own: bool) -> None:
-    """Set values in one statement, or if a session was made meanwhile whose own they are, once more."""
-    if not access.in_callers_transaction:  # an error of one statement would end that
-        with suppress(Withheld), access.single_write() as connection:
-            values.set_(connection, access.moment(connection), scope, named, own=own)
-            return
-    with access.transaction() as connection:
-        values.set_(connection, access.moment(connection), scope, named, own=own)
-
-
 def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
     """Put a message in the place of another; `InvalidMessage` if a third one has its id."""
     message = access.counted(message)
@@ -216,15 +189,15 @@ def update_message(access: Access, key: str, seq_or_id: int | str, message: Mess
         raise InvalidMessage("id", reason) from error
 
 
-def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUES, *, own_key: bool = False) -> Session:
-    """Create a session with its first messages and values; `SessionExists` if its key is taken.
+def create(access: Access, new: New, first: Batch, *, own_key: bool = False) -> Session:
+    """Create a session with its first messages; `SessionExists` if its key is taken.
 
     With a key of our own, which nobody else has, a second try finds what the first one made.
     """
 
     def make() -> Session:
         try:
-            return _create(access, new, first, named)
+            return _create(access, new, first)
         except SessionExists:
             if not own_key:
                 raise
@@ -234,19 +207,18 @@ def create(access: Access, new: New, first: Batch, named: NamedValues = NO_VALUE
     return access.trying(make)
 
 
-def _create(access: Access, new: New, first: Batch, named: NamedValues) -> Session:
-    more = bool(first.rows or named.rows)
-    if not first.repeats and not (more and access.in_callers_transaction):
+def _create(access: Access, new: New, first: Batch) -> Session:
+    if not first.repeats and not (first.rows and access.in_callers_transaction):
         try:
             with access.single_write() as connection:
                 moment = access.moment(connection)
-                return _there_now(connection, moment, new, appends.create(connection, moment, new, first, named))
+                return _there_now(connection, moment, new, appends.create(connection, moment, new, first))
         except NotPermitted:  # a policy for messages may look for a session made before them
-            if not more:
+            if not first.rows:
                 raise
     with access.transaction() as connection:
         now = access.now(connection)
-        return _there_now(connection, now, new, _insert(connection, now, new, first, named))
+        return _there_now(connection, now, new, _insert(connection, now, new, first))
 
 
 def _there_now(connection: AnyConnection, now: Moment, new: New, session: Session | None) -> Session:
@@ -280,14 +252,12 @@ def _find_or_create(
         return _insert(connection, now, new, first) or find(connection, now, new.key)
 
 
-def _insert(
-    connection: sa.Connection, now: Moment, new: New, first: Batch, named: NamedValues = NO_VALUES
-) -> Session | None:
+def _insert(connection: sa.Connection, now: Moment, new: New, first: Batch) -> Session | None:
     info = sessions.insert(connection, now, new)
     if info is None:
         return None
-    if not first.rows and not named.rows:
+    if not first.rows:
         return Session(**dict(info))
     append = appends.append_new_ids if first.repeats else appends.append
-    append(connection, now, new.key, first, Terms(named=named))
+    append(connection, now, new.key, first)
     return messages.load(connection, now, new.key)

@@ -12,9 +12,9 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "test_hot_path.py::test_an_append_is_one_statement_and_one_round_trip",
         "test_hot_path.py::test_an_edit_of_a_message_is_a_lock_and_a_statement_in_a_transaction",
         "test_cost_of_records.py::test_an_append_of_records_is_one_statement_and_one_round_trip",
-        "test_revision.py::test_expecting_and_setting_take_one_round_trip",
+        "test_revision.py::test_expecting_a_revision_takes_one_round_trip",
         "test_turns.py::test_a_turn_is_one_statement_and_one_round_trip",
-        "test_values_with_messages.py::test_values_take_one_statement_and_one_round_trip",
+        "test_named_values.py::test_values_take_one_statement_on_postgresql",
     ),
     "read plans: each part of a table has its own, and the sort on top is the coordinator's": (
         "test_cost_of_records.py::test_the_end_of_a_log_of_records_costs_no_more_the_longer_the_log_is",

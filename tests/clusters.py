@@ -13,15 +13,13 @@ from lango_store.tables import Base
 
 TABLES = [table.name for table in Base.metadata.sorted_tables]
 
-KEPT = ["fk_lango_message_session", "fk_lango_turn_session"]
-ALL_KEYS = [*KEPT, "fk_lango_value_session"]
-"""The foreign keys of our tables, and those that they keep when they are distributed."""
+ALL_KEYS = ["fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
+"""The foreign keys of our tables."""
 
 BY_HAND = [
-    "ALTER TABLE lango_value DROP CONSTRAINT fk_lango_value_session",
     "SELECT create_distributed_table('lango_session', 'key')",
     "SELECT create_distributed_table('lango_message', 'session_key', colocate_with => 'lango_session')",
-    "SELECT create_distributed_table('lango_value', 'scope', colocate_with => 'lango_session')",
+    "SELECT create_distributed_table('lango_value', 'session_key', colocate_with => 'lango_session')",
     "SELECT create_reference_table('lango_store_version')",
 ]
 """What an operator may have done already, one after the other."""
@@ -76,7 +74,7 @@ def fill(url: str) -> None:
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
             conversation.save_turn(messages(2), {"tokens": number})
             store.set_values(f"k{number}", {"mood": number})
-        store.set_values("shared", {"mood": "fine"})
+        store.set_shared_values("shared", {"mood": "fine"})
 
 
 def contents(url: str) -> dict[str, list[Any]]:
@@ -87,11 +85,11 @@ def contents(url: str) -> dict[str, list[Any]]:
 def is_whole(url: str) -> bool:
     """Whether our tables are distributed as they should be, and have no rows on the coordinator."""
     placed = distributed(url)
-    columns = {"lango_session": "key", "lango_value": "scope"}
+    columns = {"lango_session": "key", "lango_shared_value": "scope"}
     return (
         {table: placed[table][0] for table in TABLES} == {table: columns.get(table, "session_key") for table in TABLES}
         and len({placed[table][1] for table in TABLES}) == 1
         and placed["lango_store_version"][0] is None
         and say(url, f"SELECT {' + '.join(f'pg_relation_size({table!r})' for table in TABLES)}") == [(0,)]
-        and foreign_keys(url) == KEPT
+        and foreign_keys(url) == ALL_KEYS
     )

@@ -39,8 +39,9 @@ def fill(path: Path) -> None:
                 metadata={"number": number},
                 tools=[{"name": "get_weather"}],
                 ttl=timedelta(days=30) if number % 4 == 0 else None,
-                values={key: {"state": number, "plan": ["ü" * number]}, f"user {number % 3}": {key: "grün"}},
             )
+            store.set_values(key, {"state": number, "plan": ["ü" * number]})
+            store.set_shared_values(f"user {number % 3}", {key: "grün"})
             talk = [_message(number, place) for place in range(11)]
             store.append_messages(key, talk[:6])
             conversation = store.open(key)
@@ -206,7 +207,6 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "update", lambda: store.update(key, title="another")
     yield "set_values", lambda: store.set_values(key, {"state": 2})
     yield "drop_values", lambda: store.drop_values(key, ["state"])
-    yield "append with values", lambda: store.append_message(key, message, values={key: {"a": 1}, "app": {"b": 2}})
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")

@@ -22,6 +22,5 @@ usages = st.fixed_dictionaries(
 )
 names = st.sampled_from(["a", "b", "c"])
 values_by_name = st.dictionaries(names, st.sampled_from([None, 1, "\0", {"x": [1.5]}]), max_size=2)
-maybe_values = st.one_of(st.none(), st.none(), values_by_name)
 meanwhiles = st.lists(st.sampled_from(["append", "append", "turn", "empty turn"]), max_size=2)
 disturbances = st.sampled_from(["pop", "edit", "truncate", "clear", "compact", "delete and create"])

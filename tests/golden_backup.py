@@ -26,7 +26,7 @@ def fill(store: Store) -> None:
     answer = Message.tool(author="lango-orchestrator", tool_call_id="call_1", tool_calls=[call], extra={"x": "\n"})
     store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
     store.set_values("plain", {"state": {"step": 2}, "cursor": None})
-    store.set_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
+    store.set_shared_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
     store.append_messages("expiring", [Message.user(f"message {n}", tokens=n) for n in range(3)])
     turns = store.open("turns", ttl=timedelta(hours=2))

@@ -41,7 +41,7 @@ class Racer:
             self.replace: 5,
             self.fork: 5,
             self.set_values: 5,
-            self.append_with_values: 5,
+            self.set_shared_values: 5,
             self.drop_values: 2,
             self.clear: 1,
         }
@@ -87,15 +87,12 @@ class Racer:
         self.conversation.set_values(self.mine)
         self.look_at_values()
 
-    def append_with_values(self) -> None:
-        self.mine[f"{self.number}.{self.random.randrange(5)}"] = self.written
+    def set_shared_values(self) -> None:
         names = self.random.sample(["a", "b", "c", "d"], 4)
-        shared = {"app": dict.fromkeys(names, self.number), "user": {"last": self.number}}
-        self.conversation.append_message(self.message(), values={"k": self.mine, **shared})
-        self.look_at_values()
+        self.store.set_shared_values("app", dict.fromkeys(names, self.number))
 
     def drop_values(self) -> None:
-        self.store.drop_values("app")
+        self.store.drop_shared_values("app")
         assert self.conversation.drop_values(list(self.mine)) == len(self.mine)
         self.mine.clear()
         self.look_at_values()

@@ -6,10 +6,10 @@ from typing import Any
 
 from lango_store import DamagedMessage, Store
 from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
+from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store.operations.transfer import Row
 
-_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": VALUE}
+_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE}
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -50,9 +50,14 @@ def message_row(key: str, seq: int, **fields: Any) -> Row:
     return row | {"session_key": key, "seq": seq, "role": "user", "created_at": TIME} | fields
 
 
-def value_row(scope: str, name: str, **fields: Any) -> Row:
-    """Make the row of a value, shared unless it has a `session_key`."""
-    return {"scope": scope, "name": name, "value": "1", "session_key": None, "updated_at": TIME} | fields
+def value_row(key: str, name: str, **fields: Any) -> Row:
+    """Make the row of a value of a session."""
+    return {"session_key": key, "name": name, "value": "1", "updated_at": TIME} | fields
+
+
+def shared_value_row(scope: str, name: str, **fields: Any) -> Row:
+    """Make the row of a shared value."""
+    return {"scope": scope, "name": name, "value": "1", "updated_at": TIME} | fields
 
 
 def put(store: Store, *rows: Row) -> None:
@@ -126,11 +131,8 @@ def fill(store: Store) -> None:
             tool_call_id="c",
             tokens=2**52,
         ),
-        *(
-            value_row("full" + texts, f"{place} {texts}", value=text, session_key="full" + texts)
-            for place, text in enumerate(ODD_TEXTS)
-        ),
-        *(value_row("shared" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
+        *(value_row("full" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
+        *(shared_value_row("shared" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
         session_row("empty"),
         session_row(
             "expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1
@@ -140,6 +142,6 @@ def fill(store: Store) -> None:
 
 
 def value_names(store: Store) -> list[Any]:
-    """Read the scope and the name of each value, in their order."""
+    """Read the session and the name of each value of a session, in their order."""
     with store.engine.connect() as connection:
-        return list(connection.exec_driver_sql("SELECT scope, name FROM lango_value ORDER BY scope, name").all())
+        return list(connection.exec_driver_sql("SELECT session_key, name FROM lango_value ORDER BY 1, 2").all())

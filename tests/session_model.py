@@ -31,16 +31,12 @@ class ModelSession(ModelLog):
         now: datetime,
         new: Sequence[Message],
         after: int | None = None,
-        values: dict[str, Any] | None = None,
         *,
         stale: bool = False,
     ) -> list[Message]:
         fresh = self.unknown(new)
         if fresh or not new:
             self.expect(after, stale=stale)
-            self.values |= values or {}
-            if values:
-                self.slide_on(now)
         self.put(now, fresh)
         return self.as_stored(new, fresh)
 
@@ -58,7 +54,6 @@ class ModelSession(ModelLog):
         *,
         id: str | None = None,
         after: int | None = None,
-        values: dict[str, Any] | None = None,
         stale: bool = False,
     ) -> Turn:
         for turn in self.turns:
@@ -76,7 +71,6 @@ class ModelSession(ModelLog):
                 if turn.id == id:
                     return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
         self.expect(after, stale=stale)
-        self.values |= values or {}
         turn = self.put_turn(now, fresh, usage, id=id)
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
 

@@ -120,7 +120,6 @@ NEEDING: dict[str, Callable[[Store], object]] = {
     "after": lambda store: store.append_message("k", message(), after=3, create=True),
     "after with an id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
     "after without messages": lambda store: store.append_messages("k", [], after=3, create=True),
-    "fields without messages": lambda store: store.append_messages("k", [], after=3, create=True, set={"title": "T"}),
     "after of a turn": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
     "a turn with an id": lambda store: store.conversation("k").save_turn([], id="t", after=3, create=True),
     "expect": lambda store: store.append_message("k", message(), expect=3, create=True),
@@ -264,22 +263,6 @@ def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(st
         (None, False, {"tokens": 1}),
         (None, False, {"tokens": 2}),
     ]
-
-
-def test_no_messages_bring_what_they_set_whatever_the_way(store: Store, clock: Clock) -> None:
-    store.create("there", messages=messages(1))
-    store.create("over", ttl=timedelta(minutes=1))
-    clock.move(minutes=2)
-    values = {"shared": {"n": 1}}
-    with store.engine.begin() as connection:
-        inside = store.using(connection)
-        inside.append_messages("there", [], create=True, set={"title": "T"}, values={"there": {"own": 2}, **values})
-        with pytest.raises(Conflict):
-            inside.append_messages("there", [], after=99)
-    assert (store.info("there").title, store.values("there"), store.values("shared")) == ("T", {"own": 2}, {"n": 1})
-    store.append_messages("over", [], create=True, set={"title": "U"}, values={"over": {"own": 3}})
-    assert (store.info("over").title, store.values("over")) == ("U", {"own": 3})
-    assert faults(store) == []
 
 
 def test_a_purge_beside_an_append_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:

@@ -18,7 +18,7 @@ from factories import message, messages
 from shapes import unkeyed
 from triggers import eat
 
-from lango_store import InvalidKey, SessionInfo, Store, schema_gate
+from lango_store import Store, schema_gate
 from lango_store.dialect.citus import Citus
 from lango_store.errors import Withheld
 from lango_store.operations import turns
@@ -59,7 +59,6 @@ APPENDS: dict[str, Callable[[Store], object]] = {
     "messages": lambda store: store.append_messages("k", messages(1_000)),
     "compared": lambda store: store.append_messages("k", messages(2), after=0),
     "a record": lambda store: store.append_message("k", message(role="record")),
-    "with fields": lambda store: store.append_message("k", message(), set={"title": "new"}),
     "a turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
 }
 
@@ -93,53 +92,14 @@ def test_an_append_whose_rows_are_withheld_writes_nothing(make_postgres: MakeDat
         assert store.get("k") == before
 
 
-VALUES: dict[str, dict[str, Any]] = {"k": {"a": 1}, "shared": {"b": 2}}
-IN_SEVERAL: dict[str, Callable[[Store], object]] = {
-    "an append with values": lambda store: store.append_message("k", message(), values=VALUES),
-    "a turn with values": lambda store: store.conversation("k").save_turn(messages(2), values=VALUES),
-    "a new session with values": lambda store: store.create("new", messages=messages(2), values={"new": {"b": 2}}),
-    "values alone": lambda store: store.set_values("k", {"a": 1, "b": 2}),
-}
-
-
-@pytest.mark.parametrize("write", IN_SEVERAL.values(), ids=list(IN_SEVERAL))
-def test_what_is_written_by_several_statements_lands_whole_or_not_at_all(
-    make_postgres: MakeDatabase, write: Callable[[Store], object]
-) -> None:
-    with Store(make_postgres()) as store:
-        before = store.create("k")
-        eat(store.engine, "INSERT", "lango_value", "NEW.name = 'b'")
-        with pytest.raises(Withheld, match="lango_value"):
-            write(store)
-        assert (store.get("k"), store.exists("new"), store.conversation("k").turns()) == (before, False, [])
-        assert (store.values("k"), store.values("shared")) == ({}, {})
-
-
 def test_what_is_written_by_several_statements_is_given_back_as_stored(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:  # without a clock: the database tells the time
         made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
         again = store.append_message("k", message(), create=True)
-        late = store.append_message("k", message(), values=VALUES)
-        turn = store.conversation("k").save_turn(messages(2), {"tokens": 1}, values=VALUES)
-        assert store.messages("k") == [*made, again, late, *turn.messages]
+        turn = store.conversation("k").save_turn(messages(2), {"tokens": 1})
+        assert store.messages("k") == [*made, again, *turn.messages]
         assert store.conversation("k").turns() == [turn.model_copy(update={"messages": []})]
-        assert store.create("new", messages=messages(2), values={"new": {"a": 1}}) == store.get("new")
-
-
-def test_an_append_leaves_the_values_of_a_session_alone_that_is_made_meanwhile(make_postgres: MakeDatabase) -> None:
-    url = make_postgres()
-    made: list[SessionInfo] = []
-
-    def make(text: str, _: float) -> None:
-        if not made and text.startswith("UPDATE lango_session"):
-            made.append(other.create("new", values={"new": {"a": "its own"}}))
-
-    with Store(url) as other, Store(url, on_statement=make) as store:
-        before = other.create("k")
-        with pytest.raises(InvalidKey, match="another session's"):
-            store.append_message("k", message(), values={"new": {"a": "k's"}, "shared": {"b": 1}})
-        assert made
-        assert (other.get("k"), other.values("new"), other.values("shared")) == (before, {"a": "its own"}, {})
+        assert store.create("new", messages=messages(2)) == store.get("new")
 
 
 def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:

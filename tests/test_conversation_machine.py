@@ -22,7 +22,6 @@ from drawn import (
     drawn_places,
     ids,
     keys,
-    maybe_values,
     meanwhiles,
     names,
     one_message,
@@ -77,9 +76,6 @@ class Machine(StoreBesideModel):
         self.touched = key
         first, refused = self.made(drawn), self.refusal(key)
         options: dict[str, Any] = {"ttl": ttl, "messages": first}
-        values = {"made": len(first)} if how == "create" else {}
-        if values:
-            options["values"] = {key: values}
         if how != "create":
             options["renew"] = renew
         if how == "create" and key in self.sessions:
@@ -92,7 +88,7 @@ class Machine(StoreBesideModel):
         else:
             getattr(self.face, how)(key, **options)
             if refused is not None:
-                self.sessions[key] = ModelSession(key, self.clock.time, ttl, values=values)
+                self.sessions[key] = ModelSession(key, self.clock.time, ttl)
                 self.sessions[key].append(self.clock.time, first)
 
     @rule(key=keys, word=st.sampled_from(["wait", "wait longer", "touch", "delete", "summarize in vain"]))
@@ -132,17 +128,16 @@ class Machine(StoreBesideModel):
 
     # Messages
 
-    @rule(key=keys, drawn=batches, place=drawn_places, revision=revisions, values=maybe_values)
-    def append(self, key: str, drawn: Any, place: int | None, revision: int | None = None, values: Any = None) -> None:
+    @rule(key=keys, drawn=batches, place=drawn_places, revision=revisions)
+    def append(self, key: str, drawn: Any, place: int | None, revision: int | None = None) -> None:
         new, after, expect = self.made(drawn), self.seq_of(key, place), self.revision_of(key, revision)
-        own = None if values is None else {key: values}
 
         def call(conversation: Conversation) -> list[Message]:
             if len(new) == 1:
-                return [conversation.append_message(new[0], after=after, expect=expect, values=own)]
-            return conversation.append_messages(new, after=after, expect=expect, values=own)
+                return [conversation.append_message(new[0], after=after, expect=expect)]
+            return conversation.append_messages(new, after=after, expect=expect)
 
-        self.act(key, call, lambda s: s.append(self.clock.time, new, after, values, stale=bool(revision)))
+        self.act(key, call, lambda s: s.append(self.clock.time, new, after, stale=bool(revision)))
 
     # Values
 
@@ -190,23 +185,15 @@ class Machine(StoreBesideModel):
         assert set(seen_before(before, cut)) <= set(seqs(self.window(key)))
 
     @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places,
-          revision=revisions, values=maybe_values)  # fmt: skip
+          revision=revisions)  # fmt: skip
     def save_turn(
-        self,
-        key: str,
-        drawn: Any,
-        usage: Any,
-        id: str | None,
-        place: int | None,
-        revision: int | None = None,
-        values: Any = None,
+        self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None, revision: int | None = None
     ) -> None:
         new, after, expect = self.made(drawn), self.seq_of(key, place), self.revision_of(key, revision)
-        own = None if values is None else {key: values}
         self.act(
             key,
-            lambda c: c.save_turn(new, usage, id=id, after=after, expect=expect, values=own),
-            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after, values=values, stale=bool(revision)),
+            lambda c: c.save_turn(new, usage, id=id, after=after, expect=expect),
+            lambda s: s.save_turn(self.clock.time, new, usage, id=id, after=after, stale=bool(revision)),
         )
 
     @rule(key=keys, records=st.booleans())

@@ -224,14 +224,6 @@ def test_an_id_that_stays_is_not_moved(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "b"]
 
 
-def test_a_replacement_by_what_is_there_sets_what_it_says(store: Store) -> None:
-    conversation = store.open("k", messages=[message("a", id="a"), *messages(2)])
-    for cut, said in ((2, {"set": {"title": "T"}}), (1, {"values": {"k": {"n": 1}}})):
-        (stored,) = conversation.append_messages([message(id="a")], replace_after=cut, **said)
-        assert (stored.seq, stored.replayed) == (1, True)
-    assert (conversation.info().title, conversation.values()) == ("T", {"n": 1})
-
-
 def test_what_somebody_else_appended_since_is_dropped_only_without_after(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.append_messages([message("x", id="x")], replace_after=1, after=2)

@@ -161,10 +161,10 @@ def test_what_cannot_be_read_is_found_once_whatever_page_it_is_on(
     damaged_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(damaged_file) as store:
-        store.set_values("shared", {f"v{n}": n for n in range(6)})
+        store.set_shared_values("shared", {f"v{n}": n for n in range(6)})
         for change in ("value = x'ff' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
-            said(f"UPDATE lango_value SET {change}", damaged_file)
-        said("UPDATE lango_value SET name = x'7635' WHERE name = 'v5'", damaged_file)
+            said(f"UPDATE lango_shared_value SET {change}", damaged_file)
+        said("UPDATE lango_shared_value SET name = x'7635' WHERE name = 'v5'", damaged_file)
         first, last = min(KEYS), max(KEYS)
         for key in (first, last):
             said("UPDATE lango_message SET role = 'nobody' WHERE session_key = ? AND seq = 1", damaged_file, key)
@@ -270,5 +270,5 @@ def test_an_error_of_a_store_without_a_search_index_is_not_laid_to_one(
         assert store.exists("telegram:1")
         said("DROP TABLE lango_value", damaged_file)
         with pytest.raises(LangoStoreError):
-            store.delete("telegram:1")
+            store.set_values("telegram:1", {"a": 1})
     assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []

@@ -121,9 +121,9 @@ def test_a_session_whose_key_is_not_text_is_found(damaged_file: Path, monkeypatc
 
 
 def test_a_value_whose_scope_is_not_text_is_found(damaged_file: Path) -> None:
-    said("UPDATE lango_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", damaged_file)
+    said("UPDATE lango_shared_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", damaged_file)
     with opened(damaged_file) as store, store.access.snapshot() as connection:
-        assert [place for *place, _ in salvage.damaged_values(connection)] == [[b"z", "telegram:0"]]
+        assert [place for _, *place, _ in salvage.damaged_values(connection)] == [[b"z", "telegram:0"]]
 
 
 @pytest.mark.parametrize("value", ["x'39'", "'nine'", "11.5"])

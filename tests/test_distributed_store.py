@@ -112,12 +112,13 @@ def test_values_go_with_their_session(make_postgres: MakeDatabase) -> None:
         for key in ("deleted", "expired", "forked"):
             store.create(key, ttl=timedelta(seconds=1) if key == "expired" else None)
             store.set_values(key, {"mood": "fine"})
-        store.set_values("shared", {"mood": "fine"})
+        store.set_shared_values("shared", {"mood": "fine"})
         store.delete("deleted")
         store.expire(now=store.info("forked").created_at + timedelta(days=1))
         with store.engine.connect() as connection:
-            left = connection.exec_driver_sql("SELECT scope FROM lango_value ORDER BY 1").scalars().all()
-        assert left == ["forked", "shared"]
+            left = connection.exec_driver_sql("SELECT session_key FROM lango_value").scalars().all()
+        assert left == ["forked"]
+        assert store.shared_values("shared") == {"mood": "fine"}
 
 
 def test_a_store_that_was_open_finds_out_that_its_tables_were_distributed(undistributed: str) -> None:

@@ -163,20 +163,6 @@ def test_without_a_node_for_rows_the_next_step_is_said(cluster: str) -> None:
         schema.distribute(cluster)
 
 
-@pytest.mark.citus
-def test_values_without_a_session_stand_in_the_way_back_until_doctor_has_deleted_them(cluster: str) -> None:
-    schema.distribute(cluster)
-    say(cluster, "INSERT INTO lango_value VALUES ('gone', 'mood', '1', 'gone', now())")
-    with pytest.raises(LangoStoreError, match=r"1 rows of lango_value belong to no session.*doctor --repair"):
-        schema.undistribute(cluster)
-    assert is_whole(cluster)
-    with Store(cluster) as store:
-        (found,) = [each for each in store.examine(repair=True) if each.name == "orphans"]
-    assert found.repaired
-    schema.undistribute(cluster)
-    assert foreign_keys(cluster) == ALL_KEYS
-
-
 # Doctor
 
 
@@ -199,7 +185,7 @@ APART = {
     ),
     "another column": (
         "SELECT alter_distributed_table('lango_value', distribution_column => 'name')",
-        "lango_value is distributed by name, not by scope",
+        "lango_value is distributed by name, not by session_key",
         "db undistribute",
     ),
 }

@@ -307,7 +307,7 @@ def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str)
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 8  # of all that look at these tables
+        assert len(reasons) == 7  # of all that look at these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 
@@ -323,10 +323,10 @@ def test_missing_tables_are_a_finding(store: Store) -> None:
 def test_values_that_cannot_be_read_are_named_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage, "_VALUES", 2)
     for name in "edcba":
-        store.set_values("app", {name: 1})
+        store.set_shared_values("app", {name: 1})
     number = "1" * 5_000  # of more digits than Python reads
     with store.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE lango_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
+        connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
     named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock, MakeDatabase, watched
+from conftest import Clock, MakeDatabase
 from factories import message, messages
 
 from lango_store import (
@@ -197,16 +197,3 @@ def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: C
     assert [each.sessions for each in reports] == [2, 4, 5]
     reports[-1].sessions = 0
     assert final.sessions == 5
-
-
-@pytest.mark.parametrize("values", [None, {"app": {"a": 1}}], ids=["no values", "values"])
-def test_a_purge_searches_for_values_only_where_there_are_any(
-    make_sqlite: MakeDatabase, clock: Clock, values: dict[str, dict[str, int]] | None
-) -> None:
-    with Store(make_sqlite(), clock=clock) as store:
-        store.create("k", ttl=timedelta(hours=1), messages=[message()], values=values)
-        clock.move(hours=2)
-        with watched(store.engine) as statements:
-            assert store.expire().messages == 1
-        searched = any("lango_value.session_key IS NULL" in each for each in statements)
-        assert searched is (values is not None)

@@ -17,7 +17,7 @@ from sqlalchemy import orm
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
 from lango_store.tables import Base, MessageRow, SessionRow
 
-OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_store_version"}
+OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_shared_value", "lango_store_version"}
 
 
 @pytest.fixture
@@ -116,7 +116,8 @@ def test_the_tables_can_be_distributed_by_session_key() -> None:
         "lango_session": "key",
         "lango_turn": "session_key",
         "lango_message": "session_key",
-        "lango_value": "scope",  # which is the session's key wherever `session_key` is one
+        "lango_value": "session_key",
+        "lango_shared_value": "scope",
     }
     assert set(Base.metadata.tables) == set(column_of)
     for name, column in column_of.items():

@@ -14,7 +14,6 @@ LONGEST = 350
 LONGER = {
     "store.py": "verbs with their docstrings, each a few lines of code: in two files they would be looked for twice",
     "conversation.py": "the same, for one session",
-    "operations/appends.py": "the ways an append can go, from one statement to a replay, which have to agree",
 }
 
 
@@ -47,7 +46,7 @@ WITHOUT_CARE_FOR_THE_INDEX = {
     "backup/copying.py _copy_shared": "adds values, which are not in the index",
     "interchange/backups.py import_file": "adds sessions, and takes no word away",
     "interchange/format.py import_file": "adds sessions, and takes no word away",
-    "integrations/claude_agent_sdk/appending.py append": "writes by verbs only, in its transaction",
+    "integrations/google_adk/service.py create": "a step of `_create`",
     "integrations/claude_agent_sdk/store.py _delete": "writes by verbs only, in its transaction",
     "integrations/nanobot.py update_metadata": "changes metadata, which are not in the index",
     "integrations/pydantic_ai/saving.py run": "a step of `_write_record`",

@@ -310,12 +310,6 @@ def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
         assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
 
 
-def test_replacing_nothing_by_nothing_still_changes_what_is_set(store: Store) -> None:
-    store.create("k", messages=messages(2))
-    assert store.append_messages("k", [], replace_after=2, set={"title": "new"}) == []
-    assert store.info("k").title == "new"
-
-
 @pytest.mark.parametrize("character", ["x", "\U0001f600"])
 def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
     with Store(url) as store:

@@ -68,7 +68,8 @@ def test_a_session_comes_back_from_an_old_archive(store: Store, clock: Clock, ol
 
 def test_an_old_archive_takes_new_sessions(store: Store, clock: Clock, old: tuple[Path, Session]) -> None:
     cold, _ = old
-    store.create("new", ttl=HOUR, values={"new": {"a": None}})
+    store.create("new", ttl=HOUR)
+    store.set_values("new", {"a": None})
     before = archived(store, clock, cold, "new")
     assert store.restore(cold, "new").messages == before.messages
     assert [m.content for m in store.restore(cold, "old").messages] == ["summary"]

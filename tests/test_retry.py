@@ -259,7 +259,7 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "pop_message": (b"COMMIT", lambda store: store.pop_message("k"), 0),
     "truncate": (b"COMMIT", lambda store: store.truncate("k", after=1), 0),
     "clear": (b"COMMIT", lambda store: store.clear("k"), 0),
-    "delete": (LANDED, lambda store: store.delete("k"), 0),
+    "delete": (b"DELETE 1", lambda store: store.delete("k"), 0),
     "delete_message": (b"COMMIT", lambda store: store.delete_message("k", 1), 0),
     "replace_after": (b"COMMIT", lambda store: store.append_messages("k", [message("new")], replace_after=1), 0),
     "drop_values": (b"COMMIT", lambda store: store.drop_values("k"), 0),

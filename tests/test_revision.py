@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from conftest import Clock, Counts, MakeDatabase, counted
 from factories import message, messages
 
-from lango_store import Conflict, InvalidMessage, Message, Store
+from lango_store import Conflict, Message, Store
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "append_message": lambda store: store.append_message("k", message()),
@@ -77,9 +76,6 @@ def test_writes_that_expect_the_revision_follow_one_another(store: Store) -> Non
 STALE: dict[str, Callable[[Store, int], object]] = {
     "append_message": lambda store, stale: store.append_message("k", message("lost"), expect=stale),
     "append_messages": lambda store, stale: store.append_messages("k", messages(2), expect=stale),
-    "append_message with set": lambda store, stale: store.append_message(
-        "k", message(), expect=stale, set={"title": "x"}
-    ),
     "append_messages with create": lambda store, stale: store.append_messages(
         "k", messages(2), expect=stale, create=True
     ),
@@ -126,56 +122,18 @@ def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
         def race(n: int, together: Barrier = together, key: str = f"k{number}", revision: int = revision) -> int:
             together.wait()
             try:
-                store.append_message(key, message(n), expect=revision, set={"title": str(n)})
+                store.append_message(key, message(n), expect=revision)
             except Conflict:
                 return 0
             return 1
 
         with ThreadPoolExecutor(8) as pool:
             assert sum(pool.map(race, range(8))) == 1
-        found = store.get(f"k{number}")
-        assert [found.title] == [str(each.content) for each in found.messages]
+        assert store.info(f"k{number}").last_seq == 1
 
 
-def test_an_append_sets_fields_in_the_same_statement(store: Store) -> None:
-    store.create("k", title="old", settings={"a": 1}, user_id="u")
-    changes = {"title": "new", "settings": {"b": [1, None]}, "user_id": None}
-    store.append_message("k", message(), set=changes)
-    found = store.get("k")
-    assert (found.title, found.settings, found.user_id, found.last_seq) == ("new", {"b": [1, None]}, None, 1)
-    store.conversation("k").save_turn(messages(2), set={"metadata": {"turn": True}})
-    assert store.info("k").metadata == {"turn": True}
-    store.append_messages("k", [], set={"model": "m"})
-    assert store.info("k").model == "m"
-
-
-def test_what_an_append_sets_is_set_of_a_session_made_now_too(store: Store) -> None:
-    store.append_message("k", message(), create=True, title="first", user_id="u", set={"title": "second"})
-    store.append_message("k", message(), create=True, title="third", set={"agent_id": "a"})
-    found = store.info("k")
-    assert (found.title, found.user_id, found.agent_id) == ("second", "u", "a")
-
-
-def test_a_retried_append_sets_its_fields_once(store: Store) -> None:
-    store.create("k")
-    store.append_message("k", message(id="1"), set={"title": "first"})
-    store.update("k", title="second")
-    assert store.append_message("k", message(id="1"), set={"title": "first"}).replayed
-    assert store.info("k").title == "second"
-
-
-def test_what_cannot_be_set_is_refused_and_nothing_is_written(store: Store) -> None:
+def test_impossible_revision_is_refused_and_nothing_is_written(store: Store) -> None:
     before = store.create("k")
-    wrong: list[tuple[Any, type[Exception], str]] = [
-        ({"title": "\0"}, InvalidMessage, "title"),
-        ({"settings": []}, InvalidMessage, "settings"),
-        ({"last_seq": 3}, TypeError, "'last_seq': give agent_id"),
-        ({1: 2}, TypeError, "set has 1"),
-        ("title", TypeError, "set is str"),
-    ]
-    for changes, error, text in wrong:
-        with pytest.raises(error, match=text):
-            store.append_message("k", message(), set=changes)
     for number in (-1, 2**63):
         with pytest.raises(ValueError, match="expect"):
             store.append_message("k", message(), expect=number)
@@ -209,14 +167,14 @@ def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: M
             store.delete("k")
 
 
-def test_expecting_and_setting_take_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
+def test_expecting_a_revision_takes_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
     with Store(one_connection) as store:
         revision = store.create("k").revision
         store.create("l")
         writes: list[Callable[[], object]] = [
-            lambda: store.append_message("k", message(), expect=revision, set={"title": "T", "metadata": {"a": 1}}),
-            lambda: store.append_messages("k", messages(9), expect=revision + 1, set={"title": "U"}),
-            lambda: store.conversation("k").save_turn(messages(2), expect=revision + 2, set={"model": "m"}),
+            lambda: store.append_message("k", message(), expect=revision),
+            lambda: store.append_messages("k", messages(9), expect=revision + 1),
+            lambda: store.conversation("k").save_turn(messages(2), expect=revision + 2),
             lambda: store.update("k", title="V", expect=revision + 3),
             lambda: store.delete("k", expect=revision + 4),
         ]
@@ -242,13 +200,3 @@ def test_an_update_that_expects_a_revision_moves_it_even_without_changes(store: 
     assert store.update("k", expect=revision).revision == revision + 1
     with pytest.raises(Conflict):
         store.update("k", expect=revision)
-
-
-def test_a_replacement_that_keeps_its_message_sets_what_it_says_when_it_cuts(store: Store) -> None:
-    store.create("k", messages=[message(id="a"), message()])
-    again = {"set": {"title": "T"}, "values": {"k": {"n": 1}}}
-    store.append_messages("k", [message(id="a")], replace_after=1, **again)  # type: ignore[arg-type]
-    assert (store.info("k").title, store.values("k"), len(store.messages("k"))) == ("T", {"n": 1}, 1)
-    store.update("k", title="U")
-    store.append_messages("k", [message(id="a")], replace_after=1, **again)  # type: ignore[arg-type]
-    assert store.info("k").title == "U"

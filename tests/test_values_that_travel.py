@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 from backup_lines import sealed
 from conftest import MakeDatabase
-from factories import message, messages
-from rows import all_rows, fill, put, session_row, shared_rows, value_row
+from factories import messages
+from rows import all_rows, fill, put, shared_rows, shared_value_row, value_names
 
-from lango_store import DamagedMessage, SessionExists, Store
+from lango_store import DamagedMessage, Store
 from lango_store.backup.copying import copy
 from lango_store.interchange import export, import_path
 from lango_store.operations import paging
@@ -48,24 +48,24 @@ def other(make_database: MakeDatabase) -> Iterator[Store]:
 
 def test_a_backup_of_all_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
     fill(store)
-    store.create("k", messages=messages(2), values={"k": VALUES, "user:ann": VALUES})
+    store.create("k", messages=messages(2))
+    store.set_values("k", VALUES)
+    store.set_shared_values("user:ann", VALUES)
     path = exported(store, tmp_path)
     (report,) = import_path(other, path)
     assert (report.error, report.skipped) == (None, [])
     assert report.values == len(shared_rows(store))
     assert (all_rows(other), shared_rows(other)) == (all_rows(store), shared_rows(store))
-    assert (other.values("k"), other.values("user:ann")) == (VALUES, VALUES)
+    assert (other.values("k"), other.shared_values("user:ann")) == (VALUES, VALUES)
     assert exported(other, tmp_path).read_bytes() == path.read_bytes()
     (again,) = import_path(other, path)
     assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
-    other.delete("k")
-    assert other.values("k") == {}
 
 
 def test_shared_values_are_read_page_by_page_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "ROWS", 2)
     places = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
-    put(store, *(value_row(scope, name) for scope, name in places))
+    put(store, *(shared_value_row(scope, name) for scope, name in places))
     assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(places)
 
 
@@ -73,34 +73,28 @@ def test_a_backup_of_some_sessions_holds_their_values_and_no_shared_ones(
     store: Store, other: Store, tmp_path: Path
 ) -> None:
     for key in ("k", "l"):
-        store.create(key, user_id="ann", values={key: VALUES, "shared": VALUES})
+        store.create(key, user_id="ann")
+        store.set_values(key, VALUES)
+    store.set_shared_values("k", VALUES)
     (report,) = import_path(other, exported(store, tmp_path, keys=["k"]))
     assert (report.keys, report.values) == (["k"], 0)
-    assert (other.values("k"), other.values("shared")) == (VALUES, {})
+    assert (other.values("k"), other.shared_values("k")) == (VALUES, {})
 
 
 def test_what_a_store_has_already_stays(store: Store, other: Store, tmp_path: Path) -> None:
-    store.create("taken", values={"mine": {"same": 1, "differs": 1, "new": 1}, "session": {"a": 1}})
-    other.set_values("taken", {"a": 1})
-    other.set_values("mine", {"differs": 2})
-    other.create("session")
+    store.set_shared_values("mine", {"differs": 1, "new": 1})
+    other.set_shared_values("mine", {"differs": 2})
     path = exported(store, tmp_path)
     (planned,) = import_path(other, path, dry_run=True)
-    assert other.values("mine") == {"differs": 2}
+    assert other.shared_values("mine") == {"differs": 2}
     (report,) = import_path(other, path)
     for each in (planned, report):
-        assert (each.error, each.keys, each.collided, each.values) == (None, [], ["taken"], 2)
-        assert [skipped.reason.split(":")[0] for skipped in each.skipped] == [
-            "value 'differs' of scope 'mine'",
-            "value 'a' of scope 'session'",
-        ]
-    assert other.values("mine") == {"differs": 2, "new": 1, "same": 1}
-    assert (other.values("session"), other.values("taken")) == ({}, {"a": 1})
-    assert faults(other) == []
+        assert (each.error, each.values) == (None, 1)
+        assert [skipped.reason.split(":")[0] for skipped in each.skipped] == ["value 'differs' of scope 'mine'"]
+    assert other.shared_values("mine") == {"differs": 2, "new": 1}
 
 
 CRAFTED = {
-    "another scope": ('"scope":"k"', '"scope":"l"', "scope"),
     "no name": ('"name":"a"', '"name":""', "name"),
     "a long name": ('"name":"a"', f'"name":"{"x" * 513}"', "name"),
     "a value that is not JSON": ('"value":null', '"value":NaN', "value"),
@@ -113,7 +107,8 @@ CRAFTED = {
 def test_a_crafted_value_is_refused_by_its_line(
     store: Store, other: Store, tmp_path: Path, old: str, new: str, named: str
 ) -> None:
-    store.create("k", values={"k": {"a": None}})
+    store.create("k")
+    store.set_values("k", {"a": None})
     path = exported(store, tmp_path)
     lines = path.read_text().splitlines()
     (place,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
@@ -128,7 +123,7 @@ def test_a_crafted_value_is_refused_by_its_line(
 
 @pytest.mark.parametrize("change", ["a value", "a line less", "no closing line", "another count"])
 def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
-    store.set_values("s", {"a": 1, "b": 2})
+    store.set_shared_values("s", {"a": 1, "b": 2})
     path = exported(store, tmp_path)
     _, first, second, closing, last = lines = path.read_text().splitlines()
     assert json.loads(closing)["shared"]["values"] == 2
@@ -142,14 +137,14 @@ def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path:
     (report,) = import_path(other, path)
     assert report.error is not None
     assert "shared scopes are damaged" in report.error
-    assert other.values("s") == {}
+    assert other.shared_values("s") == {}
 
 
 def spoilt(store: Store, column: str, value: str) -> None:
     """Give a shared scope three values, and one of them something that cannot be read."""
-    store.set_values("s", {"a": 1, "b": 2, "c": 3})
+    store.set_shared_values("s", {"a": 1, "b": 2, "c": 3})
     with store.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE lango_value SET {column} = '{value}' WHERE name = 'b'")
+        connection.exec_driver_sql(f"UPDATE lango_shared_value SET {column} = '{value}' WHERE name = 'b'")
 
 
 def test_a_shared_value_that_cannot_be_read_is_named_and_left_out_of_a_backup(
@@ -162,7 +157,7 @@ def test_a_shared_value_that_cannot_be_read_is_named_and_left_out_of_a_backup(
     assert "value 'b', value: is more than" in str(done[1].error)
     (report,) = import_path(other, tmp_path / "all.jsonl")
     assert (report.keys, report.values, report.error) == (["k"], 2, None)
-    assert other.values("s") == {"a": 1, "c": 3}
+    assert other.shared_values("s") == {"a": 1, "c": 3}
 
 
 def test_a_shared_value_without_a_time_is_named_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
@@ -173,12 +168,13 @@ def test_a_shared_value_without_a_time_is_named_and_left_out(make_sqlite: MakeDa
         assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
         for reason in str(done.error), report.failed[0].reason:
             assert "value 'b', updated_at: " in reason
-        assert other.values("s") == {"a": 1, "c": 3}
+        assert other.shared_values("s") == {"a": 1, "c": 3}
 
 
 def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
     fill(store)
-    store.create("k", values={"k": VALUES, "user:ann": VALUES})
+    store.create("k")
+    store.set_values("k", VALUES)
     planned = copy(store, other, dry_run=True)
     assert shared_rows(other) == []
     report = copy(store, other)
@@ -189,19 +185,17 @@ def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
 
 
 def test_a_copy_leaves_values_that_differ_alone(store: Store, other: Store) -> None:
-    store.create("app", values={"mine": {"a": 1, "b": 1}, "session": {"a": 1}})
-    store.create("k", values={"k": {"a": 1}})
-    other.set_values("app", {"x": 1})
-    other.set_values("mine", {"a": 2})
-    other.create("session")
+    store.create("k")
+    store.set_values("k", {"a": 1})
+    store.set_shared_values("mine", {"a": 1, "b": 1})
+    other.set_shared_values("mine", {"a": 2})
     copy(store, other)
     other.set_values("k", {"a": 2})
     report = copy(store, other)
     assert report.differing == ["k"]
-    assert report.differing_values == [("mine", "a"), ("session", "a")]
-    assert [failure.key for failure in report.failed] == ["app"]
+    assert report.differing_values == [("mine", "a")]
     assert not report.complete
-    assert (other.values("mine"), other.values("app")) == ({"a": 2, "b": 1}, {"x": 1})
+    assert other.shared_values("mine") == {"a": 2, "b": 1}
 
 
 # Examined
@@ -224,48 +218,23 @@ def spoil(store: Store, statement: str) -> None:
 
 
 def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
-    store.create("k", values={"k": {"a": 1}, "shared": {"a": 1}})
-    spoil(store, "UPDATE lango_value SET scope = 'gone', session_key = 'gone' WHERE scope = 'k'")
+    store.create("k")
+    store.set_values("k", {"a": 1})
+    spoil(store, "UPDATE lango_value SET session_key = 'gone'")
     assert faults(store) == [("orphans", "lango_value")]
-    assert [row["scope"] for row in shared_rows(store)] == ["shared"]
     store.examine(repair=True)
     assert faults(store) == []
-    assert (store.values("gone"), store.values("shared")) == ({}, {"a": 1})
-
-
-def test_shared_values_under_a_session_s_key_are_found_and_become_its_own(store: Store) -> None:
-    """Two at once, one that makes the session and one that sets the values, may leave them so."""
-    store.set_values("k", {"a": 1, "b": 1})
-    store.set_values("shared", {"a": 1})
-    put(store, session_row("k"))
-    assert faults(store) == [("shared values of a session", "k")]
-    with pytest.raises(SessionExists):
-        store.create("k")
-    store.set_values("k", {"a": 2})
-    assert store.values("k") == {"a": 2, "b": 1}
-    store.append_message("k", message(), create=True, values={"k": {"c": 3}})
-    store.examine(repair=True)
-    assert faults(store) == []
-    store.delete("k")
-    assert store.values("k") == {}
-
-
-def test_shared_values_under_a_session_s_key_travel_with_it(store: Store, other: Store, tmp_path: Path) -> None:
-    put(store, session_row("k"), value_row("app", "a"), value_row("k", "b"))
-    copied = copy(store, other)
-    assert (copied.complete, copied.copied, copied.values) == (True, 1, 1)
-    assert (faults(other), other.values("k")) == ([], store.values("k"))
-    assert other.delete("k")
-    import_path(other, exported(store, tmp_path, keys=["k"]))
-    assert (faults(other), other.values("k")) == ([], store.values("k"))
+    assert value_names(store) == []
 
 
 def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
-    store.create("k", values={"k": {"a": 1, "b": 2}, "shared": {"a": 1}})
-    spoil(store, "UPDATE lango_value SET name = '' WHERE scope = 'shared'")
+    store.create("k")
+    store.set_values("k", {"a": 1, "b": 2})
+    store.set_shared_values("shared", {"a": 1})
+    spoil(store, "UPDATE lango_shared_value SET name = ''")
     expected = [("unreadable value", "shared")]
     if store.engine.dialect.name == "sqlite":  # PostgreSQL's json takes nothing else
-        spoil(store, "UPDATE lango_value SET value = '{no json' WHERE scope = 'k' AND name = 'a'")
+        spoil(store, "UPDATE lango_value SET value = '{no json' WHERE name = 'a'")
         expected.insert(0, ("unreadable value", "k"))
         with pytest.raises(DamagedMessage, match="value 'a'") as raised:
             store.values("k")
@@ -278,10 +247,10 @@ def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
 
 def test_a_time_of_a_value_that_does_not_sort_is_mended(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
-        store.set_values("shared", {"a": 1})
+        store.set_shared_values("shared", {"a": 1})
         with store.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE lango_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
+            connection.execute(sa.text("UPDATE lango_shared_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
         assert faults(store) == [("time in another form", "shared")]
         store.examine(repair=True)
         assert faults(store) == []
-        put(store, value_row("shared", "b"))
+        put(store, shared_value_row("shared", "b"))

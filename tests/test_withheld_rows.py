@@ -91,16 +91,6 @@ AN_INSERT: dict[str, tuple[str, str, Callable[[Store], object]]] = {
     "message compared": ("lango_message", FOURTH, lambda store: store.append_message("k", message(), after=3)),
     "message or session": ("lango_message", FOURTH, lambda store: store.append_message("k", message(), create=True)),
     "one of several": ("lango_message", FOURTH, lambda store: store.append_messages("k", messages(3))),
-    "message with values": (
-        "lango_message",
-        FOURTH,
-        lambda store: store.append_message("k", message(), values={"k": {"a": 1}, "shared": {"b": 2}}),
-    ),
-    "one of its values": (
-        "lango_value",
-        "NEW.name = 'b'",
-        lambda store: store.append_message("k", message(), values={"k": {"a": 1}, "shared": {"b": 2}}),
-    ),
     "message of a turn": ("lango_message", FOURTH, lambda store: store.conversation("k").save_turn(messages(2))),
     "turn": ("lango_turn", "NEW.turn_no = 2", lambda store: store.conversation("k").save_turn(messages(2))),
     "turn without messages": ("lango_turn", "", lambda store: store.conversation("k").save_turn([], {"tokens": 1})),
@@ -120,15 +110,12 @@ AN_INSERT: dict[str, tuple[str, str, Callable[[Store], object]]] = {
         lambda store: store.create("new", messages=messages(3)),
     ),
     "summary": ("lango_message", "", lambda store: store.conversation("k").compact(lambda _: message("short"))),
-    "values": ("lango_value", "NEW.name = 'b'", lambda store: store.set_values("k", {"a": 1, "b": 2})),
-    "own values": ("lango_value", "NEW.name = 'b'", lambda store: store.conversation("k").set_values({"a": 1, "b": 2})),
-    "shared values": ("lango_value", "NEW.name = 'b'", lambda store: store.set_values("shared", {"a": 1, "b": 2})),
 }
 
 
 def everything(store: Store) -> object:
     kept = [(info, store.all_messages(info.key), store.values(info.key)) for info in store.iter_sessions()]
-    return kept, store.conversation("k").turns(), store.values("shared")
+    return kept, store.conversation("k").turns()
 
 
 @pytest.mark.parametrize("using", [False, True])

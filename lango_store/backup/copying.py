@@ -14,8 +14,8 @@ from pydantic import Field
 from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, Withheld
-from lango_store.operations import scopes, transfer
-from lango_store.operations.binds import VALUE
+from lango_store.operations import transfer
+from lango_store.operations.binds import SHARED_VALUE
 from lango_store.store import Store
 from lango_store.value import Value
 
@@ -103,12 +103,12 @@ def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
                 there = transfer.shared_value(writing, row["scope"], row["name"])
                 if there == row:
                     continue
-                if there is not None or scopes.is_of_a_session(writing, row["scope"]):
+                if there is not None:
                     report.differing_values.append((row["scope"], row["name"]))
                     continue
                 report.values += 1
                 if not report.dry_run:
-                    transfer.write(writing, VALUE, [row])
+                    transfer.write(writing, SHARED_VALUE, [row])
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,6 @@ def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run
     if transfer.session(writing, key) is not None:
         same = digest(reading, key) == digest(writing, key)
         return _Copied(key, 0, "already there" if same else "differing")
-    scopes.refuse_shared(writing, key)
     counted = SessionDigest()
     for table, rows in pages(reading, key):
         for row in rows:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from lango_store.columns import JsonColumn
 from lango_store.encoding import refuse_constant
 from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
+from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store.operations.incoming import columns
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
@@ -25,7 +25,13 @@ from lango_store.tables import SCHEMA_REVISION
 VERSION: Final = 1
 """The version of the format, which every file names."""
 
-TABLES: Final = {"session": SESSION, "turn": TURN, "message": MESSAGE, "value": VALUE}
+TABLES: Final = {
+    "session": SESSION,
+    "turn": TURN,
+    "message": MESSAGE,
+    "value": VALUE,
+    "shared_value": SHARED_VALUE,
+}
 KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
 
 
@@ -74,9 +80,9 @@ class SessionDigest:
         return self._lines["message"]
 
     @property
-    def values(self) -> int:
-        """How many values there were."""
-        return self._lines["value"]
+    def shared_values(self) -> int:
+        """How many shared values there were."""
+        return self._lines["shared_value"]
 
     @property
     def digest(self) -> str:
@@ -85,13 +91,13 @@ class SessionDigest:
 
     def closing(self) -> str:
         """Return the line that closes the session."""
-        values = {"values": self.values} if self.values else {}
+        values = {"values": self._lines["value"]} if self._lines["value"] else {}
         end = {"turns": self._lines["turn"], "messages": self.messages, **values, "sha256": self.digest}
         return json_line({"end": end})
 
     def closing_shared(self) -> str:
         """Return the line that closes the values of shared scopes."""
-        return json_line({"shared": {"values": self.values, "sha256": self.digest}})
+        return json_line({"shared": {"values": self.shared_values, "sha256": self.digest}})
 
 
 def json_line(value: Any) -> str:

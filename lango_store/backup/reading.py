@@ -13,15 +13,16 @@ from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, dige
 from lango_store.dialect import dialect_of
 from lango_store.encoding import checked_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
-from lango_store.operations import scopes, transfer
-from lango_store.operations.binds import SESSION, TURN, VALUE
+from lango_store.operations import transfer
+from lango_store.operations.binds import SESSION, SHARED_VALUE, TURN
 from lango_store.operations.incoming import FIRST, Incoming
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_SIZE: Final = 1 << 20
-_PARTS: Final = TABLES.keys() - {KINDS[SESSION.name]}
+_SHARED: Final = KINDS[SHARED_VALUE.name]
+_PARTS: Final = TABLES.keys() - {KINDS[SESSION.name], _SHARED}
 _KIND: Final = 16
 """The characters within which a line says of which kind it is."""
 
@@ -62,8 +63,8 @@ def load(
         if kind == "session":
             yield _load_session(connection, value, file, planned)
             number += 1
-        elif kind == "value":
-            yield from _load_shared(connection, value, file, planned)
+        elif kind == _SHARED:
+            yield from _load_shared(connection, value, file, is_planned=planned is not None)
         elif kind == "sessions" and value == number:
             file.finished()
             return
@@ -125,22 +126,20 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         raise file.fault(f"the database refuses rows that end here: {ours}") from error
 
 
-def _load_shared(connection: sa.Connection, first: Row, file: _File, planned: set[str] | None) -> Iterator[SharedValue]:
+def _load_shared(connection: sa.Connection, first: Row, file: _File, *, is_planned: bool) -> Iterator[SharedValue]:
     counted, incoming = SessionDigest(), Incoming()
-    kind: str = KINDS[VALUE.name]
+    kind: str = _SHARED
     value: Any = first
-    while kind == KINDS[VALUE.name]:
-        counted.add(VALUE, file.line)
-        row = file.admitted(incoming, VALUE, value)
+    while kind == _SHARED:
+        counted.add(SHARED_VALUE, file.line)
+        row = file.admitted(incoming, SHARED_VALUE, value)
         scope, name = row["scope"], row["name"]
         there = transfer.shared_value(connection, scope, name)
         state: Literal["imported", "already there", "collided"] = "imported"
         if there is not None:
-            state = "already there" if row_line(VALUE, there) == row_line(VALUE, row) else "collided"
-        elif scopes.is_of_a_session(connection, scope) or scope in (planned or ()):
-            state = "collided"
-        elif planned is None:
-            _write(connection, VALUE, [row], file)
+            state = "already there" if row_line(SHARED_VALUE, there) == row_line(SHARED_VALUE, row) else "collided"
+        elif not is_planned:
+            _write(connection, SHARED_VALUE, [row], file)
         yield SharedValue(file.number, scope, name, state)
         kind, value = next(file, ("", None))
     if kind != "shared" or json_line({kind: value}) != counted.closing_shared():
@@ -148,7 +147,7 @@ def _load_shared(connection: sa.Connection, first: Row, file: _File, planned: se
 
 
 def _would_be(connection: sa.Connection, key: str, planned: set[str]) -> bool:
-    if key in planned or transfer.session(connection, key) or scopes.is_shared(connection, key):
+    if key in planned or transfer.session(connection, key):
         return False
     planned.add(key)
     return True

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
 from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, SessionNotFound
 from lango_store.operations import transfer
-from lango_store.operations.binds import VALUE
+from lango_store.operations.binds import SHARED_VALUE
 from lango_store.operations.incoming import Incoming
 from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
@@ -88,9 +88,9 @@ def _shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> It
             except DamagedMessage as error:
                 unread.append(error)
                 continue
-            counted.add(VALUE, line.encode())
+            counted.add(SHARED_VALUE, line.encode())
             yield line
-    if counted.values:
+    if counted.shared_values:
         yield counted.closing_shared()
 
 
@@ -98,8 +98,8 @@ def _shared_line(incoming: Incoming, row: Row | DamagedMessage) -> str:
     if isinstance(row, DamagedMessage):
         raise row
     with _named(row):
-        incoming.admit(VALUE, row)
-    return row_line(VALUE, row)
+        incoming.admit(SHARED_VALUE, row)
+    return row_line(SHARED_VALUE, row)
 
 
 @contextmanager

@@ -132,9 +132,6 @@ class Dialect:
     locks_many: bool
     """Whether one statement may lock the rows of several sessions."""
 
-    values_follow: bool
-    """Whether a foreign key deletes the values of a session with it."""
-
     tells_time: bool
     """Whether the database has a clock of its own, which decides unless the store was given one."""
 
@@ -273,10 +270,6 @@ class Dialect:
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Return how many bytes tables and their indexes take."""
-        raise NotImplementedError
-
-    def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
-        """Return whether a table has no rows; False, too, where it would take a search to know."""
         raise NotImplementedError
 
     def free_bytes(self, connection: sa.Connection) -> int | None:

@@ -31,7 +31,6 @@ class Citus(PostgreSQL):
     reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
     migrations = CitusMigrations()
-    values_follow = False  # they are distributed by their scope, and a foreign key has to name the session's key
 
     def is_outgrown(self, error: BaseException) -> bool:
         # Of a statement that another thread began before the look.
@@ -112,7 +111,6 @@ class OfTenant(Citus):
     modifying_cte = True
     sends_together = False
     locks_many = True
-    values_follow = True
 
 
 def _is_lost_commit(error: BaseException) -> bool:

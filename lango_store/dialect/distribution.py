@@ -1,7 +1,6 @@
 """How our tables are spread over the nodes of a Citus cluster: each by the first column of its primary key, all alike.
 
-A session, its turns, its messages and its values are rows of one node then. A foreign key that does not begin with
-that column cannot be kept there: it is dropped, and restored on the way back.
+A session, its turns, its messages and its values are rows of one node then.
 """
 
 from __future__ import annotations
@@ -81,15 +80,6 @@ class Distribution:
         query = "SELECT count(*) FROM pg_dist_node WHERE isactive AND shouldhaveshards AND noderole = 'primary'"
         return int(connection.exec_driver_sql(query).scalar_one())
 
-    def left_out(self, connection: sa.Connection) -> frozenset[str]:
-        """Return the foreign keys of ours that the tables cannot have as they are distributed."""
-        if not self._is_there(connection):
-            return frozenset()
-        hashed = {name for name, found in self._placements(connection).items() if found.method == _BY_HASH}
-        return frozenset(
-            str(key.name) for key in _foreign_keys() if key.table.name in hashed and not _begins_alike(key)
-        )
-
     def steps(self, connection: sa.Connection) -> list[Step]:
         """Return what is left to do until the tables are distributed; LangoStoreError if something is in the way."""
         self._refuse(connection)
@@ -104,12 +94,8 @@ class Distribution:
             )
         self._refuse_placed_otherwise(connection)
         self._refuse_obstacles(connection)
-        placements, keys = self._placements(connection), self._keys(connection)
-        steps = [
-            Step(f"ALTER TABLE {self._name(connection, key.table.name)} DROP CONSTRAINT {key.name}")
-            for key in _foreign_keys()
-            if str(key.name) in keys and not _begins_alike(key)
-        ]
+        placements = self._placements(connection)
+        steps: list[Step] = []
         for table, column in _COLUMNS.items():
             if table not in placements:
                 beside = "none" if table == _FIRST else self._name(connection, _FIRST)
@@ -133,20 +119,14 @@ class Distribution:
                 "this schema is distributed as a whole: `SELECT citus_schema_undistribute(…)` undoes that"
             )
         self._refuse_obstacles(connection)
-        placements, keys = self._placements(connection), self._keys(connection)
-        self._refuse_orphans(connection, keys)
+        placements = self._placements(connection)
         steps: list[Step] = []
         moved: set[str] = set()
         for table in _COLUMNS:
             if table in placements and table not in moved:
                 call = f"undistribute_table({self._text(connection, table)}, cascade_via_foreign_keys => true)"
                 steps.append(Step(f"SELECT {call}", table))
-                moved |= {
-                    str(key.table.name) for key in _foreign_keys() if str(key.name) in keys and _refers(key, table)
-                }
-        for key in _foreign_keys():
-            if str(key.name) not in keys:
-                steps.append(Step(self._added(connection, key)))
+                moved |= _referring_to(table)
         if VERSION_TABLE in placements:
             steps.append(Step(f"SELECT undistribute_table({self._text(connection, VERSION_TABLE)})"))
         return [self._lock(connection), *steps] if steps else []
@@ -214,12 +194,6 @@ class Distribution:
         )
         return set(connection.execute(sa.text(query), {"ours": list(_COLUMNS)}).scalars())
 
-    @staticmethod
-    def _keys(connection: sa.Connection) -> set[str]:
-        """Return the foreign keys that our tables have."""
-        query = f"SELECT k.conname::text FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE {_IS_OURS}"
-        return set(connection.execute(sa.text(query), {"ours": list(_COLUMNS)}).scalars())
-
     # What is in the way
 
     def _refuse(self, connection: sa.Connection) -> None:
@@ -269,38 +243,12 @@ class Distribution:
             drop = f"ALTER TABLE {table} DROP CONSTRAINT {name}"
             yield f"foreign key {name} of {table} is between our tables and others: {drop}"
 
-    def _refuse_orphans(self, connection: sa.Connection, keys: set[str]) -> None:
-        if self._placed_otherwise(connection) or not _COLUMNS.keys() <= self._placements(connection).keys():
-            return  # tables that are apart are not compared: what cannot be restored is found when it is tried
-        for key in _foreign_keys():
-            if str(key.name) in keys:
-                continue
-            table, column = key.table.name, key.columns[0].name
-            referred = key.elements[0].column
-            query = (
-                f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND NOT EXISTS "
-                f"(SELECT 1 FROM {referred.table.name} r WHERE r.{referred.name} = {table}.{_COLUMNS[table]})"
-            )
-            if number := connection.exec_driver_sql(query).scalar_one():
-                raise LangoStoreError(
-                    f"{number:,} rows of {table} belong to no session, so that {key.name} cannot be restored: "
-                    "run `lango-store doctor --repair`, which deletes them"
-                )
-
     # What is written
 
     def _lock(self, connection: sa.Connection) -> Step:
         # All of them at once, and the strongest: what grows later meets those who have read and then write.
         names = ", ".join(self._name(connection, table) for table in _COLUMNS)
         return Step(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE", locks=True)
-
-    def _added(self, connection: sa.Connection, key: sa.ForeignKeyConstraint) -> str:
-        columns = ", ".join(column.name for column in key.columns)
-        referred = key.elements[0].column
-        return (
-            f"ALTER TABLE {self._name(connection, key.table.name)} ADD CONSTRAINT {key.name} FOREIGN KEY ({columns}) "
-            f"REFERENCES {self._name(connection, referred.table.name)} ({referred.name}) ON DELETE {key.ondelete}"
-        )
 
     def _text(self, connection: sa.Connection, table: str) -> str:
         return _literal(self._name(connection, table))
@@ -311,18 +259,11 @@ class Distribution:
         return f"{schema}.{table}"
 
 
-def _foreign_keys() -> list[sa.ForeignKeyConstraint]:
-    return sorted((key for table in _TABLES for key in table.foreign_key_constraints), key=lambda key: str(key.name))
-
-
-def _begins_alike(key: sa.ForeignKeyConstraint) -> bool:
-    """Whether a foreign key stays on one node: from what its table is distributed by to what the other one is."""
-    first = key.elements[0]
-    return (first.parent.name, first.column.name) == (_COLUMNS[key.table.name], _COLUMNS[first.column.table.name])
-
-
-def _refers(key: sa.ForeignKeyConstraint, table: str) -> bool:
-    return bool(key.elements[0].column.table.name == table)
+def _referring_to(table: str) -> set[str]:
+    """Return the names of the tables with a foreign key to this one."""
+    return {
+        each.name for each in _TABLES if any(key.referred_table.name == table for key in each.foreign_key_constraints)
+    }
 
 
 def _literal(text: str) -> str:

@@ -34,10 +34,8 @@ from lango_store.dialect.postgresql_driver import (
 )
 from lango_store.dialect.postgresql_migrations import PostgreSQLMigrations
 from lango_store.errors import (
-    OF_ANOTHER_SESSION,
     DatabaseBusy,
     DatabaseUnavailable,
-    InvalidKey,
     LangoStoreError,
     NotPermitted,
     SessionHeld,
@@ -63,7 +61,6 @@ class PostgreSQL(Dialect):
     sends_together = False  # one statement with all is faster
     reckons_in_upserts = True
     locks_many = True
-    values_follow = True
     tells_time = True  # clients are on many machines, whose clocks differ
     asks_time = False
     reads_ahead = True
@@ -213,9 +210,6 @@ class PostgreSQL(Dialect):
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
 
-    def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
-        return False  # a round trip, and a search through all rows that were deleted and are not vacuumed
-
     def free_bytes(self, connection: sa.Connection) -> None:
         return None  # deleted rows are freed later, by a vacuum
 
@@ -235,8 +229,6 @@ class PostgreSQL(Dialect):
             )
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
-        if state == "23514" and "ck_lango_value_scope" in reason.splitlines()[0]:
-            return InvalidKey(OF_ANOTHER_SESSION)
         if state == "22P02" and (table := re.search(rf'"{_WITHHELD}(\w+) at ', reason)):
             return Withheld(table[1], f"a new row of {table[1]} was not written, and so nothing was")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:

@@ -44,7 +44,6 @@ class SQLite(Dialect):
     sends_together = False
     reckons_in_upserts = True
     locks_many = True  # as it locks the file
-    values_follow = True
     tells_time = False  # whoever opens the file is on its machine
     asks_time = False
     reads_ahead = False
@@ -168,9 +167,6 @@ class SQLite(Dialect):
         pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
         return pages * size - self.free_bytes(connection)
-
-    def is_empty(self, connection: sa.Connection, table: sa.Table) -> bool:
-        return not connection.exec_driver_sql(f"SELECT EXISTS (SELECT 1 FROM {table.name})").scalar_one()
 
     def free_bytes(self, connection: sa.Connection) -> int:
         free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"

@@ -93,7 +93,7 @@ def _count(report: FileReport, outcome: reading.Outcome | reading.SharedValue) -
     if isinstance(outcome, reading.SharedValue):
         report.values += outcome.state == "imported"
         if outcome.state == "collided":
-            reason = f"value {outcome.name!r} of scope {outcome.scope!r}: the name or the scope is taken"
+            reason = f"value {outcome.name!r} of scope {outcome.scope!r}: the name is taken"
             report.skipped.append(Skipped(line=outcome.line, reason=reason))
     elif outcome.state == "imported":
         report.keys.append(outcome.key)

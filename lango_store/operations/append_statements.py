@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store.columns import TimeColumn
 from lango_store.dialect import Dialect
-from lango_store.operations import sessions, values
+from lango_store.operations import sessions
 from lango_store.operations.binds import (
     KEY,
     LIVE,
@@ -23,7 +23,6 @@ from lango_store.operations.binds import (
     NOW_TOGETHER,
     SESSION,
     TURN,
-    VALUE,
     column,
     number,
     of_session,
@@ -48,17 +47,11 @@ class Shape:
     expect: bool = False
     """Whether the session has to be at a certain revision."""
 
-    fields: tuple[str, ...] = ()
-    """Which columns of the session are changed too."""
-
     records: bool = False
     """Whether some of the messages are records, which are counted apart."""
 
     makes: Literal["never", "missing", "always"] = "never"
     """Whether a session is made: if there is none under the key, or always, since one that is there is an error."""
-
-    named: bool = False
-    """Whether values are set too."""
 
     @property
     def updates(self) -> bool:
@@ -95,9 +88,7 @@ def shape_of(**does: Any) -> Shape:
 def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
     # Counting first takes the row lock, or SQLite's write lock: no two writers are handed the same seq, and their
     # order is the order of their commits.
-    # Where several statements do it, the scopes of the values are looked at before the first.
-    allowed = [values.may_be_set()] if shape.named and dialect.modifying_cte else []
-    there, counted = [*_is_as_expected(shape), *allowed], _counted(dialect, shape, NOW)
+    there, counted = _is_as_expected(shape), _counted(dialect, shape, NOW)
     if shape.makes == "never":
         return sa.update(SESSION).where(LIVE_SESSION, *there).values(counted).returning(*_told(shape))
     counts: dict[str, Any] = {
@@ -109,8 +100,7 @@ def _bump(dialect: Dialect, shape: Shape) -> sa.UpdateBase:
         counts["record_count"] = number("records_added")
     if shape.turn:
         counts |= {"turn_count": sa.literal_column("1"), "last_turn_no": sa.literal_column("1")}
-    counts |= {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
-    made: Any = sessions.insertion(dialect, counts, *allowed)
+    made: Any = sessions.insertion(dialect, counts)
     if shape.makes == "always" or not dialect.reckons_in_upserts:
         return made.on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(*_told(shape))  # type: ignore[no-any-return]
     found = made.on_conflict_do_update(index_elements=[SESSION.c.key], set_=counted, where=sa.and_(LIVE, *there))
@@ -137,7 +127,7 @@ def _counted(dialect: Dialect, shape: Shape, now: sa.ColumnElement[datetime]) ->
     }
     if shape.records:
         changed["record_count"] = SESSION.c.record_count + number("records_added")
-    changed |= sessions.REVISED | {name: column(SESSION.c[name], f"new_{name}") for name in shape.fields}
+    changed |= sessions.REVISED
     if shape.turn:
         changed["last_seq"] += number("turn_skipped")
         changed |= {"turn_count": SESSION.c.turn_count + 1, "last_turn_no": SESSION.c.last_turn_no + 1}
@@ -173,14 +163,11 @@ _Written = tuple[sa.Table, sa.CTE, sa.ColumnElement[int]]
 
 
 def _told_with(dialect: Dialect, shape: Shape, bumped: sa.CTE, *written: _Written) -> sa.Executable:
-    """Tell of the session's row, if all rows were written that had to be, the turn's and those of values too."""
+    """Tell of the session's row, if all rows were written that had to be, the turn's too."""
     if shape.turn:
         row = _turn(bumped.c.last_turn_no, bumped.c.last_seq)
         saved = sa.insert(TURN).from_select(list(row), sa.select(*row.values()))
         written = (*written, (TURN, saved.returning(_ONE).cte("saved"), _ONE))
-    if shape.named:
-        stored = values.written_with(dialect, bumped).returning(_ONE).cte("stored")
-        written = (*written, (VALUE, stored, values.HOW_MANY))
     withheld = ((table, _lacks(rows, n)) for table, rows, n in written)
     last_seq, *others = bumped.c
     return sa.select(dialect.unless_withheld(last_seq, *withheld), *others).add_cte(*(rows for _, rows, _ in written))

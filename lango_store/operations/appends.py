@@ -12,18 +12,16 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store.encoding import checked_key
-from lango_store.errors import OF_ANOTHER_SESSION, InvalidKey, SessionExpired, SessionNotFound, Withheld
+from lango_store.errors import SessionExpired, SessionNotFound
 from lango_store.model import Message, MessageRole
 from lango_store.operations import append_statements as statements
-from lango_store.operations import messages, removals, scopes, sessions
+from lango_store.operations import messages, removals, sessions
 from lango_store.operations.append_statements import Shape, shape_of
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, of_session
 from lango_store.operations.messages import check_seq
 from lango_store.operations.rows import MESSAGE_GIVEN, stored_time, whole_number
 from lango_store.operations.sessions import ANYTHING, Expected, New
-from lango_store.operations.values import NO_VALUES, NamedValues
-from lango_store.operations.values import write as write_values
 from lango_store.session import Session
 from lango_store.statement import run_together, sends_together
 
@@ -46,15 +44,13 @@ class NewTurn:
 
 @dataclass
 class Terms:
-    """What an append asks of its session and changes there: its place, fields and values encoded, what it is made of.
+    """What an append asks of its session: where it has to be, and what it is made of.
 
     With `make` the session is made if there is none, but not in the place of an expired one.
     """
 
     expected: Expected = ANYTHING
-    fields: Mapping[str, Any] = field(default_factory=dict)
     make: New | None = None
-    named: NamedValues = NO_VALUES
     shape: Shape = field(init=False)
     """What the statement of the append has to do."""
 
@@ -62,14 +58,11 @@ class Terms:
     """What the statement binds."""
 
     def __post_init__(self) -> None:
-        bound = {f"new_{name}": value for name, value in self.fields.items()}
-        self.values = bound | {"after": self.expected.last_seq, "expect": self.expected.revision}
+        self.values = {"after": self.expected.last_seq, "expect": self.expected.revision}
         self.shape = shape_of(
             compare=self.expected.last_seq is not None,
             expect=self.expected.revision is not None,
-            fields=tuple(sorted(self.fields)),
             makes="never" if self.make is None or self.expected.needs_session else "missing",
-            named=bool(self.named.rows),
         )
 
 
@@ -94,7 +87,7 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: 
     The database refuses an id that is stored already: `append_new_ids` leaves it out.
     """
     checked_key(key)
-    if new.rows or terms.fields or terms.named.rows:
+    if new.rows:
         return write(connection, now, key, new, terms)[0]
     if terms.make is not None and terms.shape.inserts:
         sessions.insert(connection, now, terms.make)
@@ -102,16 +95,13 @@ def append(connection: AnyConnection, now: Moment, key: str, new: Batch, terms: 
     return []
 
 
-def create(
-    connection: AnyConnection, now: Moment, make: New, new: Batch, named: NamedValues = NO_VALUES
-) -> Session | None:
-    """Create a session with its first messages, whose ids are all different, and values; None if its key is taken."""
-    if not new.rows and not named.rows:
+def create(connection: AnyConnection, now: Moment, make: New, new: Batch) -> Session | None:
+    """Create a session with its first messages, whose ids are all different; None if its key is taken."""
+    if not new.rows:
         info = sessions.insert(connection, now, make)
         return None if info is None else Session(**dict(info))
-    found = _write(connection, now, make.key, new, Shape(makes="always", named=bool(named.rows)), {}, make, named)
+    found = _write(connection, now, make.key, new, shape_of(makes="always"), {}, make)
     if found is None:
-        _refuse_scopes(connection, make.key, make, named)
         return None
     stored, place = found
     expires_at, revision = place.told
@@ -123,40 +113,16 @@ def create(
     return Session(**dict(made) | counts | {"last_seq": place.last_seq}, messages=shown)
 
 
-def create_in_turn(
-    connection: AnyConnection, now: Moment, make: New, new: Batch, turn: NewTurn, terms: Terms = NO_TERMS
-) -> bool:
-    """Create a session with its first turn, and with the fields and values of `terms`.
-
-    False, with nothing written, if its key is taken, by a session or by shared values, or a scope is a session's.
-    """
-    shape = Shape(makes="always", turn=True, fields=terms.shape.fields, named=terms.shape.named)
-    values = {**terms.values, **turn.values()}
-    return _write(connection, now, make.key, new, shape, values, make, terms.named) is not None
-
-
 def append_new_ids(
-    connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS, *, retried: bool = True
+    connection: sa.Connection, now: Moment, key: str, new: Batch, terms: Terms = NO_TERMS
 ) -> list[Message]:
-    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction.
-
-    Where all of them are stored, the call was made before and did all it had to, unless it was not `retried`.
-    """
+    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
     sessions.lock(connection, now, key)
     if not new.rows:
         return append(connection, now, key, new, terms)
     known = Known.look(connection, key, new)
     fresh = known.fresh(new)
-    changes = fresh.rows or (not retried and (terms.fields or terms.named.rows))
-    return known.merged(new, write(connection, now, key, fresh, terms)[0] if changes else [])
-
-
-def _refuse_scopes(connection: AnyConnection, key: str, make: New | None, named: NamedValues) -> None:
-    """Raise `InvalidKey` if it was a scope that let a write meet no row."""
-    if make is not None:
-        scopes.adopt(connection, key)  # which the next try needs
-        scopes.refuse_shared(connection, key)
-    scopes.refuse_sessions(connection, named.others(key))
+    return known.merged(new, write(connection, now, key, fresh, terms)[0] if fresh.rows else [])
 
 
 @dataclass(frozen=True)
@@ -214,10 +180,9 @@ def write(
         shape, values = shape.of_turn, {**values, **turn.values()}
     tries = sessions.TRIES
     together = sends_together(connection)
-    while (written := _write(connection, now, key, new, shape, values, terms.make, terms.named, together)) is None:
+    while (written := _write(connection, now, key, new, shape, values, terms.make, together)) is None:
         tries -= 1
         together = False  # one by one, so that an error says what was not written
-        _refuse_scopes(connection, key, terms.make, terms.named)
         try:
             sessions.refuse(connection, now, key, terms.expected, tries_left=tries)
         except SessionExpired:
@@ -238,7 +203,6 @@ def _write(
     shape: Shape,
     values: Mapping[str, Any],
     make: New | None = None,
-    named: NamedValues = NO_VALUES,
     together: bool = False,
 ) -> tuple[list[Message], Place] | None:
     """Count and insert; None, with nothing written, if no live session was at that place."""
@@ -248,10 +212,10 @@ def _write(
         shape, values["records_added"] = shape.of_records, records
     rows = [row | {"created_at": dialect.time(row["created_at"])} for row in new.rows]
     made = {} if make is None else sessions.encoded(make)
-    together = together and bool(rows) and not shape.named
+    together = together and bool(rows)
     found = _run_together(connection, shape.updating, values, rows) if together else None
     if found is None and (shape.inserts or not together):
-        found = _run(connection, dialect, shape, values, rows, named, made)
+        found = _run(connection, dialect, shape, values, rows, made)
     if found is None:
         return None
     last_seq, updated_at, *told = found
@@ -279,17 +243,14 @@ def _run(
     shape: Shape,
     values: dict[str, Any],
     rows: list[dict[str, Any]],
-    named: NamedValues,
     made: dict[str, Any],
 ) -> Sequence[Any] | None:
     """Run the statements; return what the first one tells of the session's row, which is `made` if there is none."""
     if not dialect.modifying_cte:
         with dialect.several(connection):
-            return _run_several(connection, shape, values, rows, named, made)
+            return _run_several(connection, shape, values, rows, made)
     if shape.inserts:
         values |= made | sessions.new_life()
-    if shape.named:
-        values |= named.arrays(values["key"])
     if len(rows) == 1:
         found = statements.with_one(shape).run(connection, values | rows[0])
     else:
@@ -302,12 +263,9 @@ def _run_several(
     shape: Shape,
     values: dict[str, Any],
     rows: list[dict[str, Any]],
-    named: NamedValues,
     made: dict[str, Any],
 ) -> Sequence[Any] | None:
     key = values["key"]
-    if shape.named and any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
-        return None
     found = statements.counting(shape.updating).run(connection, values) if shape.updates else []
     if not found and shape.inserts:
         found = statements.counting(shape).run(connection, values | made | sessions.new_life())
@@ -326,13 +284,6 @@ def _run_several(
     )
     if shape.turn:
         statements.insert_turn.run_many(connection, [values | {"last_seq": last_seq, "turn_no": turn_no}])
-    if shape.named:
-        try:
-            write_values(connection, now, key, named)
-        except Withheld as error:
-            if any(scopes.is_of_a_session(connection, scope) for scope in named.others(key)):
-                raise InvalidKey(OF_ANOTHER_SESSION) from error
-            raise
     return row
 
 
@@ -372,9 +323,8 @@ def replace(
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     terms.expected.check(key, found.last_seq, found.revision)
     removals.refuse_blank(connection, key, after, found.last_seq)
-    retried = not removals.cut(connection, now, key, after, found.last_seq)
-    there = dataclasses.replace(terms, expected=ANYTHING)
-    return append_new_ids(connection, now, key, new, there, retried=retried)
+    removals.cut(connection, now, key, after, found.last_seq)
+    return append_new_ids(connection, now, key, new, dataclasses.replace(terms, expected=ANYTHING))
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

@@ -17,6 +17,7 @@ SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
 VALUE: Final = Base.metadata.tables["lango_value"]
+SHARED_VALUE: Final = Base.metadata.tables["lango_shared_value"]
 
 _now: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
 NOW: Final = Now(_now)
@@ -55,11 +56,8 @@ KEY: Final = session_key("key")
 
 
 def key_column(rows: sa.FromClause) -> sa.ColumnElement[str]:
-    """Return the column of a table, or of rows chosen from it, that names their session.
-
-    A value may belong to a shared scope instead.
-    """
-    return next(rows.c[name] for name in ("scope", "session_key", "key") if name in rows.c)
+    """Return the column of a table, or of rows chosen from it, that names its session or scope."""
+    return next(rows.c[name] for name in ("session_key", "key", "scope") if name in rows.c)
 
 
 def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:

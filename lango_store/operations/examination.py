@@ -13,7 +13,7 @@ from lango_store.dialect import dialect_of, reflected
 from lango_store.dialect.search import IndexState
 from lango_store.errors import DamagedMessage
 from lango_store.operations import counters, salvage
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, key_column, of_session
+from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
 from lango_store.operations.search import REBUILD
@@ -35,7 +35,6 @@ def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
         _times,
         _sessions,
         _messages,
-        _shared_scopes,
         _values,
         _search_index,
     ]
@@ -143,23 +142,13 @@ def _messages(connection: sa.Connection) -> Iterator[Finding]:
         yield Finding(name="unreadable message", subject=error.key, detail=str(error).split(";")[0], remedy=remedy)
 
 
-def _shared_scopes(connection: sa.Connection) -> Iterator[Finding]:
-    for scope in connection.execute(sa.select(VALUE.c.scope).where(_IS_ADRIFT).distinct()).scalars():
-        yield Finding(
-            name="shared values of a session",
-            subject=_shown(scope),
-            detail=f"scope {scope!r} is the key of a session, and holds values that do not go with it",
-            remedy="doctor --repair makes them the session's own",
-        )
-
-
 def _values(connection: sa.Connection) -> Iterator[Finding]:
-    for scope, name, reason in salvage.damaged_values(connection):
+    for table, owner, name, reason in salvage.damaged_values(connection):
         yield Finding(
             name="unreadable value",
-            subject=_shown(scope),
-            detail=f"value {name!r} of scope {scope!r} {reason}",
-            remedy="set or drop it, or delete its row of lango_value by hand",
+            subject=_shown(owner),
+            detail=f"value {name!r} of {'session' if table is VALUE else 'scope'} {owner!r} {reason}",
+            remedy=f"set or drop it, or delete its row of {table.name} by hand",
         )
 
 
@@ -190,10 +179,6 @@ def _differences(connection: sa.Connection, found: IndexState) -> list[str]:
         return [f"it cannot be read: {error.orig}"]
 
 
-_IS_ADRIFT: Final = VALUE.c.session_key.is_(None) & sa.exists().where(of_session(SESSION, VALUE.c.scope))
-"""Whether a value was set while its scope was shared, and the scope is a session's: both were done at once."""
-
-
 def repair(connection: sa.Connection, finding: Finding) -> bool:
     """Repair what a finding found, and return whether that was possible."""
     if finding.name == "missing index":
@@ -207,9 +192,6 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
         counters.sum_up_again(connection, finding.subject)
     elif finding.name == "time in another form":
         return _write_times_anew(connection, finding.subject)
-    elif finding.name == "shared values of a session":
-        adrift = (of_session(VALUE, finding.subject), _IS_ADRIFT)
-        connection.execute(sa.update(VALUE).where(*adrift).values(session_key=VALUE.c.scope))
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
@@ -224,7 +206,8 @@ _TIME_COLUMNS: Final = [
         (SESSION, ["key"]),
         (TURN, ["session_key", "turn_no"]),
         (MESSAGE, ["session_key", "seq"]),
-        (VALUE, ["scope", "name"]),
+        (VALUE, ["session_key", "name"]),
+        (SHARED_VALUE, ["scope", "name"]),
     )
     for column in table.c
     if isinstance(column.type, TimeColumn)
@@ -258,7 +241,7 @@ def missing_indexes(connection: sa.Connection) -> list[str]:
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
-    return table.c.session_key.is_not(None) & ~sa.exists().where(of_session(SESSION, key_column(table)))
+    return ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
 
 def _damaged_messages(connection: sa.Connection) -> Iterable[DamagedMessage]:

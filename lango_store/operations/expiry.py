@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import encode_text
 from lango_store.model import SessionInfo
-from lango_store.operations import scopes
-from lango_store.operations.binds import SESSION, VALUE, of_session, of_sessions, session_key
+from lango_store.operations.binds import SESSION, of_session, of_sessions, session_key
 from lango_store.operations.lists import aware, end_of_prefix
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store.operations.sessions import MAX_TTL
@@ -123,15 +122,10 @@ def _delete(connection: sa.Connection, dialect: Dialect, goes: sa.ColumnElement[
     if dialect.modifying_cte:  # no key travels
         gone = sa.delete(SESSION).where(goes).returning(SESSION.c.key, SESSION.c.message_count).cte("gone")
         counted = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(gone.c.message_count), 0))
-        sessions, messages = connection.execute(counted.add_cte(scopes.dropped_with(dialect, gone))).one()
+        sessions, messages = connection.execute(counted).one()
         return sessions, int(messages)
-    # A store without values is spared the search for those of each session, and its key.
-    search = not dialect.is_empty(connection, VALUE)
-    returned = [SESSION.c.message_count, *([SESSION.c.key] if search else [])]
-    rows = connection.execute(sa.delete(SESSION).where(goes).returning(*returned)).all()
-    if search:
-        scopes.drop_all_left(connection, [key for _, key in rows])
-    return len(rows), sum(count for count, *_ in rows)
+    counts = connection.execute(sa.delete(SESSION).where(goes).returning(SESSION.c.message_count)).scalars().all()
+    return len(counts), sum(counts)
 
 
 def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,6 @@ from lango_store.operations.binds import (
     OF_ITS_TURN,
     TURN,
     VALUE,
-    key_column,
     of_session,
 )
 from lango_store.operations.messages import check_seq
@@ -72,13 +71,12 @@ def _seq_of_user_message(connection: sa.Connection, key: str, number: int) -> in
 
 
 def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
-    keys = dict.fromkeys(("session_key", key_column(table).name))
-    names = [column.name for column in table.c if column.name not in keys]
+    names = [column.name for column in table.c if column.name != "session_key"]
     # Columns without types: what a database keeps goes back into it as it is.
     copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    chosen = sa.select(*(key.label(name) for name in keys), *copied).where(of_session(table, source), *which)
-    connection.execute(sa.insert(table).from_select([*keys, *names], chosen))
+    chosen = sa.select(key.label("session_key"), *copied).where(of_session(table, source), *which)
+    connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
 
 
 def _is_whole(upto: int) -> sa.ColumnElement[bool]:

@@ -28,7 +28,7 @@ from lango_store.errors import DamagedMessage, InvalidKey, InvalidMessage
 from lango_store.json_faults import levels_within
 from lango_store.model import Compaction, Message, MessageRole, Turn
 from lango_store.operations import sessions, transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE
+from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store.operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store.operations.transfer import Row
 
@@ -37,7 +37,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 FIRST: Final = "0005"
 """The first revision of which files are read. It is older than the baseline, which keeps the same rows another way."""
 
-_TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100"}
+_TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100", SHARED_VALUE.name: "0100"}
 _COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {(SESSION.name, "record_count"): "0100"}
 """Since which revision there are tables, and counters of sessions, that files of an earlier one lack."""
 
@@ -208,10 +208,8 @@ def _as_turn(row: Row) -> Turn:
 
 
 def _as_value(row: Row) -> None:
-    if row["session_key"] not in (None, row["scope"]):
-        raise InvalidMessage("scope", f"{row['scope']!r} is not the key of the session {row['session_key']!r}")
     try:
-        checked_name(row["scope"], row["name"])
+        checked_name(row["scope"] if "scope" in row else row["session_key"], row["name"])
     except InvalidKey as error:
         raise InvalidMessage("name", str(error)) from None
 

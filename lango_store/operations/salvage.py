@@ -14,7 +14,7 @@ from lango_store.encoding import checked_name, decode_json, decode_time
 from lango_store.errors import DamagedMessage, SessionExpired, SessionNotFound
 from lango_store.model import Message
 from lango_store.operations import messages
-from lango_store.operations.binds import KEY, MESSAGE, SESSION, VALUE, number, of_session
+from lango_store.operations.binds import KEY, MESSAGE, SESSION, SHARED_VALUE, VALUE, key_column, number, of_session
 from lango_store.operations.messages import MAX_SEQ, Range
 from lango_store.operations.rows import (
     MESSAGE_COLUMNS,
@@ -203,13 +203,20 @@ def damaged_messages(connection: sa.Connection) -> Iterator[DamagedMessage]:
             yield unreadable(key, seq)
 
 
-def damaged_values(connection: sa.Connection) -> Iterator[tuple[Any, Any, str]]:
-    """Yield scope and name of every value that cannot be read by them, and why."""
+def damaged_values(connection: sa.Connection) -> Iterator[tuple[sa.Table, Any, Any, str]]:
+    """Yield every value that cannot be read: its table, its session or scope, its name, and why."""
+    for table in (VALUE, SHARED_VALUE):
+        for found in _damaged_values(connection, table):
+            yield table, *found
+
+
+def _damaged_values(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[Any, Any, str]]:
+    owner = key_column(table)
     scope, name = "", ""
     while True:
-        after = sa.tuple_(*(sa.literal(each, VALUE.c.scope.type) for each in (scope, name)))
-        query = sa.select(VALUE.c.scope, VALUE.c.name, as_stored(VALUE.c.value), as_stored(VALUE.c.updated_at))
-        query = query.where(sa.tuple_(VALUE.c.scope, VALUE.c.name) > after).order_by(VALUE.c.scope, VALUE.c.name)
+        after = sa.tuple_(*(sa.literal(each, owner.type) for each in (scope, name)))
+        query = sa.select(owner, table.c.name, as_stored(table.c.value), as_stored(table.c.updated_at))
+        query = query.where(sa.tuple_(owner, table.c.name) > after).order_by(owner, table.c.name)
         rows = connection.execute(query.limit(_VALUES)).all()
         for *place, text, updated_at in rows:
             try:

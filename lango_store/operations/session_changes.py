@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from lango_store.dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
 from lango_store.encoding import checked_key
 from lango_store.model import UNSET, SessionChanges, SessionInfo, Unset
-from lango_store.operations import scopes
 from lango_store.operations.binds import LIVE_SESSION, NOW, SESSION, column, number, of_session
 from lango_store.operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_value
 from lango_store.operations.sessions import (
@@ -124,27 +123,16 @@ def touch(
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
-def _write_delete(dialect: Dialect, *, expect: bool) -> sa.Executable:
-    there = [SESSION.c.revision == number("expect")] if expect else []
-    deletion = sa.delete(SESSION).where(of_session(SESSION), *there).returning(SESSION.c.key)
-    if not dialect.modifying_cte:
-        return deletion
-    gone = deletion.cte("gone")
-    return sa.select(gone.c.key).add_cte(scopes.dropped_with(dialect, gone))
-
-
-_delete = {expect: Statement(lambda dialect, e=expect: _write_delete(dialect, expect=e)) for expect in (False, True)}  # type: ignore[misc]
+_any = sa.delete(SESSION).where(of_session(SESSION)).returning(SESSION.c.key)
+_delete_any = Statement(lambda _: _any)
+_delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == number("expect")))
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; False if there was none."""
-    statement = _delete[expected.revision is not None]
-    dialect = dialect_of(connection)
-    with dialect.several(connection):
-        if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
-            if not dialect.modifying_cte:
-                scopes.drop_left(connection, key)
-            return True
+    statement = _delete_any if expected.revision is None else _delete_at_revision
+    if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
+        return True
     if expected.revision is not None:
         found = any_row_of(connection, key)
         if found is not None:
@@ -154,5 +142,4 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
 
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
     """Delete a session if it has expired."""
-    gone = sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now))
-    scopes.drop_all_left(connection, connection.execute(gone.returning(SESSION.c.key)).scalars().all())
+    connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now)))

@@ -22,7 +22,6 @@ from lango_store.errors import (
     Withheld,
 )
 from lango_store.model import SessionFields, SessionInfo
-from lango_store.operations import scopes
 from lango_store.operations.binds import (
     BEFORE_ANY_EXPIRY,
     LIVE,
@@ -247,8 +246,8 @@ _UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFi
 _BOUND: Final = ("key", *_UNSAID, "ttl_seconds", "incarnation", "revision")
 
 
-def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.ColumnElement[bool]) -> Any:
-    """Insert a new session with these counters, unless a condition does not hold; binds `encoded` and `new_life`.
+def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
+    """Insert a new session with these counters; binds `encoded` and `new_life`.
 
     What is left out the table's defaults say, which cost an append less than values that are bound.
     """
@@ -256,7 +255,7 @@ def insertion(dialect: Dialect, counts: Mapping[str, Any], *conditions: sa.Colum
     expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at}
     values: dict[str, Any] = {**given, **computed, **counts}
-    row = sa.select(*values.values()).where(scopes.IS_NOT_SHARED, *conditions)
+    row = sa.select(*values.values())
     return dialect.insert(SESSION).from_select(list(values), row, include_defaults=False)
 
 
@@ -294,7 +293,6 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     values = encoded(new) | new_life() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
     if not rows:
-        scopes.refuse_shared(connection, new.key)
         return None
     created_at, expires_at, revision = rows[0]
     return made(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)

@@ -12,8 +12,18 @@ from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import Dialect, dialect_of
 from lango_store.encoding import content_fault, content_of_json, decode_time, encode_time_text, json_of_content
 from lango_store.errors import DamagedMessage
-from lango_store.operations import paging, scopes
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, VALUE, column, number, of_session, of_sessions
+from lango_store.operations import paging
+from lango_store.operations.binds import (
+    MESSAGE,
+    SESSION,
+    SHARED_VALUE,
+    TURN,
+    VALUE,
+    column,
+    number,
+    of_session,
+    of_sessions,
+)
 from lango_store.operations.paging import Pages
 from lango_store.operations.rows import next_place
 from lango_store.operations.sessions import new_life
@@ -27,7 +37,7 @@ _ANEW: Final = ("incarnation", "revision")
 
 COLUMNS: Final = {
     table.name: [column for column in table.c if column.name not in _ANEW and column is not MESSAGE.c.text]
-    for table in (SESSION, TURN, MESSAGE, VALUE)
+    for table in (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
 }
 """What travels: all columns but those, and `text`, which is part of the content."""
 
@@ -51,14 +61,14 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 _TIMES: Final = {
     table.name: [column.name for column in table.c if isinstance(column.type, TimeColumn)]
-    for table in (SESSION, TURN, MESSAGE, VALUE)
+    for table in (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
 }
 
 
 def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read, by its session or shared scope."""
     key = row.get("session_key") or row.get("key") or row["scope"]
-    where = f"value {row['name']!r}, {field}" if "scope" in row else field
+    where = f"value {row['name']!r}, {field}" if "value" in row else field
     return DamagedMessage(key, row.get("seq", 0), where, reason)
 
 
@@ -105,12 +115,7 @@ def values(connection: sa.Connection, keys: Sequence[str]) -> Iterator[list[Row]
 
 
 def _page(table: sa.Table, place: str, first: int | str) -> Pages:
-    return Pages(table, place, [_of_session(column) for column in _KEPT[table.name]], first=first)
-
-
-def _of_session(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    # A value that was set at the moment in which its session was made names no session, and is this one's all the same.
-    return VALUE.c.scope.label(column.name) if column is VALUE.c.session_key else as_stored(column)
+    return Pages(table, place, [as_stored(column) for column in _KEPT[table.name]], first=first)
 
 
 _PAGES: Final = {
@@ -129,12 +134,11 @@ def _pages(connection: sa.Connection, table: sa.Table, keys: Sequence[str]) -> I
 
 # Values that sessions share
 
-_place = sa.tuple_(VALUE.c.scope, VALUE.c.name)
-_has_session: Final = sa.exists().where(of_session(SESSION, VALUE.c.scope))
-_shared: Final = sa.select(*map(as_stored, _KEPT[VALUE.name])).where(VALUE.c.session_key.is_(None), ~_has_session)
-_after: Final = sa.tuple_(column(VALUE.c.scope), column(VALUE.c.name))
+_place = sa.tuple_(SHARED_VALUE.c.scope, SHARED_VALUE.c.name)
+_shared: Final = sa.select(*map(as_stored, _KEPT[SHARED_VALUE.name]))
+_after: Final = sa.tuple_(column(SHARED_VALUE.c.scope), column(SHARED_VALUE.c.name))
 _shared_page: Final = Statement(
-    lambda _: _shared.where(_place > _after).order_by(VALUE.c.scope, VALUE.c.name).limit(number("limit"))
+    lambda _: _shared.where(_place > _after).order_by(*SHARED_VALUE.primary_key).limit(number("limit"))
 )
 _shared_one: Final = Statement(lambda _: _shared.where(_place == _after))
 
@@ -145,7 +149,7 @@ def shared_values(connection: sa.Connection) -> Iterator[list[Row | DamagedMessa
     while True:
         found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
         if found:
-            yield [_row_or_damage(VALUE, values) for values in found]
+            yield [_row_or_damage(SHARED_VALUE, values) for values in found]
             scope, name, *_ = found[-1]
             after = next_place(after, (scope, name))
         if len(found) < paging.ROWS:
@@ -162,7 +166,7 @@ def _row_or_damage(table: sa.Table, values: Sequence[Any]) -> Row | DamagedMessa
 def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
     """Read a value of a shared scope, None if there is none."""
     rows = _shared_one.run(connection, {"scope": scope, "name": name})
-    return _row(VALUE, rows[0]) if rows else None
+    return _row(SHARED_VALUE, rows[0]) if rows else None
 
 
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
@@ -172,7 +176,7 @@ def _insert(table: sa.Table, dialect: Dialect) -> Any:
 
 _INSERTS: Final = {
     table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
-    for table in (SESSION, TURN, MESSAGE, VALUE)
+    for table in (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
 }
 _claim: Final = Statement(
     lambda dialect: (
@@ -201,10 +205,8 @@ def release(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
-    """Insert the row of a session unless its key is taken, by a session or as a shared scope; False if it is."""
-    return not scopes.is_shared(connection, row["key"]) and bool(
-        _claim.run(connection, _encoded(connection, SESSION, row))
-    )
+    """Insert the row of a session unless its key is taken; False if it is."""
+    return bool(_claim.run(connection, _encoded(connection, SESSION, row)))
 
 
 def amend(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:

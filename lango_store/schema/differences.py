@@ -16,13 +16,7 @@ from lango_store.tables import Base
 
 def columns_and_tables(connection: sa.Connection) -> list[str]:
     """Return what Alembic would change, a sentence each."""
-    distribution = dialect_of(connection).distribution
-    left_out = frozenset() if distribution is None else distribution.left_out(connection)
-
-    def is_to_be_there(_: object, name: str | None, kind: str, *__: object) -> bool:
-        return kind != "foreign_key_constraint" or name not in left_out
-
-    options = {**OPTIONS, "include_object": is_to_be_there, "script": None}
+    options = {**OPTIONS, "script": None}
     context = MigrationContext.configure(connection, opts=options)
     script = produce_migrations(context, Base.metadata)
     assert script.upgrade_ops is not None

@@ -103,21 +103,27 @@ def upgrade() -> None:
     partial_index("uq_lango_message_id", "lango_message", ["session_key", "id"], unique=True)
     op.create_table(
         "lango_value",
-        sa.Column("scope", KEY, nullable=False),
+        sa.Column("session_key", KEY, nullable=False),
         sa.Column("name", KEY, nullable=False),
         sa.Column("value", JSON, nullable=False),
-        sa.Column("session_key", KEY),
         sa.Column("updated_at", TIME, nullable=False),
-        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_value"),
+        sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
         sa.ForeignKeyConstraint(
             ["session_key"], ["lango_session.key"], name="fk_lango_value_session", ondelete="CASCADE"
         ),
-        sa.CheckConstraint("session_key = scope", name="ck_lango_value_scope"),
     )
-    partial_index("ix_lango_value_session_key", "lango_value", ["session_key"])
+    op.create_table(
+        "lango_shared_value",
+        sa.Column("scope", KEY, nullable=False),
+        sa.Column("name", KEY, nullable=False),
+        sa.Column("value", JSON, nullable=False),
+        sa.Column("updated_at", TIME, nullable=False),
+        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("lango_shared_value")
     op.drop_table("lango_value")
     op.drop_table("lango_message")
     op.drop_table("lango_turn")

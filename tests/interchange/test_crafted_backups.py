@@ -182,8 +182,7 @@ def test_a_refused_row_is_named_by_line_and_field(
         ('{"value"', {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
         ('{"value"', {"value": ...}, "value"),
         ('{"value"', {"name": "y" * 600}, "name: has 600 characters"),
-        ('{"value":{"scope":"user:ann"', {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
-        ('{"value"', {"scope": "another"}, "scope: 'another' is not the key of the session 'plain'"),
+        ('{"shared_value"', {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],
 )
 def test_a_refused_row_of_a_file_of_today_is_named(

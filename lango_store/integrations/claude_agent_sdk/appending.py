@@ -82,29 +82,28 @@ def append(
     that takes a shorter statement.
     """
     writer = _Writer(key, entries, last, fields)
-    if writer.title is None or writer.title[0] == _CUSTOM:
+    title = _title(entries)
+    if title is None:
         try:
             writer.write(store.access, make=not there)
         except SessionNotFound:  # deleted or expired since
             if not there:
                 raise
             writer.write(store.access)
-        return writer.cost.last
-    with store.access.transaction() as connection:  # a title that may be outweighed by the one that is there
-        here = store.using(connection)
-        if _outweighs(here, connection, key, writer.title[0]):
-            writer.title = None
-        writer.write(here.access)
+    else:
+        store.transact(lambda tx: _write_with_title(tx, key, writer, *title))
     return writer.cost.last
 
 
-def _outweighs(here: Store, connection: sa.Connection, key: str, field: str) -> bool:
+def _write_with_title(store: Store, key: str, writer: _Writer, field: str, text: str | None) -> None:
+    if writer.write(store.access) and not _is_outweighed(store, key, field):
+        store.update(key, title=text)
+        store.set_values(key, {_TITLED: field})
+
+
+def _is_outweighed(store: Store, key: str, field: str) -> bool:
     """Whether a session, which is locked, has a title from a field of more weight."""
-    try:
-        sessions.lock(connection, here.access.moment(connection), key)
-        stored = here.values(key, prefix=_TITLED).get(_TITLED)
-    except SessionNotFound:
-        return False
+    stored = store.values(key, prefix=_TITLED).get(_TITLED)
     return _WEIGHTS.get(stored, 0) > _WEIGHTS[field] if isinstance(stored, str) else False
 
 
@@ -112,30 +111,26 @@ class _Writer:
     def __init__(self, key: str, entries: Sequence[Any], last: str | None, fields: SessionFields) -> None:
         self._key, self._entries, self._last, self._fields = key, entries, last, fields
         self.cost = Cost.of(entries, last)
-        self.title = _title(entries)
 
-    def write(self, access: Access, *, make: bool = True) -> None:
+    def write(self, access: Access, *, make: bool = True) -> bool:
+        """Write the entries that are not stored yet; False if all of them are."""
         new = self._encoded(access)
-        changes, values = None, None
-        if self.title is not None:
-            field, text = self.title
-            changes, values = {"title": text}, {self._key: {_TITLED: field}}
         new_session = writing.new_session(access, self._key, UNSET, self._fields) if make else None
-        terms = writing.terms(None, None, changes, new_session, values)
+        terms = writing.terms(None, None, new_session)
 
-        def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> None:
+        def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> bool:
             if cost.usage:
                 turns.save(connection, now, self._key, new, turns.new_turn(None, cost.usage, None), terms)
             else:
                 appends.write(connection, now, self._key, new, terms)
+            return True
 
-        def put_new(connection: sa.Connection, now: datetime) -> None:
+        def put_new(connection: sa.Connection, now: datetime) -> bool:
             sessions.lock(connection, now, self._key)
             known = Known.look(connection, self._key, new)
-            if known.positions:
-                put(connection, now, known.fresh(new), self._cost_of(known.positions))
+            return bool(known.positions) and put(connection, now, known.fresh(new), self._cost_of(known.positions))
 
-        writing.append_once(
+        return writing.append_once(
             access, new, bool(new.ids), lambda connection, now: put(connection, now, new, self.cost), put_new, terms
         )
 

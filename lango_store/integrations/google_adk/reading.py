@@ -25,6 +25,7 @@ from lango_store.operations.binds import (
     MESSAGE,
     OF_ITS_TURN,
     SESSION,
+    SHARED_VALUE,
     TURN,
     VALUE,
     number,
@@ -102,8 +103,6 @@ class Head(NamedTuple):
         return self.last_seq - self.lines
 
 
-_IN_SCOPES: Final = sa.or_(*(VALUE.c.scope == session_key(name) for name in ("key", "app_scope", "user_scope")))
-
 _session_and_values = Statement(
     lambda _: (
         sa.select(
@@ -114,12 +113,17 @@ _session_and_values = Statement(
             SESSION.c.summary_turn,
             SESSION.c.summarized_upto,
             SESSION.c.revision,
-            VALUE.c.scope,
+            VALUE.c.session_key,
             VALUE.c.name,
             as_stored(VALUE.c.value),
         )
-        .select_from(SESSION.outerjoin(VALUE, _IN_SCOPES))
+        .select_from(SESSION.outerjoin(VALUE, of_session(VALUE, SESSION.c.key)))
         .where(LIVE_SESSION)
+    )
+)
+_shared_values = Statement(
+    lambda _: sa.select(SHARED_VALUE.c.scope, SHARED_VALUE.c.name, as_stored(SHARED_VALUE.c.value)).where(
+        sa.or_(*(SHARED_VALUE.c.scope == session_key(name) for name in ("app_scope", "user_scope")))
     )
 )
 
@@ -130,7 +134,7 @@ def _head(connection: AnyConnection, now: Moment, place: Place) -> Head | None:
     if not rows:
         return None
     incarnation, created_at, last_seq, lines, summary_turn, summarized_upto, revision, *_ = rows[0]
-    values = [row[-3:] for row in rows if row[-3] is not None]
+    values = [row[-3:] for row in rows if row[-3] is not None] + _shared_values.run(connection, bound)
     return Head(
         place.key,
         whole_number(place.key, "incarnation", incarnation),
@@ -285,11 +289,15 @@ _sessions = Statement(
     )
 )
 _values = Statement(
-    lambda _: sa.select(VALUE.c.scope, VALUE.c.name, as_stored(VALUE.c.value)).where(
+    lambda _: sa.select(VALUE.c.session_key, VALUE.c.name, as_stored(VALUE.c.value)).where(
+        _within(VALUE.c.session_key, *_RANGE)
+    )
+)
+_all_shared_values = Statement(
+    lambda _: sa.select(SHARED_VALUE.c.scope, SHARED_VALUE.c.name, as_stored(SHARED_VALUE.c.value)).where(
         sa.or_(
-            _within(VALUE.c.scope, *_RANGE),
-            _within(VALUE.c.scope, "users", "users_end"),
-            VALUE.c.scope == session_key("app_scope"),
+            _within(SHARED_VALUE.c.scope, "users", "users_end"),
+            SHARED_VALUE.c.scope == session_key("app_scope"),
         )
     )
 )
@@ -309,7 +317,7 @@ def find_all(access: Access, app_name: str, user_id: str | None) -> list[tuple[P
     with access.snapshot() as connection:
         rows = _sessions.run(connection, bound | {"now": dialect_of(connection).time(access.moment(connection))})
         values: dict[str, list[tuple[str, str]]] = {}
-        for scope, name, text in _values.run(connection, bound):
+        for scope, name, text in _values.run(connection, bound) + _all_shared_values.run(connection, bound):
             values.setdefault(scope, []).append((name, text))
     found = [(place, _listed(place, row, values)) for row in rows if (place := state.found_at(row[0]))]
     return sorted(found, key=lambda each: (each[1].last_update_time, each[0].user_id, each[0].session_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from lango_store.integrations.google_adk.reading import Chosen, Found, find, fin
 from lango_store.integrations.google_adk.state import Place, key_of, place_of, scoped, user_scope
 from lango_store.model import new_key
 from lango_store.operations import session_changes
+from lango_store.session import Session as StoredSession
 from lango_store.store import Store
 
 try:
@@ -31,6 +33,9 @@ except ImportError:  # its place is private
 
 
 __all__ = ["LangoSessionService", "StaleSessionError"]
+
+_Outcome = Literal["written", "again", "another"]
+"""Whether an event was written, or its id was stored already, as the id of this event or of another one."""
 
 _SCHEME: Final = "lango+"
 _MARKER: Final = "_storage_update_marker"
@@ -98,7 +103,7 @@ class LangoSessionService(Adapter, BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the state that all sessions of a user in an app share, its keys without `user:`."""
-        values = await self._awaited.values(user_scope(app_name, user_id))
+        values = await self._awaited.shared_values(user_scope(app_name, user_id))
         return {key_of(name): value for name, value in values.items()}
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -127,31 +132,18 @@ class LangoSessionService(Adapter, BaseSessionService):
 
     async def _append(self, place: Place, new: Stored, expected: int | None) -> tuple[bool, int | None]:
         """Append an event; return whether it was there already, and the session's revision as far as it is known."""
-        revision = None if expected is None else expected + 1
         try:
-            outcome = await self._write(place, new, expect=expected)
+            outcome, revision = await self._write(place, new, expect=expected)
         except SessionExpired:
-            outcome, revision = await self._write(place, new, create=True, **place.fields), None
+            outcome, _ = await self._write(place, new, create=True, **place.fields)
+            revision = None
         if outcome == "another":
-            outcome = await self._write(place, new.renamed(), expect=expected)
+            outcome, revision = await self._write(place, new.renamed(), expect=expected)
         return (False, revision) if outcome == "written" else (True, None)
 
-    async def _write(self, place: Place, new: Stored, **terms: Any) -> Literal["written", "again", "another"]:
-        """Append an event; tell whether its id was there already, and if so, as the id of this event or of another."""
-        conversation = self._awaited.conversation(place.key)
-        terms["values"] = scoped(new.delta, place) or None
-        if new.usage is None:
-            message = await conversation.append_message(new.message, **terms)
-            if not message.replayed:
-                return "written"
-            same = message.turn_no is None and new.is_in(message, None)  # what cost something is in a turn
-        else:
-            turn = await conversation.save_turn([new.message], new.usage, **terms)
-            message = next(each for each in turn.messages if each.id == new.message.id)
-            if not turn.replayed and not message.replayed:
-                return "written"
-            same = new.is_in(message, turn.usage)
-        return "again" if same else "another"
+    async def _write(self, place: Place, new: Stored, **terms: Any) -> tuple[_Outcome, int | None]:
+        """Append an event and set what it changes of the state, together; return the revision if one was expected."""
+        return await self._awaited.transact(lambda store: _write(store, place, new, terms))
 
     async def _expected(self, session: Session, place: Place) -> int | None:
         """Return the revision that a session in hand was read at; None if there is no such session any more."""
@@ -183,18 +175,49 @@ class LangoSessionService(Adapter, BaseSessionService):
 # In a thread of the store's
 
 
+def _write(store: Store, place: Place, new: Stored, terms: dict[str, Any]) -> tuple[_Outcome, int | None]:
+    conversation = store.conversation(place.key)
+    if new.usage is None:
+        message = conversation.append_message(new.message, **terms)
+        written = not message.replayed
+        same = message.turn_no is None and new.is_in(message, None)  # what cost something is in a turn
+    else:
+        turn = conversation.save_turn([new.message], new.usage, **terms)
+        message = next(each for each in turn.messages if each.id == new.message.id)
+        written = not turn.replayed and not message.replayed
+        same = new.is_in(message, turn.usage)
+    if not written:
+        return "again" if same else "another", None
+    has_own = _set_values(store, place, new.delta)
+    expected = terms.get("expect")
+    return "written", None if expected is None else expected + 1 + has_own
+
+
+def _set_values(store: Store, place: Place, state: Mapping[str, Any]) -> bool:
+    """Set what a state holds; return whether some of it is the session's own."""
+    values = scoped(state, place)
+    for scope in sorted(values):  # in one order, so that two writers never deadlock
+        (store.set_values if scope == place.key else store.set_shared_values)(scope, values[scope])
+    return place.key in values
+
+
 @despite_index
 def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
-    values = scoped(state, place) or None
+    def create(store: Store, *, renew: bool) -> StoredSession:
+        if renew:
+            with store.access.transaction() as connection:
+                session_changes.delete_expired(connection, store.access.now(connection), place.key)
+        made = store.create(place.key, **place.fields)
+        _set_values(store, place, state)
+        return made
+
     try:
         try:
-            made = store.create(place.key, values=values, **place.fields)
+            made = store.transact(lambda tx: create(tx, renew=False))
         except SessionExists as error:
             if not error.expired:
                 raise
-            with store.access.transaction() as connection:
-                session_changes.delete_expired(connection, store.access.now(connection), place.key)
-                made = store.using(connection).create(place.key, values=values, **place.fields)
+            made = store.transact(lambda tx: create(tx, renew=True))
     except SessionExists as error:
         raise AlreadyExistsError(f"session {place.session_id!r} of user {place.user_id!r} exists already") from error
     found = find(store.access, place, Chosen(last=0))

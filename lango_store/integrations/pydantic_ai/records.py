@@ -25,13 +25,13 @@ from lango_store.integrations.pydantic_ai.items import NAME
 from lango_store.interchange.fidelity import mapping
 from lango_store.model import UNSET
 from lango_store.operations import sessions, turns
-from lango_store.operations.appends import NewTurn, Terms
+from lango_store.operations.appends import NewTurn
 from lango_store.operations.binds import IS_RECORD, LIVE, MESSAGE, SESSION, VALUE, number, of_session, session_key, text
 from lango_store.operations.lists import end_of_prefix
 from lango_store.operations.messages import MAX_SEQ
 from lango_store.operations.rows import SESSION_FIELDS, encode_session, stored_json
-from lango_store.operations.sessions import ANYTHING, Expected, New
-from lango_store.operations.values import encoded_in
+from lango_store.operations.sessions import New
+from lango_store.operations.values import NamedJson, encode_values
 from lango_store.statement import Statement
 
 
@@ -203,8 +203,7 @@ def entry_id(key: str, seq: int, id: str | None) -> str:
 # Written
 
 
-def terms(
-    connection: AnyConnection,
+def noted(
     prefix: str,
     record: ConversationRecord,
     state: State | None,
@@ -212,8 +211,8 @@ def terms(
     *,
     turn: bool,
     is_new: bool,
-) -> Terms:
-    """Return what a write changes of the session besides its messages, so that its log stands there then."""
+) -> tuple[dict[str, Any], NamedJson]:
+    """Return the fields and the value of the session that a write changes."""
     usage = dumped(USAGE, record.usage)
     value: dict[str, Any] = {
         "revision": record.revision,
@@ -229,7 +228,7 @@ def terms(
         value["forked"] = {"from": record.forked_from, "at": str(record.forked_at)}
     if record.updated_at.tzinfo is None:
         raise InvalidMessage("updated_at", f"{record.updated_at!r} has no time zone: use datetime.now(UTC)")
-    fields: dict[str, Any] = {"updated_at": dialect_of(connection).time(record.updated_at)}
+    fields: dict[str, Any] = {"updated_at": record.updated_at}
     if is_new:
         fields["created_at"] = fields["updated_at"]
     if state is not None and record.scope != state.user_id:
@@ -237,9 +236,7 @@ def terms(
     if state is not None and (forked_from := _source(prefix, record)) != state.forked_from:
         fields |= encode_session({"forked_from": forked_from})
     key = prefix + record.conversation_id
-    return Terms(
-        ANYTHING if state is None else Expected(revision=state.number), fields, None, encoded_in(key, {NAME: value})
-    )
+    return fields, encode_values(key, {NAME: value})
 
 
 def new_session(access: Access, prefix: str, record: ConversationRecord) -> New:

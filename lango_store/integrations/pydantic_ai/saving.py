@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,6 @@ import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 
 from lango_store.access import Access
-from lango_store.dialect import AnyConnection
 from lango_store.encoding import checked_key, encode_json
 from lango_store.errors import Conflict, LangoStoreError, NotPermitted, SessionNotFound, UniqueViolation
 from lango_store.integrations.pydantic_ai import records
@@ -21,12 +19,12 @@ from lango_store.integrations.pydantic_ai.entries import Log, Row, left, log_of,
 from lango_store.integrations.pydantic_ai.items import NAME, message_of
 from lango_store.integrations.pydantic_ai.records import Known, State
 from lango_store.model import Message, MessageRole
-from lango_store.operations import appends, session_changes, sessions, turns
+from lango_store.operations import appends, session_changes, sessions, turns, values
 from lango_store.operations.appends import Terms
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, SESSION, column, number, of_session
 from lango_store.operations.rows import stored_json
-from lango_store.operations.sessions import ANYTHING
+from lango_store.operations.sessions import ANYTHING, Expected
 from lango_store.statement import Statement
 from lango_store.writing import encoded
 
@@ -84,7 +82,7 @@ class Save:
             return False
         new = encoded(self._access, [entry.message for entry in self._entries])
         try:
-            with self._access.single_write() as connection:
+            with self._access.transaction() as connection:
                 return self._written_at_once(connection, state, new)
         except (Conflict, SessionNotFound, UniqueViolation, NotPermitted):
             return False  # of which the other way tells what it means
@@ -106,31 +104,36 @@ class Save:
         ids = [root, *(entry.id for entry in self._entries)]
         return [entry.parent for entry in self._entries] == ids[:-1] and ids[-1] == self._record.head_id
 
-    def _written_at_once(self, connection: AnyConnection, state: State | None, new: Batch) -> bool:
-        now = self._access.moment(connection)
+    def _written_at_once(self, connection: sa.Connection, state: State | None, new: Batch) -> bool:
+        now = self._access.now(connection)
         if state is None:
-            terms = self._terms(connection, None, records.Log(len(new.rows), len(new.rows), 0), turn=True)
             make = records.new_session(self._access, self._prefix, self._record)
-            return appends.create_in_turn(connection, now, make, new, records.new_turn(self._record, None), terms)
-        self._write(connection, now, state, state.log, new)
+            if sessions.insert(connection, now, make) is None:
+                return False
+            turns.save(connection, now, self._key, new, records.new_turn(self._record, None))
+            self._note(connection, now, None, records.Log(len(new.rows), len(new.rows), 0), turn=True)
+        else:
+            self._write(connection, now, state, state.log, new)
         return True
 
-    def _terms(self, connection: AnyConnection, state: State | None, log: records.Log, *, turn: bool) -> Terms:
-        is_new = self._expected is None
-        return records.terms(connection, self._prefix, self._record, state, log, turn=turn, is_new=is_new)
-
-    def _write(
-        self, connection: AnyConnection, now: datetime | None, state: State, log: records.Log, new: Batch
+    def _note(
+        self, connection: sa.Connection, now: datetime, state: State | None, log: records.Log, *, turn: bool
     ) -> None:
+        """Write what the record says of the session besides its messages."""
+        fields, value = records.noted(self._prefix, self._record, state, log, turn=turn, is_new=self._expected is None)
+        sessions.change(connection, self._key, fields)
+        values.write(connection, now, self._key, value)
+
+    def _write(self, connection: sa.Connection, now: datetime, state: State, log: records.Log, new: Batch) -> None:
         turn = records.new_turn(self._record, state)
         has_turn = bool(new.rows or turn.usage)
-        terms = self._terms(connection, state, log.grown(len(new.rows) - new.records, new.records), turn=has_turn)
-        if log != state.log:  # the session is locked, and was written to since its state was read
-            terms = dataclasses.replace(terms, expected=ANYTHING)
+        # If its log is another one, the session is locked, and was written to since its state was read.
+        terms = Terms(Expected(revision=state.number) if log == state.log else ANYTHING)
         if has_turn:
             turns.save(connection, now, self._key, new, turn, terms)
         else:
             appends.append(connection, now, self._key, new, terms)
+        self._note(connection, now, state, log.grown(len(new.rows) - new.records, new.records), turn=has_turn)
 
     # With the log in sight
 

@@ -119,7 +119,7 @@ def test_any_calls_come_to_what_they_come_to_in_memory(opened: Store, script: li
     for app in ("a:", "b:"):
         opened.delete_where(key_prefix=app)
     for scope in ("a", "b", "a:a", "a:b", "b:a", "b:b"):
-        opened.drop_values(f"google_adk/{scope}")
+        opened.drop_shared_values(f"google_adk/{scope}")
 
     async def run() -> None:
         ours, theirs = Caller(LangoSessionService(opened)), Caller(InMemorySessionService())

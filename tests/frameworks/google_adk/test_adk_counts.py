@@ -107,14 +107,15 @@ async def test_five_thousand_sessions_are_listed_within_a_second(
 
 def fill(store: Store, number: int) -> None:
     """Make sessions as the service does, all in one transaction."""
-    store.set_values("google_adk/weather", {"version": 1})
-    store.set_values("google_adk/weather:ann", {"city": "Oslo"})
+    store.set_shared_values("google_adk/weather", {"version": 1})
+    store.set_shared_values("google_adk/weather:ann", {"city": "Oslo"})
     with store.engine.begin() as connection:
         inside = store.using(connection)
         for each in range(number):
             key = f"weather:ann:{each:05}"
             message = Message.user("Hello", author="user", extra={"google_adk": {"timestamp": 1e9 + each}})
-            inside.append_message(key, message, create=True, values={key: {"step": each}})
+            inside.append_message(key, message, create=True)
+            inside.set_values(key, {"step": each})
 
 
 def test_a_list_is_two_statements(one_connection: sa.Engine, tmp_path: Path) -> None:

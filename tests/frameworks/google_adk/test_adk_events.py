@@ -196,7 +196,7 @@ async def test_what_our_fields_say_lies_in_them_and_nothing_twice(service: Lango
     info = conversation.info()
     assert (info.agent_id, info.user_id, info.metadata, info.message_count) == ("weather", "ann", {}, 4)
     assert service.store.values("weather:ann:trip") == {"asked": 1, "done": True}
-    assert service.store.values("google_adk/weather:ann") == {"city": "Oslo"}
+    assert service.store.shared_values("google_adk/weather:ann") == {"city": "Oslo"}
 
 
 @in_a_loop
@@ -235,8 +235,8 @@ async def test_a_session_that_something_else_wrote_reads_as_events(service: Lang
             Message.assistant([{"type": "text", "text": "It has"}, {"type": "text", "text": "-3"}], author="helper"),
             Message.assistant(tool_calls=[ToolCall(id="e", name="odd", arguments="[")]),
         ],
-        values={key: {"n": 1}},
     )
+    store.set_values(key, {"n": 1})
     found = await service.get_session(**WHERE, session_id="trip")
     assert found is not None
     assert found.state == {"n": 1}

@@ -66,5 +66,5 @@ def test_after_a_kill_a_new_process_goes_on_and_the_model_sees_every_message_onc
         ]
         assert trip.total_usage() == {"prompt_token_count": 40, "candidates_token_count": 16, "total_token_count": 56}
         assert trip.values() == {"asked": 2}
-        assert store.values("google_adk/weather:ann") == {"city": "Oslo"}
+        assert store.shared_values("google_adk/weather:ann") == {"city": "Oslo"}
         assert [entry["role"] for entry in trip.history()] == ["user", "assistant", "tool", "assistant"] * 2

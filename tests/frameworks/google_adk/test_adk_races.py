@@ -196,7 +196,9 @@ async def test_a_session_that_is_read_while_it_is_made_anew_is_the_one_or_the_ot
             key = "weather:ann:trip"
             opened.delete(key)
             batch = [Message.user(str(number))] * 5
-            opened.append_messages(key, batch, create=True, values={key: {"life": str(number)}})
+            with opened.transaction() as tx:
+                tx.append_messages(key, batch, create=True)
+                tx.set_values(key, {"life": str(number)})
 
     thread = threading.Thread(target=remake)
     thread.start()

@@ -121,7 +121,7 @@ def test_a_user_is_forgotten_with_their_sessions_and_what_these_shared(
 ) -> None:
     asyncio.run(service.create_session(app_name="weather", user_id="bob", state={"user:name": "Bob"}))
     assert service.store.delete_where(user_id="ann") == 1
-    service.store.drop_values("google_adk/weather:ann")
+    service.store.drop_shared_values("google_adk/weather:ann")
     assert read(service) is None
     assert asyncio.run(service.get_user_state(**WHERE)) == {}
     assert asyncio.run(service.get_user_state(app_name="weather", user_id="bob")) == {"name": "Bob"}
@@ -133,9 +133,8 @@ def test_a_purge_takes_the_state_of_what_has_expired_and_leaves_what_is_shared(u
         asyncio.run(filled(service))
         clock.move(hours=2)
         assert store.expire().sessions == 1
-        with store.engine.connect() as connection:
-            scopes = connection.exec_driver_sql("SELECT DISTINCT scope FROM lango_value ORDER BY scope").scalars()
-            assert list(scopes) == ["google_adk/weather", "google_adk/weather:ann"]
+        assert store.shared_values("google_adk/weather")
+        assert store.shared_values("google_adk/weather:ann")
         assert read(service) is None
 
 

@@ -28,7 +28,7 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
-from lango_store import InvalidKey, Store
+from lango_store import Store
 
 # Load
 
@@ -230,16 +230,6 @@ def test_a_taken_id_is_a_conflict_and_leaves_nothing_behind(conversations: Conve
             with pytest.raises(ConversationConflict):
                 await conversations.fork("d", new_conversation_id=id)
             assert (lango.get(id), lango.values(id)) == before
-
-    run(test)
-
-
-def test_an_id_that_is_a_scope_of_shared_values_is_refused(conversations: Conversations, lango: Store) -> None:
-    async def test() -> None:
-        lango.set_values("c", {"a": 1})
-        with pytest.raises(InvalidKey, match="scope of values"):
-            await conversations.save(conversation("c", "1"))
-        assert (lango.exists("c"), lango.values("c")) == (False, {"a": 1})
 
     run(test)
 
