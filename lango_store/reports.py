@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from pydantic import Field
@@ -110,3 +111,15 @@ class ExpiryReport(Value):
     dry_run: bool = False
     oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
     held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
+
+
+class Progress(Value):
+    """How far work on a table has come: `rows` of about `total`."""
+
+    table: str
+    rows: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+"""Called after each step with how far the work has come."""

@@ -1,12 +1,7 @@
 """${message}."""
 
-# A revision is one transaction, and imports nothing of the package. On a table in use
-# `online = op.get_context().opts["online"]` has two verbs that leave it (`lango_store/schema/online.py`):
-#   online.in_batches(sa.update(table).where(table.c.new.is_(None)).values(new=...))
-#   online.create_index("ix_table_new", "table", ["new"])
-# Each wants a revision of its own: killed, it runs again from its start. So one revision adds a column, the next one
-# fills it, a third one makes the index. While it runs, and until the last old process is gone, rows come in without the
-# new value too: both have to be valid, by a server default, a NULL or a trigger.
+# An upgrade is one transaction, and a revision imports nothing from the package. Until the last old process has stopped,
+# rows are added without the new value: they have to be valid, by a server default or NULL.
 
 import sqlalchemy as sa
 from alembic import op

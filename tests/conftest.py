@@ -30,7 +30,6 @@ from hypothesis import HealthCheck, settings
 from places import fast_folder
 from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
-from revisions import online as online
 
 from lango_store import AsyncStore, Store, create_engine, schema
 from lango_store.pool import _engines

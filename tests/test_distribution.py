@@ -100,7 +100,9 @@ def test_progress_is_told_table_by_table(cluster: str) -> None:
         move(cluster, on_progress=seen.append)
         finished = {each.table: each.total for each in seen if each.rows == each.total}
         assert finished["lango_session"] == 20
-        assert next(each for each in seen if each.table == "lango_session") == Progress("lango_session", 0, 20)
+        assert next(each for each in seen if each.table == "lango_session") == Progress(
+            table="lango_session", rows=0, total=20
+        )
 
 
 @pytest.mark.citus

@@ -1,93 +1,94 @@
-"""Several migrations at once, and others' transactions beside them: each step is done once, and nobody fails."""
+"""Several migrations at once, and migrations next to other transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from alembic.script import ScriptDirectory
 from conftest import MakeDatabase
+from factories import messages
 from processes import Program
-from revisions import (
-    NEWEST,
-    SHOUTING,
-    UPGRADE,
-    fill,
-    value,
-    write_online_revisions,
-)
+from revisions import LATER, add_later_revisions, ship_revision
 
-from lango_store import Store, create_engine, schema
+from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
 from lango_store.dialect import dialect_of
-from lango_store.schema import Progress, options, running
 from lango_store.tables import SCHEMA_REVISION
 
+UPGRADE = """
+import sys
+from lango_store import schema
+print(schema.upgrade(sys.argv[1]))
+"""
 
-def test_two_upgrades_at_once_change_each_row_and_both_succeed(url: str, online: Path) -> None:
-    fill(url, 5000)
-    started = [Program(UPGRADE, url, online, NEWEST) for _ in range(2)]
+
+def test_six_upgrades_of_an_empty_database_all_succeed(empty_url: str) -> None:
+    started = [Program(UPGRADE, empty_url) for _ in range(6)]
     results = [process.communicate(timeout=120) for process in started]
-    assert [(out.split()[-1:], error) for out, error in results] == [([NEWEST], "")] * 2
-    assert value(url, SHOUTING) == 5000
+    assert [(out.strip(), error) for out, error in results] == [(SCHEMA_REVISION, "")] * 6
+    assert schema.check(empty_url) == []
 
 
-def test_an_upgrade_that_another_overtakes_leaves_the_rest_to_it(
-    url: str, online: Path, administrator: sa.Engine
-) -> None:
-    fill(url, 2000)
-    seen: list[Progress] = []
-
-    def overtake(progress: Progress) -> None:
-        seen.append(progress)
-        if len(seen) > 1:
-            return
-        with administrator.connect() as connection:  # the connection that keeps others out is lost
-            connection.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE datname = %s AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
-                (sa.make_url(url).database,),
-            )
-        assert schema.upgrade(url, NEWEST) == NEWEST
-
-    assert schema.upgrade(url, NEWEST, on_progress=overtake) == NEWEST
-    assert len(seen) == 1
-    assert value(url, SHOUTING) == 2000
-
-
-def test_an_upgrade_that_another_finishes_while_it_looks_for_its_steps_sees_that(make_sqlite: MakeDatabase) -> None:
-    url = make_sqlite(migrated=False)
-
-    def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
-        schema.upgrade(url)
-        return scripts._upgrade_revs("head", at)
-
-    assert running.migrate(steps, url, schema.LOCK_TIMEOUT) == SCHEMA_REVISION
-
-
-def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url: str) -> None:
+def test_upgrade_with_nothing_to_do_waits_for_no_lock(url: str) -> None:
     engine = create_engine(url)
-    with engine.begin() as connection, dialect_of(connection).migrations.alone(connection):
+    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
         connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
         with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
             store.ping()
     engine.dispose()
 
 
-PATIENT = """def upgrade() -> None:
-    op.execute("SELECT pg_sleep(1.2)")
-    ours = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    query = sa.text(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {ours}")
-    assert op.get_bind().execute(query).scalar() == 1
-"""
+def test_failed_upgrade_reverts_every_revision_of_the_run(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE lango_mood_{LATER[1]} (in_the_way INTEGER)")
+    with pytest.raises(LangoStoreError, match="already exists"):
+        schema.upgrade(engine, LATER[1])
+    assert schema.current(engine) == SCHEMA_REVISION
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE lango_mood_{LATER[1]}")
+    assert schema.upgrade(engine, LATER[1]) == LATER[1]
+    engine.dispose()
 
 
-def test_the_lock_outlasts_the_servers_patience_with_idle_transactions(
+def test_revision_that_would_leave_orphans_is_reverted(
+    make_sqlite: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("k", messages=messages(2))
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('DELETE FROM lango_session')")
+    with pytest.raises(LangoStoreError, match="without their session"):
+        schema.upgrade(url, number)
+    assert schema.current(url) == SCHEMA_REVISION
+    with Store(url) as store:
+        assert len(store.messages("k")) == 2
+
+
+def test_upgrade_outlasts_the_timeouts_of_the_connection(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_online_revisions(tmp_path / "online", index=PATIENT)
-    monkeypatch.setattr(options, "_folder", lambda: folder)
-    impatient = f"{make_postgres()}&options=-cidle_in_transaction_session_timeout%3D800"
-    assert schema.upgrade(impatient, NEWEST) == NEWEST
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT pg_sleep(1.2)')")
+    options = "-cidle_in_transaction_session_timeout%3D800%20-cstatement_timeout%3D800"
+    assert schema.upgrade(f"{make_postgres()}&options={options}", number) == number
+
+
+def test_upgrade_waits_for_the_lock_of_another_one(
+    make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_postgres()
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT 1')")
+    monkeypatch.setattr("lango_store.dialect.postgresql_migrations._PATIENCE", 0.0)
+    engine = create_engine(url)
+    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
+        with pytest.raises(DatabaseBusy, match="another migration"):
+            schema.upgrade(url, number)
+        monkeypatch.setattr("lango_store.dialect.postgresql_migrations._PATIENCE", 60.0)
+        waiting = threading.Thread(target=schema.upgrade, args=(url, number))
+        waiting.start()
+    waiting.join(60)
+    assert schema.current(url) == number
+    engine.dispose()

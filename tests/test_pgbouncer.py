@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,10 +11,8 @@ import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message
 from pgbouncer import PgBouncer
-from revisions import ONLINE, write_online_revisions
 
-from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine, schema
-from lango_store.schema import options
+from lango_store import DatabaseUnavailable, Store, create_engine, schema
 
 pytestmark = pytest.mark.pgbouncer
 
@@ -84,20 +81,6 @@ def test_upgrades_one_after_the_other_and_at_once_leave_no_lock_behind(
     with ThreadPoolExecutor(6) as pool:
         assert set(pool.map(lambda _: schema.upgrade(url), range(6))) == {schema.head()}
     assert advisory_locks(direct) == 0
-
-
-def test_an_index_in_use_is_made_over_a_direct_url_only(
-    make_postgres: MakeDatabase, pooler: PgBouncer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct = make_postgres()
-    folder = write_online_revisions(tmp_path / "migrations")
-    monkeypatch.setattr(options, "_folder", lambda: folder)
-    before = settings_left(pooler.url(direct))
-    with pytest.raises(LangoStoreError, match="with the server's own URL"):
-        schema.upgrade(pooler.url(direct))
-    assert settings_left(pooler.url(direct)) == before
-    assert schema.current(direct) == ONLINE[1]
-    assert schema.upgrade(direct) == ONLINE[2]
 
 
 def test_options_in_the_url_are_refused_by_the_pooler(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:

@@ -31,8 +31,7 @@ def upgrade(
 
     Killed in the middle, it goes on where it was when it is run again.
     """
-    with migrating() as on_progress:
-        reached = schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout, on_progress=on_progress)
+    reached = schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)
     print(_at(reached))
 
 
@@ -52,8 +51,7 @@ def downgrade(
             f"and drops what they brought; there is {there}",
             yes=yes,
         )
-        with migrating() as on_progress:
-            reached = schema.downgrade(store.engine, revision, lock_timeout=lock_timeout, on_progress=on_progress)
+        reached = schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)
         print(_at(reached))
 
 

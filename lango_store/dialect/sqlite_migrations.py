@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -26,14 +24,9 @@ class SQLiteMigrations(Migrations):
     """One writer at a time: what a revision changes lands in one transaction, and is checked before its end."""
 
     batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
-    concurrent_indexes = False
-
-    def alone(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        # No lock outlasts a transaction here. Upgrades at once take turns, and each looks what the others have done.
-        return nullcontext()
 
     @contextmanager
-    def revision(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+    def alone(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
         # outside of a transaction.
         driver: Any = connection.connection.dbapi_connection
@@ -51,28 +44,8 @@ class SQLiteMigrations(Migrations):
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
-    @contextmanager
-    def batch(self, connection: sa.Connection, lock_timeout: float, seconds: float | None = None) -> Iterator[None]:
-        # With foreign keys as they were: what is deleted takes along what belongs to it.
-        driver: Any = connection.connection.driver_connection
-        with immediate(connection):
-            if seconds is None:
-                yield
-                return
-            end = time.monotonic() + seconds
-            driver.set_progress_handler(lambda: time.monotonic() > end, 500)
-            try:
-                yield
-            finally:
-                driver.set_progress_handler(None, 0)
-
-    def was_cut(self, error: BaseException | None) -> bool:
-        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
-
-    @contextmanager
-    def outside_transaction(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with immediate(connection):  # no statement of a revision needs to be outside
-            yield
+    def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
+        return immediate(connection)
 
     @contextmanager
     def within(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
@@ -113,6 +86,3 @@ class SQLiteMigrations(Migrations):
                 orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
                 if orphans:
                     raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
-
-    def unfinished_indexes(self, connection: sa.Connection, table: str) -> list[str]:
-        return []  # an index is made in a transaction

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
+from alembic.runtime.migration import MigrationContext
 from alembic.script.revision import RevisionError
 
 from lango_store.dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store.errors import LangoStoreError
 from lango_store.operations import revision as revisions
+from lango_store.reports import OnProgress, Progress
 from lango_store.schema.differences import columns_and_tables, constraints, predicates
 from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.environment import run
-from lango_store.schema.migration import LOCK_TIMEOUT, Migration
-from lango_store.schema.online import OnProgress, Progress
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import script_directory
-from lango_store.schema.running import migrate, options_of, run_revisions
+from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
 from lango_store.schema.searching import (
     disable_search,
     drop_search_without_tables,
@@ -67,22 +67,30 @@ def upgrade(
     revision: str = "head",
     *,
     lock_timeout: float = LOCK_TIMEOUT,
-    on_progress: OnProgress | None = None,
 ) -> str | None:
-    """Upgrade the schema to a revision, and return the revision it is at then.
+    """Upgrade the schema, in one transaction.
 
-    Several at once are safe. On PostgreSQL it waits `lock_timeout` seconds for a table in use, then `DatabaseBusy`.
-    Each revision is a transaction of its own. One that moves data does so in batches, each a transaction too,
-    and calls `on_progress` after each; killed, the next upgrade goes on where it was.
-    A schema that is newer than this release stays as it is: an old replica may restart after a deployment.
-    On a connection of yours all is in your transaction, and you commit; the next upgrade waits until then.
+    Several upgrades at once are safe: they wait for each other. A schema that is newer than this release is left as it
+    is, so that an old process may restart after a deployment.
+
+    Args:
+        database: A URL, an engine or a connection. On a connection the upgrade joins your transaction, and you commit.
+        revision: The revision to upgrade to.
+        lock_timeout: Seconds to wait for a table in use on PostgreSQL, since writers queue behind the upgrade.
+
+    Returns:
+        The revision of the database afterwards.
+
+    Raises:
+        DatabaseBusy: A table or another migration kept this one waiting for too long; nothing was changed.
+        LangoStoreError: There is no such revision.
     """
     _refuse_empty("revision", revision)
     if revision == "head":
         found = current(database)
         if found is not None and found >= head():  # an old replica that starts waits for no migration of a newer one
             return found
-    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout, on_progress)
+    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
 
 
 def downgrade(
@@ -90,14 +98,13 @@ def downgrade(
     revision: str,
     *,
     lock_timeout: float = LOCK_TIMEOUT,
-    on_progress: OnProgress | None = None,
 ) -> str | None:
-    """Downgrade the schema to a revision ("base" drops the tables), and return the revision it is at then.
+    """Downgrade the schema to a revision, in one transaction; "base" drops the tables.
 
-    Transactions, batches and `on_progress` are as in `upgrade`.
+    Arguments, result and errors are those of `upgrade`.
     """
     _refuse_empty("revision", revision)
-    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, on_progress)
+    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
     if reached is None:
         drop_search_without_tables(database)
     return reached
@@ -178,7 +185,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
             output_buffer=output,
             starting_rev=start,
         )
-        run_revisions(Migration(target.database.dialect, options))
+        run_revisions(MigrationContext.configure(dialect=target.database.dialect, opts=options))
         return output.getvalue()
 
 

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 from lango_store.dialect import Distribution, Step, detect_dialect, dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
-from lango_store.schema.migration import LOCK_TIMEOUT
-from lango_store.schema.online import OnProgress, Progress
+from lango_store.reports import OnProgress, Progress
 from lango_store.schema.opening import Database, Opened, opened
-from lango_store.schema.running import alone, joined, refuse_timeout
+from lango_store.schema.running import LOCK_TIMEOUT, alone
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -68,12 +67,11 @@ def _run(
     lock_timeout: float,
     on_progress: OnProgress | None,
 ) -> list[str]:
-    refuse_timeout(lock_timeout)
     with opened(database) as target, target.connect() as connection:
         distribution = dialect_of(connection).distribution
         if distribution is None:
             raise LangoStoreError("a store in a file cannot be distributed: copy it to PostgreSQL, `lango-store copy`")
-        with _looking(target, connection) if dry_run else _alone(target, connection, lock_timeout):
+        with _looking(target, connection) if dry_run else alone(connection, lock_timeout, callers=target.callers):
             distribution.refuse_worker(connection)
             _refuse_revision(connection)
             steps = steps_of(connection, distribution)
@@ -99,27 +97,14 @@ def _looking(target: Opened, connection: sa.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(target: Opened, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-    """Begin a transaction, or join the caller's, while other migrations wait."""
-    if target.callers:
-        with joined(connection, lock_timeout):
-            yield
-    else:
-        with alone(connection):
-            dialect = dialect_of(connection)
-            with dialect.migrations.revision(connection, lock_timeout), dialect.confined(connection):
-                yield
-
-
-@contextmanager
 def _shown(connection: sa.Connection, table: str | None, on_progress: OnProgress | None) -> Iterator[None]:
     if table is None or on_progress is None:
         yield
         return
     total = connection.execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
-    on_progress(Progress(table, 0, total))
+    on_progress(Progress(table=table, rows=0, total=total))
     yield
-    on_progress(Progress(table, total, total))
+    on_progress(Progress(table=table, rows=total, total=total))
 
 
 def _refuse_revision(connection: sa.Connection) -> None:

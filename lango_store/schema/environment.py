@@ -9,9 +9,8 @@ from alembic.config import Config
 
 from lango_store.engine import create_engine
 from lango_store.errors import LangoStoreError
-from lango_store.schema.migration import LOCK_TIMEOUT, Migration
 from lango_store.schema.options import OPTIONS
-from lango_store.schema.running import run_alone, run_revisions
+from lango_store.schema.running import LOCK_TIMEOUT, run_revisions, run_steps
 from lango_store.url import url_from_environment
 
 
@@ -20,13 +19,13 @@ def run(context: Any) -> None:
     if context.is_offline_mode():
         dialect = create_engine(_url(context)).dialect
         context.configure(dialect_name=dialect.name, literal_binds=True, **OPTIONS)
-        run_revisions(Migration(dialect, context.get_context().opts))
+        run_revisions(context.get_context())
         return
     with create_engine(_url(context), poolclass=sa.NullPool).connect() as connection:
         context.configure(connection=connection, **OPTIONS)
         if _command(context.config) in ("upgrade", "downgrade", "stamp"):
             timeout = float(context.get_x_argument(as_dictionary=True).get("lock_timeout", LOCK_TIMEOUT))
-            run_alone(connection, context.get_context().opts, timeout)
+            run_steps(connection, context.get_context().opts, timeout)
         else:
             with context.begin_transaction():
                 context.run_migrations()

@@ -39,7 +39,6 @@ OPTIONS: Final[dict[str, Any]] = {
     "render_as_batch": True,
     "render_item": render_item,
     "transactional_ddl": True,
-    "transaction_per_migration": True,
     "compare_type": True,
 }
 

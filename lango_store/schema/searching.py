@@ -14,11 +14,9 @@ from lango_store.dialect.search import SIMPLE
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.operations import revision
 from lango_store.operations import search as operations
-from lango_store.reports import SearchStatus
-from lango_store.schema.migration import LOCK_TIMEOUT
-from lango_store.schema.online import OnProgress, Progress
+from lango_store.reports import OnProgress, Progress, SearchStatus
 from lango_store.schema.opening import Database, Opened, connected, opened
-from lango_store.schema.running import refuse_timeout
+from lango_store.schema.running import LOCK_TIMEOUT, refuse_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 _SECONDS: Final = 0.1
@@ -152,7 +150,7 @@ def _fill(target: Opened, lend: _Lend, on_progress: OnProgress | None) -> Search
         took = perf_counter() - began
         rows += done
         if on_progress is not None:
-            on_progress(Progress("lango_search", min(rows, total), total))
+            on_progress(Progress(table="lango_search", rows=min(rows, total), total=total))
         size = min(max(1, int(size * min(max(_SECONDS / took, 0.5), 2.0))), _LARGEST)
         sleep(rest)
     return search_status(target.database)
