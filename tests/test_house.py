@@ -102,7 +102,6 @@ def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
 # What a module keeps to itself begins with an underscore, and others ask for it by a name that does not.
 
 PRIVATE_TO_OTHERS = {
-    "dialect/postgresql_migrations.py _creator": "SQLAlchemy: a host's way to connect, without a public name",
     "pool.py _invalidate": "SQLAlchemy: what it does itself with a lost connection; invalidate() closes only the one",
     "threads.py _max_overflow": "SQLAlchemy: a pool tells its size, not how far beyond it goes",
     "schema/__init__.py _upgrade_revs": "Alembic: what its commands do, without their files and globals",

@@ -44,7 +44,6 @@ async def prepare(sessions: LangoSessionStore) -> None:
 CALLS: dict[str, tuple[Callable[[LangoSessionStore], Coroutine[Any, Any, Any]], Counts]] = {
     "append of a turn": (lambda sessions: sessions.append(KEY, [*written("another"), mode()]), Counts(1, 1)),
     "append of one": (lambda sessions: sessions.append(KEY, [mode()]), Counts(1, 1)),
-    "append of a title": (lambda sessions: sessions.append(KEY, [TITLED]), Counts(1, 1)),
     "append of a thousand": (lambda sessions: sessions.append(KEY, [mode() for _ in range(1_000)]), Counts(1, 1)),
     "first append": (lambda sessions: sessions.append(key(1), written()), Counts(1, 1)),
     "first append to a subpath": (

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from conftest import Counts, counted
-from frameworks.pydantic_ai.talking import conversation, exchange, texts
+from frameworks.pydantic_ai.talking import conversation
 from pydantic_ai.conversation_store import ConversationStore
-from pydantic_ai.usage import RunUsage
 
 from lango_store import Store
 from lango_store.integrations.pydantic_ai import LangoConversationStore
@@ -24,33 +23,6 @@ def conversations(one_connection: sa.Engine) -> Iterator[ConversationStore]:
         asyncio.run(made.save(conversation("other", "1", "2")))
         yield made
         asyncio.run(made.close())
-
-
-@pytest.mark.parametrize("count", [1, 2, 200])
-def test_a_save_is_one_read_and_one_write(
-    conversations: ConversationStore, one_connection: sa.Engine, tmp_path: Path, count: int
-) -> None:
-    talk = conversation("c", *map(str, range(count)))
-    for _ in range(3):
-        with counted(one_connection, tmp_path) as counts:
-            asyncio.run(conversations.save(talk, scope="ann"))
-        assert counts == Counts(2, 2)
-        talk.messages += exchange(*map(str, range(count)))
-        talk.usage = talk.usage + RunUsage(requests=1, input_tokens=5)
-
-
-def test_a_save_to_a_conversation_without_messages_is_one_read_and_one_write(
-    conversations: ConversationStore, one_connection: sa.Engine, tmp_path: Path
-) -> None:
-    with counted(one_connection, tmp_path) as counts:
-        asyncio.run(conversations.save(conversation("c")))
-    assert counts == Counts(2, 2)
-    loaded = asyncio.run(conversations.load("c"))
-    assert loaded is not None
-    loaded.messages += exchange("1")
-    with counted(one_connection, tmp_path) as counts:
-        asyncio.run(conversations.save(loaded))
-    assert counts == Counts(2, 2)
 
 
 def test_a_load_is_two_reads_and_of_no_more_rows_than_asked(
@@ -89,18 +61,3 @@ def test_a_list_is_one_query(conversations: ConversationStore, one_connection: s
         records = asyncio.run(conversations.list_conversations(scope="ann"))
     assert counts == Counts(1, 1)
     assert len(records) == 10
-
-
-def test_a_save_after_a_branch_is_one_read_and_one_write(
-    conversations: ConversationStore, one_connection: sa.Engine, tmp_path: Path
-) -> None:
-    talk = conversation("c", "1", "2", "3")
-    asyncio.run(conversations.save(talk))
-    branched = asyncio.run(conversations.branch("c", at=1, expected_revision=talk.revision))
-    branched.messages += exchange("zwei")
-    with counted(one_connection, tmp_path) as counts:
-        asyncio.run(conversations.save(branched))
-    assert counts == Counts(2, 2)
-    loaded = asyncio.run(conversations.load("c"))
-    assert loaded is not None
-    assert texts(loaded.messages) == ["1", "zwei"]
