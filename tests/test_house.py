@@ -9,33 +9,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "lango_store"
 
-LONGEST = 350
-
-LONGER = {
-    "store.py": "verbs with their docstrings, each a few lines of code: in two files they would be looked for twice",
-    "conversation.py": "the same, for one session",
-}
-
-
-TESTS = Path(__file__).parent
-
-LONGEST_OF_TESTS = 420
-
-
-def longer_than(most: int, folder: Path) -> set[str]:
-    """The files of a folder with more lines."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
-    return {name for name, path in paths.items() if len(path.read_text().splitlines()) > most}
-
-
-def test_a_file_is_short_or_its_length_has_a_reason() -> None:
-    assert longer_than(LONGEST, PACKAGE) == LONGER.keys()
-
-
-def test_a_file_of_tests_is_short() -> None:
-    assert longer_than(LONGEST_OF_TESTS, TESTS) == set()
-
-
 # A verb of Store or Conversation is done again without a search index that is damaged; whoever stands above them and
 # lends a connection to write sees to it too.
 
@@ -97,44 +70,3 @@ def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
         if by_hand.search(line)
     }
     assert found == set()
-
-
-# What a module keeps to itself begins with an underscore, and others ask for it by a name that does not.
-
-PRIVATE_TO_OTHERS = {
-    "pool.py _invalidate": "SQLAlchemy: what it does itself with a lost connection; invalidate() closes only the one",
-    "threads.py _max_overflow": "SQLAlchemy: a pool tells its size, not how far beyond it goes",
-    "schema/__init__.py _upgrade_revs": "Alembic: what its commands do, without their files and globals",
-    "schema/__init__.py _downgrade_revs": "Alembic: the same",
-    "schema/__init__.py _stamp_revs": "Alembic: the same",
-    "integrations/google_adk/service.py _stale_session_error": "google-adk: where its error is",
-    "integrations/nanobot.py _message_preview_text": "nanobot: lists look like its own, whose version is pinned",
-    "integrations/nanobot.py _metadata_title": "nanobot: the same",
-    "encoding.py _value_": "enum: documented; `value` is computed at each call",
-}
-
-DOCUMENTED = {"_fields", "_replace"}
-"""What a named tuple calls so, for no other name to be in the way."""
-
-
-def private_names(path: Path) -> Iterator[str]:
-    """What a file uses by a private name that it does not define, and that is not of an object's own class."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    own = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    own |= {each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)}
-    own |= {each.target.id for each in nodes if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
-    for each in nodes:
-        if isinstance(each, ast.Attribute) and not (isinstance(each.value, ast.Name) and each.value.id == "self"):
-            yield from {each.attr} - own
-        elif isinstance(each, ast.ImportFrom):
-            yield from [*(each.module or "").split("."), *(name.name for name in each.names)]
-
-
-def test_a_private_name_of_another_module_is_used_for_a_reason_only() -> None:
-    found = {
-        f"{path.relative_to(PACKAGE).as_posix()} {name}"
-        for path in PACKAGE.rglob("*.py")
-        for name in private_names(path)
-        if re.match(r"_[a-z]", name) and name not in DOCUMENTED
-    }
-    assert found == PRIVATE_TO_OTHERS.keys()

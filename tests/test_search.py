@@ -12,6 +12,7 @@ from conftest import Clock
 from factories import message, messages
 from hypothesis import given
 from hypothesis import strategies as st
+from searches import ASKED, found
 
 from lango_store import (
     InvalidCursor,
@@ -31,42 +32,6 @@ def searched(store: Store, url: str) -> Store:
     """An empty store with a search index."""
     schema.enable_search(url)
     return store
-
-
-def found(store: Store, words: str, **which: Any) -> list[tuple[str, int]]:
-    """Which messages are found, in the order of their places."""
-    return sorted((hit.key, hit.seq) for hit in store.search(words, **which).items)
-
-
-ASKED = {
-    "oslo": [1, 2, 3],
-    "OSLO weather": [1, 3],
-    '"weather in oslo"': [1],
-    '"oslo in weather"': [],
-    "oslo -weather": [2],
-    'oslo -"weather in"': [2, 3],
-    "wea*": [1, 3, 4],
-    '"in os"*': [1, 3],
-    "refund*": [2],
-    "-oslo": [],
-    "nowhere": [],
-    "oslo nowhere": [],
-    "get_weather": [],
-    "!?": [],
-    "oslo !?": [1, 2, 3],
-    "4711": [2],
-    "42": [4],
-    '"': [],
-    '""*': [],
-    "a" * 5_000: [],
-    "a b " * 2_000: [],
-    "-a " * 500: [],
-    "NEAR(oslo weather)": [],
-    "said:oslo": [],
-    "oslo OR bergen": [],
-    "oslo {": [1, 2, 3],
-    "oslo \\ & | ! <-> :* ^": [1, 2, 3],
-}
 
 
 def test_words_are_all_wanted_unless_they_are_excluded_and_nothing_is_syntax(searched: Store) -> None:

@@ -13,7 +13,7 @@ from factories import message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import all_rows
-from test_search import found
+from searches import found
 
 from lango_store import Message, Store, create_engine, schema
 

@@ -15,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from conftest import Clock, MakeDatabase
 from factories import message, messages
-from test_search import found
+from searches import found
 
 from lango_store import SearchUnavailable, Store, create_engine, schema
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import MakeDatabase
 from factories import message
 from revisions import LATER, add_later_revisions
-from test_search import found
+from searches import found
 
 from lango_store import SearchUnavailable, Store, schema
 from lango_store.tables import SCHEMA_REVISION

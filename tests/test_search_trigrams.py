@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from commands import run
 from conftest import MakeDatabase
 from factories import message, messages
-from test_search import found
+from searches import found
 
 from lango_store import Message, Store, ToolCall, create_engine, schema
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message
-from test_search import ASKED, found
+from searches import ASKED, found
 
 from lango_store import Store, create_engine, schema
 from lango_store.engine import read_only_engine
