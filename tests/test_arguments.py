@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from factories import message
+from factories import message, messages
 
 from lango_store import InvalidKey, InvalidMessage, Store
 
@@ -52,6 +52,27 @@ def test_times_without_a_zone_are_refused(store: Store, call: Callable[[Store], 
     with pytest.raises(ValueError, match="time zone"):
         call(store)
     assert store.exists("k")
+
+
+@pytest.mark.parametrize("seq", [-1, 1.5, True, "1", 2**63])
+def test_a_seq_or_revision_that_is_no_whole_number_is_refused(store: Store, seq: Any) -> None:
+    session = store.create("k", messages=messages(3))
+    conversation = store.conversation("k")
+    calls: list[Callable[[], object]] = [
+        lambda: store.append_message("k", message(), after=seq),
+        lambda: store.append_message("k", message(), expect=seq),
+        lambda: store.append_messages("k", messages(2), replace_after=seq),
+        lambda: conversation.save_turn(messages(2), after=seq),
+        lambda: store.update("k", title="new", expect=seq),
+        lambda: conversation.truncate(after=seq),
+        lambda: conversation.fork("fork", upto=seq),
+        lambda: store.delete("k", expect=seq),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"={seq!r} is not a (seq|revision)"):
+            call()
+    assert store.get("k") == session
+    assert not store.exists("fork")
 
 
 def test_ttl_that_is_a_number_is_refused(store: Store) -> None:

@@ -215,8 +215,8 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
 
 def aware(moment: datetime) -> datetime:
     """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone: use datetime.now(UTC)")
+    if getattr(moment, "tzinfo", None) is None:
+        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
     try:
         return moment.astimezone(UTC)
     except OverflowError:

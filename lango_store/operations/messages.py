@@ -188,8 +188,8 @@ def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: i
 
 def check_seq(name: str, seq: int | None) -> None:
     """Raise ValueError for what cannot be a seq."""
-    if seq is not None and not 0 <= seq <= MAX_SEQ:
-        raise ValueError(f"{name}={seq} is not a seq: give 0 for the start of the session")
+    if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite stores 1.5
+        raise ValueError(f"{name}={seq!r} is not a seq: give 0 for the start of the session")
 
 
 @dataclass(frozen=True)

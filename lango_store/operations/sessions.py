@@ -132,8 +132,8 @@ class Expected:
             ("after", self.last_seq, "seq: give 0 for the start of the session"),
             ("expect", self.revision, "revision: SessionInfo.revision is one"),
         ):
-            if given is not None and not 0 <= given < 2**63:
-                raise ValueError(f"{name}={given} is not a {what}")
+            if given is not None and (type(given) is not int or not 0 <= given < 2**63):
+                raise ValueError(f"{name}={given!r} is not a {what}")
 
     @property
     def needs_session(self) -> bool:
