@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import citus_exceptions
 import pgbouncer
 import psycopg
 import pytest
@@ -57,6 +55,11 @@ KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
 """The databases that every behaviour is tested on."""
 
 
+def not_on_a_cluster(reason: str) -> pytest.MarkDecorator:
+    """Skip a test that cannot hold where Citus distributes our tables."""
+    return pytest.mark.skipif(CITUS is not None, reason=f"not on a cluster: {reason}")
+
+
 def _server_url() -> str:
     global _server
     given = CITUS or os.environ.get("LANGO_STORE_TEST_POSTGRES")
@@ -77,48 +80,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "pg_trgm: not on this server, and the tests with this marker were skipped (postgresql-contrib has it)"
         )
-    if CITUS:
-        left_out = terminalreporter.config.stash.get(_NOT_ON_A_CLUSTER, {})
-        terminalreporter.write_line(
-            f"citus: {sum(left_out.values())} tests cannot hold on a cluster, and were left out"
-        )
-        for reason, count in left_out.items():
-            terminalreporter.write_line(f"  {count} {reason}")
-    else:
+    if not CITUS:
         terminalreporter.write_line(
             "citus: LANGO_STORE_TEST_CITUS names no coordinator, and the tests with this marker were skipped"
         )
 
 
-_NOT_ON_A_CLUSTER = pytest.StashKey[dict[str, int]]()
 _NO_TRIGRAMS = pytest.StashKey[bool]()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    if left_out := node.workeroutput.get("not_on_a_cluster"):  # the same in all workers
-        node.config.stash[_NOT_ON_A_CLUSTER] = left_out
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is asked for by name runs
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if CITUS:
-        reasons = {item: citus_exceptions.reason_of(item.nodeid) for item in items}
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            reasons |= {item: "need a run without -n" for item in items if item.get_closest_marker("alone")}
-        left_out = dict(Counter(reason for reason in reasons.values() if reason))
-        config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
-        items[:] = [item for item in items if not reasons[item]]
-        config.stash[_NOT_ON_A_CLUSTER] = getattr(config, "workeroutput", {})["not_on_a_cluster"] = left_out
     trigrams = [item for item in items if item.get_closest_marker("pg_trgm") and "sqlite" not in item.name]
     config.stash[_NO_TRIGRAMS] = bool(trigrams) and not _has_extension(config, "pg_trgm")
     for item in trigrams if config.stash[_NO_TRIGRAMS] else []:
         item.add_marker(pytest.mark.skip(reason="pg_trgm is not there"))
-    lacking = {"pgbouncer": pgbouncer.PROGRAM is None, "citus": not CITUS}
+    lacking = {
+        "pgbouncer": pgbouncer.PROGRAM is None,
+        "citus": not CITUS,
+        "alone": CITUS is not None and "PYTEST_XDIST_WORKER" in os.environ,
+    }
     for item in items:
         for name in lacking:
             if lacking[name] and item.get_closest_marker(name):
-                item.add_marker(pytest.mark.skip(reason=f"{name} is not there"))
+                item.add_marker(pytest.mark.skip(reason=f"{name}: not here"))
 
 
 def _has_extension(config: pytest.Config, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock, Counts, MakeDatabase, counted, watched
+from conftest import Clock, Counts, MakeDatabase, counted, not_on_a_cluster, watched
 from factories import message, messages
 
 from lango_store import (
@@ -228,6 +228,7 @@ WRITES: dict[str, Write] = {
 }
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
 def test_it_takes_one_statement_and_one_round_trip(

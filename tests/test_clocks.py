@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conftest import CITUS, Clock, MakeDatabase, awaiting, watched
+from conftest import CITUS, Clock, MakeDatabase, awaiting, not_on_a_cluster, watched
 from factories import message, messages
 
 from lango_store import AsyncStore, Store, access, schema
@@ -97,6 +97,7 @@ def test_what_an_append_gives_back_is_what_is_stored(client: Store, machine: Mac
         assert created == client.get("with messages")
 
 
+@not_on_a_cluster("a search index is refused on distributed tables")
 def test_a_search_goes_by_the_servers_clock(client: Store, machine: Machine) -> None:
     with machine(-10):
         client.create("k", ttl=TTL, messages=[message("oslo")])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from citus_exceptions import EXCEPTIONS
 from conftest import MakeDatabase, counted
 from factories import message, messages
 from statements_sent import verbs_reading_any_session
@@ -102,12 +101,3 @@ def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) ->
         seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))
         assert sorted(seqs) == list(range(1, 201))
         assert store.info("k").message_count == 200
-
-
-def test_what_is_left_out_on_a_cluster_is_there() -> None:
-    folder = Path(__file__).parent
-    for names in EXCEPTIONS.values():
-        for name in names:
-            file, _, test = name.partition("::")
-            texts = [path.read_text() for path in folder.glob(f"{file}*")]
-            assert any(f"def {test.partition('[')[0]}" in text for text in texts), name

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from locks import until_one_waits
 from processes import Program
@@ -253,6 +253,7 @@ def test_a_file_held_by_another_is_busy_not_broken(make_sqlite: MakeDatabase) ->
     holder.dispose()
 
 
+@not_on_a_cluster("lock_timeout of a connection does not reach the workers; ALTER ROLE … SET lock_timeout does")
 def test_a_session_held_by_another_is_busy_where_the_server_says_so(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with (

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Counts, MakeDatabase, counted, watched
+from conftest import Counts, MakeDatabase, counted, not_on_a_cluster, watched
 from factories import contents, message, messages
 from recorded import SAID, noted, record
 
 from lango_store import DatabaseUnavailable, Message, Store, create_engine
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize("batch", [[record()], [record(id="a"), message()], [message(), *[record()] * 500]])
 def test_an_append_of_records_is_one_statement_and_one_round_trip(
     one_connection: sa.Engine, tmp_path: Path, batch: list[Message]
@@ -73,6 +74,7 @@ def _parts(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(part for below in plan.get("Plans", []) for part in _parts(below))]
 
 
+@not_on_a_cluster("each part of a table has a plan of its own there")
 def test_the_end_of_a_log_of_records_costs_no_more_the_longer_the_log_is(make_database: MakeDatabase) -> None:
     engines = [create_engine(make_database()) for _ in range(2)]
     short, long = map(cost_of_the_end, engines, (500, 5_000))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from commands import run
-from conftest import Clock, MakeDatabase
+from conftest import Clock, MakeDatabase, not_on_a_cluster
 from factories import messages
 from locks import until_one_waits
 
@@ -52,6 +52,7 @@ def due(store: Store, clock: Clock, *keys: str) -> None:
 HELD = "foreign key fk_ticket of ticket"
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 @pytest.mark.parametrize("options", [{}, {"ondelete": "RESTRICT"}, {"deferrable": True, "initially": "DEFERRED"}])
 def test_a_purge_goes_on_and_names_what_is_held(
     store: Store, engine: sa.Engine, clock: Clock, options: dict[str, Any]
@@ -68,6 +69,7 @@ def test_a_purge_goes_on_and_names_what_is_held(
     assert (store.expire().sessions, store.expire().held) == (1, {})
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +84,7 @@ def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     assert (report.sessions, sorted(report.held)) == (0, ["a", "b"])
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_several_foreign_keys_together_name_no_more_than_a_report_can_show(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +105,7 @@ def test_what_a_row_that_lets_go_is_held_by_holds_no_session(store: Store, engin
     assert (store.expire().sessions, store.expire().held) == (1, {})
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_rows_that_refer_to_one_another_hold_what_a_last_one_holds(
     store: Store, engine: sa.Engine, clock: Clock
 ) -> None:
@@ -121,6 +125,7 @@ def test_rows_that_refer_to_one_another_hold_what_a_last_one_holds(
     assert store.expire(dry_run=True).held == {"held": "foreign key fk_pin of pin"}
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_what_is_held_is_not_archived(store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path) -> None:
     due(store, clock, "a", "held")
     ticket(engine, "held")
@@ -132,6 +137,7 @@ def test_what_is_held_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
             other.restore(tmp_path / "cold.db", "held")
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_held_behind_a_cascade(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a", "held")
     comment = (
@@ -146,6 +152,7 @@ def test_held_behind_a_cascade(store: Store, engine: sa.Engine, clock: Clock) ->
         store.touch("a")
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_held_by_what_refers_to_another_column_than_the_primary_key(
     store: Store, engine: sa.Engine, clock: Clock
 ) -> None:
@@ -164,6 +171,7 @@ def test_held_by_what_refers_to_another_column_than_the_primary_key(
     assert (report.sessions, report.held) == (1, {"held": "foreign key fk_comment of comment"})
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_held_by_a_message(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a", "held")
     with engine.begin() as connection:
@@ -176,6 +184,7 @@ def test_held_by_a_message(store: Store, engine: sa.Engine, clock: Clock) -> Non
     assert (report.sessions, report.held) == (1, {"held": "foreign key fk_vote of vote"})
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 @pytest.mark.parametrize("does", ["", "ON DELETE CASCADE", "ON DELETE SET NULL"])
 def test_keys_written_with_their_column(store: Store, engine: sa.Engine, clock: Clock, does: str) -> None:
     due(store, clock, "a")
@@ -193,6 +202,7 @@ def test_keys_that_say_what_to_do_hold_nothing(store: Store, engine: sa.Engine, 
     assert (report.sessions, report.held) == (1, {})
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_deleting_what_is_held_names_what_holds_it(store: Store, engine: sa.Engine) -> None:
     store.create("a", user_id="ann")
     store.create("held", user_id="ann", messages=messages(2))
@@ -208,6 +218,7 @@ def test_deleting_what_is_held_names_what_holds_it(store: Store, engine: sa.Engi
     assert len(store.get("held").messages) == 2
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_the_command_names_what_is_held(url: str, engine: sa.Engine, clock: Clock) -> None:
     clock.move(days=-3650)
     with Store(url, clock=clock) as store:
@@ -219,6 +230,7 @@ def test_the_command_names_what_is_held(url: str, engine: sa.Engine, clock: Cloc
     assert run("sessions", "delete", "held", "--yes", "--url", url).returncode == 1
 
 
+@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
 def test_a_purge_goes_on_past_a_row_that_comes_while_a_batch_waits_for_its_session(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with Store(url) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from sqlalchemy import orm
 
@@ -192,6 +192,7 @@ def tenants_url(make_postgres: MakeDatabase, administrator: sa.Engine) -> Iterat
 SET_TENANT = "SELECT set_config('app.tenant', %s, true)"
 
 
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
 def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, moment: str) -> None:
@@ -269,6 +270,7 @@ def test_what_a_listener_to_checkins_raises_reaches_the_caller_of_an_append_that
     engine.dispose()
 
 
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
 def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_query_belongs(
     tenants_url: sa.URL,
 ) -> None:

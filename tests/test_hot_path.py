@@ -10,12 +10,13 @@ from unittest import mock
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock, Counts, MakeDatabase, counted, watched
+from conftest import Clock, Counts, MakeDatabase, counted, not_on_a_cluster, watched
 from factories import message, messages
 
 from lango_store import Message, Store
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize("batch", [[message()], [message(id="a")], messages(2), messages(1_000)])
 @pytest.mark.parametrize("after", [None, 0])
 def test_an_append_is_one_statement_and_one_round_trip(
@@ -31,6 +32,7 @@ def test_an_append_is_one_statement_and_one_round_trip(
         assert store.info("k").message_count == len(batch)
 
 
+@not_on_a_cluster("one look more is needed there, at how the tables are distributed")
 def test_a_new_store_looks_at_the_schema_in_five_plain_statements(undistributed: str) -> None:
     with Store(undistributed) as store, watched(store.engine) as statements:
         assert not store.exists("k")
@@ -48,6 +50,8 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "touch": lambda store: store.touch("k"),
     "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
     "touch for ever": lambda store: store.touch("k", ttl=None, activity=True),
+}
+DELETES: dict[str, Callable[[Store], object]] = {
     "delete": lambda store: store.delete("k"),
     "delete of nothing": lambda store: store.delete("nobody"),
 }
@@ -65,7 +69,19 @@ def test_a_change_of_a_session_is_one_statement_and_one_round_trip(
         assert counts == Counts(1, 1)
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("delete", DELETES.values(), ids=DELETES.keys())
+def test_a_delete_of_a_session_is_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, delete: Callable[[Store], object]
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k", messages=messages(3))
+        with counted(one_connection, tmp_path) as counts:
+            delete(store)
+        assert counts == Counts(1, 1)
+
+
+@pytest.mark.parametrize("change", (CHANGES | DELETES).values(), ids=(CHANGES | DELETES).keys())
 def test_a_change_of_a_session_on_sqlite_is_one_transaction(
     make_sqlite: MakeDatabase, change: Callable[[Store], object]
 ) -> None:
@@ -95,6 +111,7 @@ def fill(store: Store) -> None:
     store.open("summed up", messages=messages(3)).compact(lambda window: message("summary"))
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 def test_an_edit_of_a_message_is_a_lock_and_a_statement_in_a_transaction(
     one_connection: sa.Engine, tmp_path: Path, edit: Callable[[Store], object]

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import pytest
 import sqlalchemy as sa
-from conftest import KINDS, Clock, watched
+from conftest import KINDS, Clock, not_on_a_cluster, watched
 from factories import message, messages
 
 from lango_store import DamagedMessage, InvalidCursor, Store, create_engine
@@ -286,6 +286,7 @@ def many(url_of_many: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@not_on_a_cluster("each part of a table has a plan of its own there")
 @pytest.mark.parametrize(
     ("filters", "index"),
     [

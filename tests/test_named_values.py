@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import AS_ROWS_LIE, Clock, Counts, MakeDatabase, counted, watched
+from conftest import AS_ROWS_LIE, Clock, Counts, MakeDatabase, counted, not_on_a_cluster, watched
 from factories import message, messages
 from locks import until_one_waits
 from rows import value_names
@@ -304,6 +304,7 @@ def test_drop_shared_values_locks_names_in_the_order_of_a_write(undistributed: s
     engine.dispose()
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize(
     "call",
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import messages
 from pages import blocks
 from postgres_server import programs
@@ -64,6 +64,7 @@ def test_somebody_else_runs_what_an_upgrade_would(make_postgres: MakeDatabase, p
     assert schema.check(url) == []
 
 
+@not_on_a_cluster("a search index is refused on distributed tables")
 def test_a_dump_comes_back_whole_and_searchable(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
     url, other = make_postgres(), make_postgres(migrated=False)
     with Store(url) as store:

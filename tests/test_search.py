@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from conftest import Clock
+from conftest import Clock, not_on_a_cluster
 from factories import message, messages
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +25,8 @@ from lango_store import (
     ToolCall,
     schema,
 )
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +16,8 @@ from rows import all_rows
 from searches import found
 
 from lango_store import Message, Store, create_engine, schema
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 def test_a_role_that_may_write_messages_needs_no_grant_for_the_index(make_postgres: MakeDatabase) -> None:

@@ -6,9 +6,12 @@ import json
 
 import pytest
 from commands import run, run_on_terminal
+from conftest import not_on_a_cluster
 from factories import message
 
 from lango_store import SearchHit, Store
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message
 from postgres_server import PostgresServer
 
 from lango_store import DamagedMessage, LangoStoreError, SearchUnavailable, Store, create_engine, schema
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 def filled(url: str) -> Store:

@@ -13,11 +13,13 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from conftest import Clock, MakeDatabase
+from conftest import Clock, MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from searches import found
 
 from lango_store import SearchUnavailable, Store, create_engine, schema
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message
 from revisions import LATER, add_later_revisions
 from searches import found
 
 from lango_store import SearchUnavailable, Store, schema
 from lango_store.tables import SCHEMA_REVISION
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 def test_revisions_that_add_columns_leave_the_index_in_use(

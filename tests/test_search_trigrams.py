@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from commands import run
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from searches import found
 
 from lango_store import Message, Store, ToolCall, create_engine, schema
 
-pytestmark = pytest.mark.pg_trgm
+pytestmark = [pytest.mark.pg_trgm, not_on_a_cluster("a search index is refused on distributed tables")]
 
 
 @pytest.fixture

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message
 from searches import ASKED, found
 
 from lango_store import Store, create_engine, schema
 from lango_store.engine import read_only_engine
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 @pytest.fixture

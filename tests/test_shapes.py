@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from every_verb import calls_of
 from sqlalchemy.sql.schema import ColumnCollectionConstraint
 from statements_sent import KEYS, every_call, fill, verbs_reading_any_session
@@ -29,6 +29,7 @@ OF_ALL_SESSIONS = {
 """The verbs that are about no one session, and ask every server; each with the reason."""
 
 
+@not_on_a_cluster("the servers are asked by test_what_is_about_one_session_asks_one_server")
 def test_what_is_about_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()
     schema.enable_search(url)

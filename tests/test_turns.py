@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Counts, MakeDatabase, counted
+from conftest import Counts, MakeDatabase, counted, not_on_a_cluster
 from factories import message, messages
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ def store(either_store: Store) -> Store:
     return either_store
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
 @pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
 @pytest.mark.parametrize("after", [None, 0])
 def test_a_turn_is_one_statement_and_one_round_trip(

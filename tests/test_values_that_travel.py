@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from backup_lines import sealed
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import messages
 from rows import all_rows, fill, put, shared_rows, shared_value_row, value_names
 
@@ -217,6 +217,7 @@ def spoil(store: Store, statement: str) -> None:
         connection.invalidate()
 
 
+@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
 def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1})
@@ -227,6 +228,7 @@ def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
     assert value_names(store) == []
 
 
+@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
 def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1, "b": 2})

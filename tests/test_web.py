@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 from commands import run
-from conftest import MakeDatabase
+from conftest import MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from processes import Program
 from starlette.testclient import TestClient
@@ -125,6 +125,7 @@ def test_records_and_damage_are_shown(browser: TestClient, url: str, make_databa
     assert '<article class="record" id="m1">' in get(browser, "session", key="records")
 
 
+@not_on_a_cluster("a search index is refused on distributed tables")
 def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> None:
     engine = read_only_engine(url)
     with Store(engine) as store, Store(url) as searching:

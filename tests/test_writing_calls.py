@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import sqlalchemy as sa
+from conftest import not_on_a_cluster
 from every_verb import calls_of, prepare
 
 from lango_store import LangoStoreError, Store, create_engine, schema
@@ -20,6 +21,7 @@ def read_only(url: str) -> sa.Engine:
     return engine
 
 
+@not_on_a_cluster("a search index is refused on distributed tables")
 def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, tmp_path: Path) -> None:
     """Every verb is called, on a database that refuses writes."""
     cold = tmp_path / "cold.db"
