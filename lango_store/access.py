@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import cancellation
-from lango_store.connections import Callers, Connections, Detaching, Pooled
+from lango_store.connections import Callers, Connections, Pooled
 from lango_store.dialect import AnyConnection, Moment, dialect_of
-from lango_store.driver_errors import of_driver
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.operations import sessions
@@ -40,50 +37,6 @@ TokenCounter = Callable[[Message], int]
 def utc_now() -> datetime:
     """Return the time, aware, in UTC."""
     return datetime.now(UTC)
-
-
-class HasAccess(Protocol):
-    """What verbs are of."""
-
-    _access: Access
-
-
-Handle = TypeVar("Handle", bound=HasAccess)
-Handles = TypeVar("Handles", bound=type[HasAccess])
-P = ParamSpec("P")
-
-
-def despite_index(verb: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
-    """Let what fails for a damaged search index be done again without the index: for a verb, or a function of a store.
-
-    Whatever takes words away needs that, as they have to leave the index too.
-    """
-
-    @functools.wraps(verb)
-    def call(self: Handle, /, *arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return verb(self, *arguments, **options)
-        except LangoStoreError as error:
-            access = self._access.despite_index(error)
-            if access is None:
-                raise
-        again = copy.copy(self)
-        again._access = access
-        return verb(again, *arguments, **options)
-
-    return call
-
-
-def verbs_despite_index(*, besides: Collection[str]) -> Callable[[Handles], Handles]:
-    """Let each verb of a class be done `despite_index`; `besides` are those that only call others of them."""
-
-    def decorate(kind: Handles) -> Handles:
-        for name, verb in list(vars(kind).items()):
-            if inspect.isfunction(verb) and not name.startswith("_") and name not in besides:
-                setattr(kind, name, despite_index(verb))
-        return kind
-
-    return decorate
 
 
 class Access:
@@ -189,27 +142,6 @@ class Access:
         if self.in_callers_transaction:  # which is over, or the caller's to repeat
             raise error
         return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
-
-    # The search index
-
-    def despite_index(self, error: LangoStoreError, *, is_its_own: bool = False) -> Access | None:
-        """Return the same access with the search index detached by what it writes; None if it is not to blame.
-
-        An error of its own is one of a search or of its upkeep.
-        """
-        index = dialect_of(self.engine).search_index
-        is_to_blame = index.is_damage if is_its_own else index.may_be_to_blame
-        if error.__cause__ is None or not is_to_blame(of_driver(error.__cause__)):
-            return None
-        try:
-            with self.snapshot() as connection:
-                if not index.follows(connection):
-                    return None
-        except LangoStoreError:  # an error ends a transaction on PostgreSQL: what the caller is told is the first one
-            return None
-        access = copy.copy(self)
-        access._connections = Detaching(self._connections, str(error))
-        return access
 
     # Connections
 

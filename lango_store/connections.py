@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
@@ -15,11 +14,8 @@ from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.driver_errors import of_driver, translate, translated_errors
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.observing import observed, observer_of
-from lango_store.operations.search import REBUILD
 from lango_store.pool import DatabaseFile
 from lango_store.statement import ALONE, OBSERVER, Observer
-
-logger = logging.getLogger("lango_store")
 
 
 class Gate(Protocol):
@@ -201,37 +197,6 @@ class Callers:
 
 def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
     return dialect_of(connection).append_whole(connection)
-
-
-class Detaching:
-    """Lends connections of another, and detaches the search index first where they are to write: all of it, or none."""
-
-    def __init__(self, connections: Connections, reason: str) -> None:
-        self._connections = connections
-        self._reason = reason
-        self.in_callers_transaction = connections.in_callers_transaction
-
-    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, or for one append in a transaction."""
-        return self.transaction() if writes else self._connections.single(writes=False, anywhere=anywhere)
-
-    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment."""
-        return self._connections.snapshot(anywhere=anywhere)
-
-    def at(self, position: int) -> Detaching:
-        """Return the same for reads that have to see what was written up to a position."""
-        return Detaching(self._connections.at(position), self._reason)
-
-    @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """Lend a connection for several writes that land together or not at all."""
-        with self._connections.transaction() as connection:
-            index = dialect_of(connection).search_index
-            if index.follows(connection):
-                logger.warning("the search index is damaged (%s) and is detached: %s", self._reason, REBUILD)
-                index.detach(connection, self._reason)
-            yield connection
 
 
 _LENT_ALONE: Final = {ALONE: True}

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import sqlalchemy as sa
 
 from lango_store import searching, upkeep, window, writing
-from lango_store.access import Access, verbs_despite_index
+from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import DamagedMessage
 from lango_store.model import (
@@ -54,7 +54,6 @@ from lango_store.session import Session
 from lango_store.summarizer import Summarizer, Summary, summarize
 
 
-@verbs_despite_index(besides=("compact",))
 class Conversation:
     """A handle of one session. `Store.open` gives it; it holds no copy of anything.
 
@@ -238,7 +237,9 @@ class Conversation:
         one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries, backups and
         other archives repeat of it stays.
         """
-        return upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
+        message = upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
+        searching.drain(self._access, only=(self.key, message.seq))
+        return message
 
     @retried_unless_lost
     def truncate(self, *, after: int) -> int:

@@ -177,7 +177,7 @@ class SchemaOutOfDate(LangoStoreError):
 
 
 class SearchUnavailable(LangoStoreError):
-    """The store cannot be searched: its search index is not there, is being filled, or is detached."""
+    """The store cannot be searched: it has no search index, or one that is incomplete or damaged."""
 
 
 class DatabaseUnavailable(LangoStoreError):

@@ -37,16 +37,21 @@ class SearchHit(Value):
 
 
 class SearchPage(Value):
-    """One page of what was found, the best first, and in `next` the cursor of the page after it, None at the end."""
+    """One page of hits, the best first, and in `next` the cursor of the page after it, None at the end.
+
+    `waiting` counts changes that are not indexed yet and that this search did not take into account: 0 unless more than
+    some thousands wait, or nothing can be written.
+    """
 
     items: list[SearchHit]
     next: str | None = None
+    waiting: int = 0
 
 
 class SearchStatus(Value):
-    """How the search index is: `disabled`, `filling`, `ready` or `detached`, and then for what `reason`.
+    """The `state` of the search index: `disabled`, `ready`, or `unusable` for a `reason`.
 
-    `indexed` counts the messages in it, `waiting` those that are not in it yet, `bytes` is what it takes on disk.
+    `indexed` counts the messages in it, `waiting` the changes that are not indexed yet, `bytes` is its size on disk.
     """
 
     state: str

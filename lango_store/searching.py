@@ -1,90 +1,97 @@
-"""A search of the store: what was written since the last one is indexed first, where writers leave that to it."""
+"""Full-text search of a store, which first drains the queue of the search index."""
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import sqlalchemy as sa
 
 from lango_store.access import Access
 from lango_store.dialect import dialect_of
-from lango_store.dialect.search import IndexState
-from lango_store.errors import LangoStoreError, SearchUnavailable
+from lango_store.dialect.search import REBUILD, IndexState, Place, SearchIndex
+from lango_store.driver_errors import of_driver
+from lango_store.errors import LangoStoreError, NotPermitted, SearchUnavailable
 from lango_store.operations import search, sessions
-from lango_store.operations.search import REBUILD, Search, Which
+from lango_store.operations.search import Search, Which
 from lango_store.reports import SearchPage
 
+logger = logging.getLogger("lango_store")
+
 _BATCH: Final = 1_000
+_MAX_DRAINED: Final = 5_000
 
 
-def find(access: Access, typed: str, which: Which, limit: int, cursor: str | None) -> SearchPage:
-    """Find messages by their words; one session's only, if `which` names it, which has to be there."""
-    asked = Search.asked(typed, which, limit, cursor)
+def find(access: Access, words: str, which: Which, limit: int, cursor: str | None) -> SearchPage:
+    """Find messages by their words; if `which` names a session, it must exist."""
+    checked = Search.checked(words, which, limit, cursor)
     try:
-        return _find(access, asked)
+        return _find(access, checked)
     except LangoStoreError as error:
-        if not _is_detached_for(access, error):
+        if (damage := _damage(access, error)) is None:
             raise
-        raise SearchUnavailable(f"the search index is damaged ({error}), and was detached: {REBUILD}") from error
+        raise SearchUnavailable(f"the search index is damaged ({damage}): {REBUILD}") from error
 
 
-def _find(access: Access, asked: Search) -> SearchPage:
-    index = dialect_of(access.engine).search_index
+def _find(access: Access, checked: Search) -> SearchPage:
     with access.snapshot() as connection:
-        found = search.usable(connection)
-        if _is_left_to_others(access) or not index.is_behind(connection):
-            return _page(access, connection, found, asked)
-        waiting = index.waiting(connection)
-    _catch_up(access, waiting)
+        state = search.usable(connection)
+        if _leaves_queue(access) or not _index(access).has_queued(connection):
+            return _page(access, connection, state, checked)
+    _drain(access, _MAX_DRAINED)
     with access.snapshot() as connection:
-        return _page(access, connection, search.usable(connection), asked)
+        return _page(access, connection, search.usable(connection), checked)
 
 
-def _is_left_to_others(access: Access) -> bool:
-    """Return whether what waits had better wait: others would wait with it until a caller commits."""
-    return access.in_callers_transaction and dialect_of(access.engine).search_index.reads_what_waits
+def _page(access: Access, connection: sa.Connection, state: IndexState, checked: Search) -> SearchPage:
+    now = access.now(connection)  # the statement is built for each call, and needs a time
+    if checked.which.key is not None:
+        sessions.row_of(connection, now, checked.which.key)
+    return search.page(connection, now, state, checked)
 
 
-def _page(access: Access, connection: sa.Connection, found: IndexState, asked: Search) -> SearchPage:
-    now = access.now(connection)  # the search's own text is written at each call: in it a time has to be given
-    if asked.which.key is not None:
-        sessions.row_of(connection, now, asked.which.key)
-    return search.page(connection, now, found, asked)
-
-
-def _catch_up(access: Access, waiting: int) -> None:
-    """Index so many messages that wait for it."""
-    index = dialect_of(access.engine).search_index
-    while waiting > 0:  # what comes in meanwhile waits for the next one
-        with access.transaction() as connection:
-            done = index.fill(connection, _BATCH)
-        if not done:
-            return
-        waiting -= done
-
-
-def tidy(access: Access) -> None:
-    """Let words of what was deleted leave the file, if the store has an index that is in use; a warning if it fails."""
-    index = dialect_of(access.engine).search_index
-    with access.snapshot() as connection:
-        found = index.state(connection)
-    if found is None or found.state != "ready" or _is_left_to_others(access):
+def drain(access: Access, only: Place | None = None) -> None:
+    """Let removed words leave the index, those of all messages or of one; a warning is logged if that fails."""
+    if _leaves_queue(access):
         return
+    index = _index(access)
     try:
-        with access.transaction() as connection:
-            index.tidy(connection)
+        with access.snapshot() as connection:
+            state = index.state(connection)
+            if state is None:
+                return
+            fault = state.fault
+            number = index.queued(connection) if fault is None else 0
+        if fault is None:
+            _drain(access, number, only)
+            with access.transaction() as connection:
+                index.purge(connection)
+            return
     except LangoStoreError as error:
-        if not _is_detached_for(access, error):  # and the log has said so
+        fault = _damage(access, error)
+        if fault is None and not isinstance(error, NotPermitted):
             raise
+        fault = str(error) if fault is None else f"{fault}: {REBUILD}"
+    logger.warning("the search index may still contain words that were removed: %s", fault)
 
 
-def _is_detached_for(access: Access, error: LangoStoreError) -> bool:
-    """Detach the index if it is to blame for an error, and return whether it was."""
-    detaching = access.despite_index(error, is_its_own=True)
-    if detaching is None:
-        return False
-    try:
-        with detaching.transaction():
-            return True
-    except LangoStoreError:  # nothing can be written here: what the caller is told is the first error
-        return False
+def _drain(access: Access, number: int, only: Place | None = None) -> None:
+    while number > 0:
+        with access.transaction() as connection:
+            done = _index(access).drain(connection, min(number, _BATCH), only)
+        number -= done or number
+
+
+def _leaves_queue(access: Access) -> bool:
+    """Return whether the queue is left to others: who waits for its locks would wait until a caller commits."""
+    return access.in_callers_transaction and _index(access).reads_queue
+
+
+def _damage(access: Access, error: LangoStoreError) -> str | None:
+    """Return the driver's error behind an error that can come from a damaged index."""
+    cause = None if error.__cause__ is None else of_driver(error.__cause__)
+    return str(cause).strip() if cause is not None and _index(access).is_damage(cause) else None
+
+
+def _index(access: Access) -> SearchIndex:
+    return dialect_of(access.engine).search_index

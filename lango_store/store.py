@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store import searching, upkeep, writing
-from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter, verbs_despite_index
+from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
 from lango_store.conversation import Conversation
 from lango_store.encoding import checked_key
 from lango_store.engine import Durability, create_engine
@@ -35,7 +35,6 @@ from lango_store.statement import Observer
 R = TypeVar("R")
 
 
-@verbs_despite_index(besides=("get", "using", "transaction", "transact"))
 class Store:
     """Sessions and messages in SQLite or PostgreSQL.
 
@@ -592,7 +591,7 @@ class Store:
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
         report = upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
-            searching.tidy(self._access)
+            searching.drain(self._access)
         return report
 
     def delete_where(
@@ -614,7 +613,7 @@ class Store:
             )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
         deleted = upkeep.delete_all(self._access, policy, batch_size)
-        searching.tidy(self._access)
+        searching.drain(self._access)
         return deleted
 
     @retried

@@ -1,26 +1,31 @@
-"""What a person types to find messages, read so that every text means something; and where words stand in a text."""
+"""Full-text search in Python: parse a query, take the searchable text out of a message, cut a snippet."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-_LONGEST: Final = 2_000
-_MOST: Final = 64
-_LONGEST_WORD: Final = 200
+_MAX_QUERY: Final = 2_000
+_MAX_TERMS: Final = 64
+_MAX_WORD: Final = 200
+_MAX_INDEXED: Final = 100_000  # characters of a message: as a tsvector, which holds 1 MB, they take at most 800 kB
 _SNIPPET: Final = 200
 _BEFORE: Final = 60
-_MARKED: Final = 1_000_000  # characters, from the first place that is marked
 
-_TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?(?P<begins>\*?)|(?P<word>[^\s"]+))')
+_TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?(?P<prefix>\*?)|(?P<word>[^\s"]+))')
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+_WORD: Final = re.compile(r"[^\W_]+")
+
+Places = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Term:
-    """Words that stand one after the other, the last one perhaps only begun."""
+    """Words that follow each other; with `prefix` the last one may be longer."""
 
     words: str
     prefix: bool = False
@@ -28,75 +33,119 @@ class Term:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is looked for: messages that hold all of `wanted` and none of `unwanted`."""
+    """A parsed query: messages that contain all of `wanted` and none of `unwanted`."""
 
     wanted: Sequence[Term]
     unwanted: Sequence[Term]
 
 
-def terms(typed: str) -> Terms:
-    """Read what a person typed: words, "a phrase", -word and prefix*; of a very long text the beginning.
+def terms(query: str) -> Terms:
+    """Parse a query: words, "a phrase", -word and prefix*. Only the beginning of a very long query counts.
 
-    What holds no letter and no digit is left out. An unclosed quote ends where the text ends.
+    A term without a letter or a digit is ignored. An unclosed quote ends with the query.
     """
-    if not isinstance(typed, str):
-        raise TypeError(f"words is {type(typed).__name__}: give a text")
+    if not isinstance(query, str):
+        raise TypeError(f"words is {type(query).__name__}: give a text")
     wanted: list[Term] = []
     unwanted: list[Term] = []
-    for found in _TERM.finditer(_UNSTORABLE.sub(" ", typed)[:_LONGEST]):
-        text = found["phrase"] if found["word"] is None else found["word"]
-        words = " ".join(word[:_LONGEST_WORD] for word in text.split())
+    for match in _TERM.finditer(_UNSTORABLE.sub(" ", query)[:_MAX_QUERY]):
+        text = match["phrase"] if match["word"] is None else match["word"]
+        words = " ".join(word[:_MAX_WORD] for word in text.split())
         if not any(letter.isalnum() for letter in words):
             continue
-        prefix = bool(found["begins"]) or (found["word"] is not None and words.endswith("*"))
-        (unwanted if found["without"] else wanted).append(Term(words.rstrip("*") if prefix else words, prefix))
-        if len(wanted) + len(unwanted) == _MOST:
+        prefix = bool(match["prefix"]) or (match["word"] is not None and words.endswith("*"))
+        (unwanted if match["without"] else wanted).append(Term(words.rstrip("*") if prefix else words, prefix))
+        if len(wanted) + len(unwanted) == _MAX_TERMS:
             break
     return Terms(wanted, unwanted)
 
 
-def marked_literally(text: str, terms: Terms, marks: tuple[str, str], *, within_words: bool = False) -> str:
-    """Mark the wanted words of a text as they were typed, in upper or lower case.
+def searchable(
+    role: str, name: str | None, tool_call_id: str | None, text: str | None, content: str | None, tool_calls: str | None
+) -> tuple[str, ...]:
+    """Return the searchable texts of a stored message, the weightiest first.
 
-    For a text so long that the database, which knows other forms of a word, takes too long.
+    They are its text, the texts of its blocks, the names of its tools and their outputs.
     """
-    one_of = "|".join(each for term in terms.wanted if (each := _pattern(term, within_words=within_words)))
-    done: list[str] = []
-    upto = 0
-    end = len(text)
-    for found in re.finditer(one_of, text, re.IGNORECASE) if one_of else ():
-        if not done:
-            end = found.start() + _MARKED
-        if found.start() > end:
-            break
-        done += (text[upto : found.start()], marks[0], found[0], marks[1])
-        upto = found.end()
-    return "".join([*done, text[upto:]])
+    value = _parsed(content)
+    said: list[Any] = []
+    blocks: list[Any] = []
+    tools: list[Any] = []
+    outputs: list[Any] = []
+    if tool_call_id is not None or role in ("tool", "function"):
+        tools.append(name)
+        outputs += [text] if text is not None else _strings(value)
+    elif text is not None or isinstance(value, str):
+        said.append(value if text is None else text)
+    else:
+        blocks += _strings(value, "text")
+    calls = _parsed(tool_calls)
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            tools.append(call.get("name"))
+            outputs += _strings(call.get("output"))
+    room, parts = _MAX_INDEXED, []
+    for part in (said, blocks, tools, outputs):
+        joined = "\n".join(each for each in part if isinstance(each, str))
+        parts.append(_UNSTORABLE.sub(" ", joined[:room]))
+        room -= len(parts[-1])
+    return tuple(parts)
 
 
-def _pattern(term: Term, *, within_words: bool) -> str:
-    if within_words:
-        return re.escape(term.words)
-    words = r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", term.words)))
-    end = r"[^\W_]*" if term.prefix else r"(?![^\W_])"
-    return rf"(?<![^\W_]){words}{end}"
+def _parsed(stored: Any) -> Any:
+    try:
+        return None if stored is None else json.loads(stored)
+    except (ValueError, TypeError, RecursionError):  # a damaged row has no words
+        return None
 
 
-@dataclass(frozen=True)
-class Snippet:
-    """A part of a text, and from where to where the words that were found stand in it."""
+def _strings(value: Any, only: str | None = None) -> Iterator[str]:
+    """Yield the strings in a JSON value, or only those under one key, in their order."""
+    stack = [(None, value)]
+    while stack:
+        key, item = stack.pop()
+        if isinstance(item, str) and only in (None, key):
+            yield item
+        elif isinstance(item, dict):
+            stack += reversed(item.items())
+        elif isinstance(item, list):
+            stack += ((None, each) for each in reversed(item))
 
-    text: str
-    places: list[tuple[int, int]]
+
+# Snippets
 
 
-def snippet(text: str, marked: str, start: str, stop: str) -> Snippet:
-    """Cut the part of a text that holds the most places; they are marked in a second one, of the same length."""
-    length, places = _unmarked(marked, start, stop)
-    if length != len(text):  # nothing would be where it is said to be
-        places = []
+def finder(terms: Terms, *, inside_words: bool, inflected: frozenset[str]) -> Callable[[str], Places]:
+    """Return a function that finds the wanted words in a text, without regard to case and accents."""
+    if inside_words:
+        pattern = re.compile("|".join(re.escape(term.words) for term in terms.wanted), re.IGNORECASE)
+        return lambda text: [match.span() for match in pattern.finditer(text)]
+    split = [([_folded(word) for word in _WORD.findall(term.words)], term.prefix) for term in terms.wanted]
+    whole = {word for words, prefix in split for word in (words[:-1] if prefix else words)}
+    begun = tuple(words[-1] for words, prefix in split if prefix and words)
+
+    def is_wanted(word: str) -> bool:
+        folded = _folded(word)
+        return word in inflected or folded in whole or folded.startswith(begun)
+
+    return lambda text: [match.span() for match in _WORD.finditer(text) if is_wanted(match[0])]
+
+
+def distinct_words(texts: Sequence[str]) -> set[str]:
+    """Return the words of some texts."""
+    return {word for text in texts for word in _WORD.findall(text)}
+
+
+def _folded(word: str) -> str:
+    if word.isascii():
+        return word.lower()
+    return "".join(each for each in unicodedata.normalize("NFD", word.lower()) if not unicodedata.combining(each))
+
+
+def snippet(text: str, places: Places) -> tuple[str, Places]:
+    """Cut out the part of a text that contains the most places, and return it with its places."""
     if len(text) <= _SNIPPET:
-        return Snippet(text, places)
+        return text, places
     first = max(0, _densest(places) - _BEFORE)
     if first and (space := re.search(r"\s", text[first : first + _BEFORE])):
         first += space.end()
@@ -104,11 +153,11 @@ def snippet(text: str, marked: str, start: str, stop: str) -> Snippet:
     if last < len(text) and (space := re.search(r"\s\S*$", text[first:last])) and space.start() > _SNIPPET // 2:
         last = first + space.start()
     inside = [(max(at, first) - first, min(end, last) - first) for at, end in places if at < last and end > first]
-    return Snippet(text[first:last], inside)
+    return text[first:last], inside
 
 
-def _densest(places: Sequence[tuple[int, int]]) -> int:
-    """Return where the first of those places begins of which the most fit beside each other; 0 without any."""
+def _densest(places: Places) -> int:
+    """Return the beginning of the place that is followed by the most others within a snippet; 0 without places."""
     densest = most = behind = 0
     for number, (at, _) in enumerate(places):
         while behind < len(places) and places[behind][1] <= at + _SNIPPET - _BEFORE:
@@ -116,15 +165,3 @@ def _densest(places: Sequence[tuple[int, int]]) -> int:
         if behind - number > most:
             densest, most = at, behind - number
     return densest
-
-
-def _unmarked(marked: str, start: str, stop: str) -> tuple[int, list[tuple[int, int]]]:
-    """Return how long a text is without its marks, and from where to where it was marked."""
-    length = 0
-    places: list[tuple[int, int]] = []
-    for number, part in enumerate(marked.split(start)):
-        inside, mark, after = part.partition(stop)
-        if mark and number:
-            places.append((length, length + len(inside)))
-        length += len(inside) + len(after)
-    return length, places

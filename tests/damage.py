@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lango_store import DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine, schema
+from lango_store import DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 SESSIONS = 20
@@ -225,14 +225,6 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "delete", lambda: store.delete(key)
     yield "expire", lambda: store.expire(older_than=timedelta(days=3_000))
     yield "delete_where", lambda: store.delete_where(user_id="user 0")
-
-
-def damage_index(store: Store) -> None:
-    """Make a search index of all that a SQLite file holds, and damage it: no word can be taken out of it any more."""
-    schema.enable_search(store.engine)
-    store.engine.dispose()  # FTS5 would write down again what it has in memory
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE lango_search_docsize")
 
 
 def only_our_errors(what: str, call: Callable[[], Any]) -> Any:

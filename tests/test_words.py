@@ -1,12 +1,14 @@
-"""What a person types, read; and the part of a text in which it was found."""
+"""Parsing of search queries, searchable texts of messages, and snippets."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lango_store.words import Term, snippet, terms
+from lango_store.words import Term, finder, searchable, snippet, terms
 
 
 @pytest.mark.parametrize(
@@ -38,38 +40,56 @@ def test_only_the_beginning_of_a_very_long_text_is_read() -> None:
     assert max(len(term.words) for term in terms("x" * 100_000).wanted) <= 200
 
 
-@given(st.text(alphabet=st.characters(exclude_characters="\x01\x02"), max_size=2_000), st.data())
-def test_a_snippet_is_a_part_of_its_text_and_its_places_are_those_that_were_marked(
-    text: str, data: st.DataObject
-) -> None:
-    start, stop = "\x01", "\x02"
-    marks = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    places = [(at, end) for at, end in zip(marks[::2], marks[1::2], strict=False) if at < end]
-    marked, before = "", 0
-    for at, end in places:
-        marked += text[before:at] + start + text[at:end] + stop
-        before = end
-    cut = snippet(text, marked + text[before:], start, stop)
-    assert cut.text in text
-    assert len(cut.text) <= 200
-    found = {text[at:end] for at, end in places}
-    assert all(any(cut.text[at:end] in whole for whole in found) for at, end in cut.places)
-    assert bool(cut.places) == bool(places)
+@given(st.text(max_size=2_000), st.data())
+def test_snippet_is_a_part_of_its_text_with_the_places_in_it(text: str, data: st.DataObject) -> None:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    places = [(at, end) for at, end in zip(ends[::2], ends[1::2], strict=False) if at < end]
+    cut, inside = snippet(text, places)
+    assert cut in text
+    assert len(cut) <= 200
+    assert all(any(cut[at:end] in text[first:last] for first, last in places) for at, end in inside)
+    assert bool(inside) == bool(places)
 
 
-def test_a_snippet_begins_and_ends_between_words_where_it_can() -> None:
+def find(typed: str, text: str) -> list[tuple[int, int]]:
+    return finder(terms(typed), inside_words=False, inflected=frozenset())(text)
+
+
+def test_snippet_begins_and_ends_between_words_where_it_can() -> None:
     text = "many words before it " * 20 + "and then Oslo " + "many words after it " * 20
-    marked = text.replace("Oslo", "<Oslo>")
-    cut = snippet(text, marked, "<", ">")
-    assert f" {cut.text} " in text
-    ((at, end),) = cut.places
-    assert cut.text[at:end] == "Oslo"
+    cut, ((at, end),) = snippet(text, find("oslo", text))
+    assert f" {cut} " in text
+    assert cut[at:end] == "Oslo"
 
 
-def test_a_snippet_is_where_most_of_the_words_are() -> None:
+def test_snippet_is_where_most_of_the_words_are() -> None:
     text = "one " + "x " * 500 + "one two three" + " x" * 500
-    marked = text
-    for word in ("one", "two", "three"):
-        marked = marked.replace(word, f"<{word}>")
-    cut = snippet(text, marked, "<", ">")
-    assert [cut.text[at:end] for at, end in cut.places] == ["one", "two", "three"]
+    cut, places = snippet(text, find("one two three", text))
+    assert [cut[at:end] for at, end in places] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "text", "expected"),
+    [
+        ("zurich", "In Zürich, ZURICH and Zürichs", ["Zürich", "ZURICH"]),
+        ('"to oslo"', "from Oslo to Bergen", ["Oslo", "to"]),
+        ("os* -bergen", "Oslo, os and Bergen", ["Oslo", "os"]),
+    ],
+)
+def test_finder_ignores_case_and_accents(typed: str, text: str, expected: list[str]) -> None:
+    assert [text[at:end] for at, end in find(typed, text)] == expected
+
+
+def test_searchable_separates_text_blocks_tools_and_outputs() -> None:
+    calls = json.dumps([{"name": "get", "arguments": {"a": "no"}, "output": [{"x": "sun"}, 1, "rain"]}, 7])
+    blocks = json.dumps([{"type": "text", "text": "one"}, {"deep": {"text": "two"}}, {"url": "no"}])
+    assert searchable("user", "ann", None, "hi\ud800", None, None) == ("hi ", "", "", "")
+    assert searchable("user", None, None, None, '"a\\u0000b"', None) == ("a b", "", "", "")
+    assert searchable("assistant", None, None, None, blocks, calls) == ("", "one\ntwo", "get", "sun\nrain")
+    assert searchable("tool", "get", "1", None, '{"a": ["x", {"b": "y"}]}', None) == ("", "", "get", "x\ny")
+    assert searchable("user", None, None, None, "no JSON", "{") == ("", "", "", "")
+
+
+def test_searchable_is_limited() -> None:
+    parts = searchable("tool", "n" * 60_000, "1", "x" * 1_000_000, None, None)
+    assert [len(part) for part in parts] == [0, 0, 60_000, 40_000]

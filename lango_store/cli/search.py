@@ -49,7 +49,7 @@ app = typer.Typer(
 Configuration = Annotated[
     str | None,
     typer.Option(
-        help="What words are: simple; trigram, on PostgreSQL with pg_trgm; any text search configuration there.",
+        help="What words are: simple; on SQLite trigram; on PostgreSQL any text search configuration.",
         show_default=False,
     ),
 ]
@@ -104,6 +104,8 @@ def for_(
             print("\t".join(map(as_field, fields)))
     if page.next is not None:
         say(f"… and more: --cursor {page.next}")
+    if page.waiting:
+        say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
 
 
 def _shown(hit: SearchHit) -> Text:
@@ -122,7 +124,7 @@ def _shown(hit: SearchHit) -> Text:
 def enable(
     configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
 ) -> None:
-    """Make the search index and fill it, while the store is in use. Killed, it goes on when it is run again."""
+    """Create the search index and fill it, while the store is in use. Killed, it goes on when it is run again."""
     with migrating() as on_progress:
         made = schema.enable_search(
             database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress
@@ -143,7 +145,7 @@ def disable(url: UrlOption = None, yes: YesOption = False, lock_timeout: LockTim
 def rebuild(
     configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
 ) -> None:
-    """Make the search index anew, while the store is in use: a damaged one, or another configuration."""
+    """Rebuild the search index, while the store is in use: a damaged one, or with another configuration."""
     with migrating() as on_progress:
         made = schema.rebuild_search(
             database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress
@@ -161,14 +163,9 @@ def status(url: UrlOption = None, json_: JsonOption = False) -> None:
 
 
 def _state(found: SearchStatus) -> str:
-    match found.state:
-        case "disabled":
-            return "there is no search index: `lango-store search enable` makes it"
-        case "detached":
-            return printable(
-                f"the search index is detached, {found.reason}: `lango-store search rebuild` makes it anew"
-            )
+    if found.state == "disabled":
+        return "there is no search index: `lango-store search enable` makes it"
+    if found.state != "ready":
+        return printable(f"the search index cannot be used: {found.reason}")
     waiting = f", {found.waiting:,} wait" if found.waiting else ""
-    unfinished = "" if found.state == "ready" else ", not filled yet: `lango-store search enable` goes on"
-    size = f"{found.bytes / 1e6:,.1f} MB"
-    return f"{found.indexed:,} messages are indexed ({found.configuration}, {size}){waiting}{unfinished}"
+    return f"{found.indexed:,} messages are indexed ({found.configuration}, {found.bytes / 1e6:,.1f} MB){waiting}"

@@ -10,7 +10,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from lango_store.dialect.fts5 import Fts5
 from lango_store.dialect.migrations import Migrations
 from lango_store.dialect.sqlite_driver import immediate
 from lango_store.errors import LangoStoreError
@@ -35,8 +34,7 @@ class SQLiteMigrations(Migrations):
         try:
             with immediate(connection):
                 tables, changes = self._root_pages(connection), driver.total_changes
-                with Fts5().laid_aside(connection):
-                    yield
+                yield
                 # The check reads every message. A revision that adds a column or an index leaves our tables where they
                 # are, and changes one row, its own in the version table.
                 if self._root_pages(connection) != tables or driver.total_changes > changes + 1:
@@ -62,8 +60,7 @@ class SQLiteMigrations(Migrations):
             event.listen(connection, "before_cursor_execute", guard)
         try:
             with connection.begin_nested():
-                with Fts5().laid_aside(connection):
-                    yield
+                yield
                 self._refuse_orphans(connection)
         finally:
             if guarded:

@@ -25,7 +25,6 @@ from nanobot.session.manager import (
 )
 
 from lango_store import model
-from lango_store.access import despite_index
 from lango_store.dialect import Moment
 from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
 from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
@@ -78,7 +77,6 @@ class LangoSessionStore:
         self._memory.remember(session, known)
         return session
 
-    @despite_index
     def save(self, session: Session, *, fsync: bool = False) -> None:
         """Write what changed in a session since it was loaded or saved; on return it is on disk, `fsync` or not."""
         state = _state(session)

@@ -10,13 +10,11 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
-from lango_store.dialect.search import IndexState
 from lango_store.errors import DamagedMessage
-from lango_store.operations import counters, salvage
+from lango_store.operations import counters, salvage, search
 from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
 from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
-from lango_store.operations.search import REBUILD
 from lango_store.reports import Finding
 from lango_store.tables import Base
 
@@ -153,30 +151,9 @@ def _values(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _search_index(connection: sa.Connection) -> Iterator[Finding]:
-    index = dialect_of(connection).search_index
-    found = index.state(connection)
-    if found is None:
-        return
-    remedy = REBUILD
-    if found.state == "detached":
-        details = [f"it is detached, {found.reason}"]
-    elif found.state == "filling":
-        details, remedy = ["it is not filled yet"], "run `lango-store search enable`, which goes on with it"
-    else:
-        details = _differences(connection, found)
-    for detail in details:
+    for fault in search.faults(connection):
+        detail, _, remedy = fault.rpartition(": ")
         yield Finding(name="search index", subject="lango_search", detail=detail, remedy=remedy)
-
-
-def _differences(connection: sa.Connection, found: IndexState) -> list[str]:
-    index = dialect_of(connection).search_index
-    try:
-        with connection.begin_nested():
-            return list(index.differences(connection, found))
-    except sa.exc.DBAPIError as error:
-        if error.orig is None or not index.is_damage(error.orig):
-            raise
-        return [f"it cannot be read: {error.orig}"]
 
 
 def repair(connection: sa.Connection, finding: Finding) -> bool:

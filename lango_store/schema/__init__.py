@@ -27,7 +27,6 @@ from lango_store.schema.options import script_directory
 from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
 from lango_store.schema.searching import (
     disable_search,
-    drop_search_without_tables,
     enable_search,
     rebuild_search,
     search_status,
@@ -106,7 +105,7 @@ def downgrade(
     _refuse_empty("revision", revision)
     reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
     if reached is None:
-        drop_search_without_tables(database)
+        disable_search(database)
     return reached
 
 

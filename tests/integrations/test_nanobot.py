@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase
-from damage import damage_index
 from factories import message
 from nanobot.session import manager as nanobots
 from nanobot.session.manager import JsonlSessionStore, SessionManager
@@ -17,7 +15,6 @@ from nanobots import KEY, private, talk
 
 from lango_store import Conflict, MessageRole, Store, ToolCall
 from lango_store.integrations import nanobot as integration
-from lango_store.integrations.nanobot import LangoSessionStore
 
 
 def test_a_session_is_the_same_after_a_restart(start: Callable[[], SessionManager]) -> None:
@@ -55,18 +52,6 @@ def test_a_message_saved_by_nanobot_is_a_message_of_ours(start: Callable[[], Ses
     info = store.info(KEY)
     assert (info.title, info.metadata["goal_state"], info.last_consolidated) == ("Oslo", {"z": 1, "a": None}, 0)
     assert info.updated_at.astimezone().replace(tzinfo=None) == session.updated_at
-
-
-def test_lines_that_change_are_saved_despite_a_damaged_search_index(make_sqlite: MakeDatabase) -> None:
-    with Store(make_sqlite()) as store:
-        ours = LangoSessionStore(store)
-        session = nanobots.Session(key=KEY)
-        talk(session)
-        ours.save(session)
-        damage_index(store)
-        session.messages[1]["content"] = "another"
-        ours.save(session)
-        assert [message.content for message in store.messages(KEY)][1] == "another"
 
 
 def test_many_sessions_and_their_eviction_from_the_cache(

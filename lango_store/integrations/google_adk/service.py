@@ -12,7 +12,6 @@ from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
-from lango_store.access import despite_index
 from lango_store.aio import AsyncStore
 from lango_store.errors import Conflict, SessionExists, SessionExpired, SessionNotFound
 from lango_store.integrations.adapter import Adapter
@@ -201,7 +200,6 @@ def _set_values(store: Store, place: Place, state: Mapping[str, Any]) -> bool:
     return place.key in values
 
 
-@despite_index
 def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
     def create(store: Store, *, renew: bool) -> StoredSession:
         if renew:

@@ -14,7 +14,6 @@ from agents.memory import SessionSettings
 from agents.run_context import RunContextWrapper
 
 from lango_store import writing
-from lango_store.access import despite_index
 from lango_store.aio import AsyncStore
 from lango_store.encoding import MAX_KEY_LENGTH, checked_key
 from lango_store.errors import Conflict, InvalidKey, LangoStoreError, SessionNotFound
@@ -264,7 +263,6 @@ def _items(store: Store, key: str, last: int | None) -> list[TResponseInputItem]
         return rows.latest(rows.read(connection, access.moment(connection), key, last), last)
 
 
-@despite_index
 def _popped(store: Store, key: str) -> TResponseInputItem | None:
     access = store.access
     with access.transaction() as connection:
@@ -284,7 +282,6 @@ def _snapshot(store: Store, key: str, limit: int | None) -> rows.Snapshot | None
         return rows.snapshot(connection, access.moment(connection), key, limit)
 
 
-@despite_index
 def _replaced(store: Store, seen: rows.Snapshot, start: int, output: Sequence[Message]) -> bool:
     access = store.access
     new = writing.encoded(access, output)
@@ -296,7 +293,6 @@ def _replaced(store: Store, seen: rows.Snapshot, start: int, output: Sequence[Me
         return True
 
 
-@despite_index
 def _replaced_all(store: Store, key: str, seen: rows.Snapshot | None, output: Sequence[Message]) -> bool:
     access = store.access
     new = writing.encoded(access, output)

@@ -8,7 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord, ConversationStore
 
-from lango_store.access import despite_index
 from lango_store.aio import AsyncStore
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.pydantic_ai import entries, records, saving
@@ -79,7 +78,6 @@ def _read_records(store: Store, prefix: str, scope: str | None, limit: int | Non
         return records.read_many(connection, store.access.moment(connection), prefix, scope, limit)
 
 
-@despite_index
 def _write_record(
     store: Store,
     prefix: str,
@@ -90,7 +88,6 @@ def _write_record(
     saving.Save(store.access, prefix, record, new_entries, expected_revision).run()
 
 
-@despite_index
 def _delete_record(store: Store, prefix: str, conversation_id: str, expected_revision: str) -> None:
     saving.delete(store.access, prefix, conversation_id, expected_revision)
 

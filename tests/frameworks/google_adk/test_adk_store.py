@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from commands import run
 from conftest import Clock, MakeDatabase
-from damage import damage_index
 from frameworks.google_adk.adk_events import WHERE, answered, called, changed, in_a_loop, said
 from google.adk.cli.service_registry import get_service_registry, load_services_module
 from google.adk.cli.utils.service_factory import create_session_service_from_options
@@ -136,18 +135,6 @@ def test_a_purge_takes_the_state_of_what_has_expired_and_leaves_what_is_shared(u
         assert store.shared_values("google_adk/weather")
         assert store.shared_values("google_adk/weather:ann")
         assert read(service) is None
-
-
-def test_an_expired_session_is_made_anew_despite_a_damaged_search_index(
-    make_sqlite: MakeDatabase, clock: Clock
-) -> None:
-    with Store(make_sqlite(), clock=clock, default_ttl=timedelta(hours=1)) as store:
-        service = LangoSessionService(store)
-        asyncio.run(filled(service))
-        damage_index(store)
-        clock.move(hours=2)
-        asyncio.run(filled(service))
-        assert store.count() > 0
 
 
 # What it is made of

@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 from agents.memory import Session, SessionSettings
 from conftest import Clock, MakeDatabase
-from damage import damage_index
 
 from lango_store import DamagedMessage, InvalidKey, Message, Store
 from lango_store.integrations.openai_agents import LangoSession
@@ -113,18 +112,6 @@ def test_two_callers_that_pop_get_different_items(url: str) -> None:
             await both[0].add_items(said(*"abcdefgh"))
             popped = await asyncio.gather(*(both[n % 2].pop_item() for n in range(8)))
             assert sorted(texts(popped)) == list("abcdefgh")
-
-    run(main)
-
-
-def test_an_item_is_popped_despite_a_damaged_search_index(make_sqlite: MakeDatabase) -> None:
-    async def main() -> None:
-        with Store(make_sqlite()) as store:
-            session = LangoSession("k", store)
-            await session.add_items(said("hello", "oslo"))
-            damage_index(store)
-            assert texts([await session.pop_item()]) == ["oslo"]
-            assert texts(await session.get_items()) == ["hello"]
 
     run(main)
 

@@ -8,8 +8,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase
-from damage import damage_index
 from frameworks.pydantic_ai.talking import (
     Conversations,
     conversation,
@@ -23,7 +21,6 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.usage import RunUsage
 
 from lango_store import Store
-from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 # Scope
 
@@ -132,20 +129,6 @@ def test_a_record_is_deleted_at_its_revision_only(conversations: Conversations) 
         assert talk.revision is not None
         await conversations.delete_record("c", expected_revision=talk.revision)
         assert await conversations.load("c") is None
-
-    run(test)
-
-
-def test_a_record_is_deleted_despite_a_damaged_search_index(make_sqlite: MakeDatabase) -> None:
-    async def test() -> None:
-        with Store(make_sqlite()) as store:
-            conversations = LangoConversationStore(store)
-            talk = conversation("c", "1")
-            await conversations.save(talk)
-            damage_index(store)
-            assert talk.revision is not None
-            await conversations.delete_record("c", expected_revision=talk.revision)
-            assert store.count() == 0
 
     run(test)
 
