@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
@@ -170,7 +171,6 @@ class AsyncStore:
     append_messages = awaited(Store.append_messages)
     messages = awaited(Store.messages)
     all_messages = awaited(Store.all_messages)
-    salvage = awaited(Store.salvage)
     find_message = awaited(Store.find_message)
     pop_message = awaited(Store.pop_message)
     update_message = awaited(Store.update_message)
@@ -199,17 +199,11 @@ class AsyncStore:
         self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        async for page in self.message_pages(key, after=after, before=before, page_size=page_size):
+        found = self.store.iter_messages(key, after=after, before=before, page_size=page_size)
+        read_page = functools.partial(itertools.islice, found, max(page_size, 1))
+        while page := await self._threads.run(lambda: list(read_page())):
             for message in page:
                 yield message
-
-    async def message_pages(
-        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> AsyncIterator[list[Message]]:
-        """Read the log as `iter_messages` does, page by page."""
-        pages = self.store.message_pages(key, after=after, before=before, page_size=page_size)
-        while page := await self._threads.run(functools.partial(next, pages, None)):
-            yield page
 
     async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
@@ -265,7 +259,6 @@ class AsyncConversation:
     append_messages = awaited(Conversation.append_messages)
     messages = awaited(Conversation.messages)
     all_messages = awaited(Conversation.all_messages)
-    salvage = awaited(Conversation.salvage)
     find_message = awaited(Conversation.find_message)
     last_message = awaited(Conversation.last_message)
     pop_message = awaited(Conversation.pop_message)
@@ -296,12 +289,6 @@ class AsyncConversation:
     ) -> AsyncIterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
         return self._store.iter_messages(self.key, after=after, before=before, page_size=page_size)
-
-    def message_pages(
-        self, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> AsyncIterator[list[Message]]:
-        """Read the log as `iter_messages` does, page by page."""
-        return self._store.message_pages(self.key, after=after, before=before, page_size=page_size)
 
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
 
@@ -35,7 +35,6 @@ from lango_store.operations import (
     forks,
     history,
     removals,
-    salvage,
     session_changes,
     sessions,
     turns,
@@ -45,7 +44,7 @@ from lango_store.operations import values as named_values
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import BEFORE_ANY_EXPIRY
 from lango_store.operations.compactions import PendingCompaction
-from lango_store.operations.messages import Range
+from lango_store.operations.messages import Damaged, Range
 from lango_store.operations.search import Which
 from lango_store.operations.sessions import Expected
 from lango_store.reports import SearchPage
@@ -140,25 +139,8 @@ class Conversation:
             return self.get().messages
         return self._tail(Range(last=last).last or 0)
 
+    @overload
     def all_messages(
-        self, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
-    ) -> list[Message]:
-        """Read the log, records too: messages with `after < seq < before`, of these the first `limit` or the `last`."""
-        return self._read(Range(after, log.MAX_SEQ if before is None else before, limit, last))
-
-    def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
-        for page in self.message_pages(after=after, before=before, page_size=page_size):
-            yield from page
-
-    def message_pages(
-        self, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> Iterator[list[Message]]:
-        """Read the log as `iter_messages` does, page by page."""
-        return log.pages(self._read, Range(after, log.MAX_SEQ if before is None else before), page_size)
-
-    @retried
-    def salvage(
         self,
         *,
         last: int | None = None,
@@ -166,14 +148,44 @@ class Conversation:
         before: int | None = None,
         limit: int | None = None,
         expired: bool = False,
-    ) -> list[Message | DamagedMessage]:
-        """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
+        damaged: Literal["raise"] = "raise",
+    ) -> list[Message]: ...
 
-        `expired` as in `get`.
+    @overload
+    def all_messages(
+        self,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
+        damaged: Literal["return"],
+    ) -> list[Message | DamagedMessage]: ...
+
+    def all_messages(
+        self,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
+        damaged: Damaged = "raise",
+    ) -> Any:
+        """Read the log, records too: messages with `after < seq < before`, of these the first `limit` or the `last`.
+
+        With `damaged="return"`, the list holds a `DamagedMessage` for each row that cannot be read, and every other
+        message. By default the first such row raises it. `expired` as in `get`.
         """
         chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
-        with self._access.single_read() as connection:
-            return salvage.read(connection, self._moment(connection, expired), self.key, chosen)
+        return self._read(chosen, expired, damaged)
+
+    def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        chosen = Range(after, log.MAX_SEQ if before is None else before)
+        for page in log.pages(self._read, chosen, page_size):
+            yield from page
 
     @retried
     def find_message(self, id: str) -> Message | None:
@@ -483,6 +495,6 @@ class Conversation:
         return writing.encoded(self._access, messages)
 
     @retried
-    def _read(self, chosen: Range) -> list[Message]:
+    def _read(self, chosen: Range, expired: bool = False, damaged: Damaged = "raise") -> list[Any]:
         with self._access.single_read(anywhere=True) as connection:
-            return log.read(connection, self._access.moment(connection), self.key, chosen)
+            return log.read(connection, self._moment(connection, expired), self.key, chosen, damaged)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -347,25 +347,8 @@ class Store:
         """Read the window of a session, what a model should see of it, or its last messages."""
         return self._at(key).messages(last=last)
 
+    @overload
     def all_messages(
-        self, key: str, *, last: int | None = None, after: int = 0, before: int | None = None, limit: int | None = None
-    ) -> list[Message]:
-        """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`."""
-        return self._at(key).all_messages(last=last, after=after, before=before, limit=limit)
-
-    def iter_messages(
-        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> Iterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
-        return self._at(key).iter_messages(after=after, before=before, page_size=page_size)
-
-    def message_pages(
-        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> Iterator[list[Message]]:
-        """Read the log as `iter_messages` does, page by page."""
-        return self._at(key).message_pages(after=after, before=before, page_size=page_size)
-
-    def salvage(
         self,
         key: str,
         *,
@@ -374,12 +357,46 @@ class Store:
         before: int | None = None,
         limit: int | None = None,
         expired: bool = False,
-    ) -> list[Message | DamagedMessage]:
-        """Read the log as `all_messages` does, a message that cannot be read as the error that names it.
+        damaged: Literal["raise"] = "raise",
+    ) -> list[Message]: ...
 
-        `expired` as in `get`.
+    @overload
+    def all_messages(
+        self,
+        key: str,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
+        damaged: Literal["return"],
+    ) -> list[Message | DamagedMessage]: ...
+
+    def all_messages(
+        self,
+        key: str,
+        *,
+        last: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        expired: bool = False,
+        damaged: Literal["raise", "return"] = "raise",
+    ) -> Any:
+        """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`.
+
+        With `damaged="return"`, a row that cannot be read is in the list as a `DamagedMessage`, see
+        `Conversation.all_messages`. `expired` as in `get`.
         """
-        return self._at(key).salvage(last=last, after=after, before=before, limit=limit, expired=expired)
+        chosen: dict[str, Any] = {"last": last, "after": after, "before": before, "limit": limit}
+        return self._at(key).all_messages(**chosen, expired=expired, damaged=damaged)
+
+    def iter_messages(
+        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
+    ) -> Iterator[Message]:
+        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        return self._at(key).iter_messages(after=after, before=before, page_size=page_size)
 
     def find_message(self, key: str, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""

@@ -202,12 +202,12 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
         detail = f"{', '.join(missing)} missing, though the schema is at its revision"
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
     found: list[Finding] = []
-    for check in examination.checks():
+    for check in examination.CHECKS:
         try:
             with access.snapshot() as connection:
                 found += check(connection)
         except LangoStoreError as error:
-            remedy = "mend what stands above first"
+            remedy = "fix the findings above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
     indexes = {finding.subject for finding in found if finding.name == "missing index"}
     try:

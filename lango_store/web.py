@@ -152,19 +152,23 @@ class _Pages:
         key = given.get("key", "")
         after, before = _seq(given, "after"), _seq(given, "before")
         info = self._store.info(key)
-        if after is not None:
-            messages = self._store.salvage(key, after=after, limit=_MESSAGES)
-        else:
-            messages = self._store.salvage(key, last=_MESSAGES, before=before)
+        messages = (
+            self._log(key, after=after, limit=_MESSAGES)
+            if after is not None
+            else self._log(key, last=_MESSAGES, before=before)
+        )
         links = [_link(".", {}, "all sessions")]
-        if messages and self._store.salvage(key, last=1, before=messages[0].seq):
+        if messages and self._log(key, last=1, before=messages[0].seq):
             links.append(_link("session", {"key": key, "after": 0}, "first"))
             links.append(_link("session", {"key": key, "before": messages[0].seq}, "earlier"))
-        if messages and self._store.salvage(key, after=messages[-1].seq, limit=1):
+        if messages and self._log(key, after=messages[-1].seq, limit=1):
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
         shown = "".join(log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
         return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links, 'pages, again')}")
+
+    def _log(self, key: str, **part: Any) -> list[Message | DamagedMessage]:
+        return self._store.all_messages(key, **part, damaged="return")
 
     def _turns(self, key: str, messages: list[Message | DamagedMessage]) -> Iterator[Any]:
         numbers = [each.turn_no for each in messages if isinstance(each, Message) and each.turn_no is not None]

@@ -173,7 +173,7 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "messages last", lambda: store.messages(key, last=3)
     yield "all_messages", lambda: store.all_messages(key)
     yield "iter_messages", lambda: list(store.iter_messages(key, page_size=3))
-    yield "salvage", lambda: store.salvage(key)
+    yield "all_messages with damage", lambda: store.all_messages(key, damaged="return")
     yield "find_message", lambda: store.find_message(key, "m-3")
     conversation = store._at(key)
     yield "last_message", lambda: conversation.last_message()

@@ -46,7 +46,7 @@ def test_the_twins_have_the_same_verbs(kind: type, twin: type) -> None:
             ours, theirs = inspect.signature(value), inspect.signature(getattr(kind, name))
             assert ours.parameters == theirs.parameters
             assert name in OWN or (ours, value.__doc__) == (theirs, getattr(kind, name).__doc__)
-    for name in public(twin).keys() & {"iter_messages", "iter_sessions", "message_pages"}:
+    for name in public(twin).keys() & {"iter_messages", "iter_sessions"}:
         theirs, ours = (inspect.signature(public(each)[name]) for each in (twin, kind))
         assert theirs.parameters == ours.parameters
 

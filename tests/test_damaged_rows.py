@@ -26,14 +26,13 @@ from lango_store import (
     schema,
 )
 from lango_store.interchange import export
-from lango_store.operations import examination, salvage
 
 
 def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(damaged_file: Path) -> None:
     for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", damaged_file, seq)
     with opened(damaged_file) as store:
-        found = store.salvage("telegram:1")
+        found = store.all_messages("telegram:1", damaged="return")
         damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
         assert damaged == {2: "content", 4: "text", 5: "author", 8: "id", 9: "created_at"}
         with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
@@ -93,37 +92,19 @@ def test_nothing_is_written_behind_a_last_seq_that_is_not_a_whole_number(damaged
         assert store.stats() == before
 
 
-def test_messages_whose_session_key_is_not_text_are_named_where_rows_are_walked(
-    damaged_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examine_names_rows_whose_key_is_not_text(damaged_file: Path) -> None:
     said("PRAGMA foreign_keys = OFF", damaged_file)
     said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", damaged_file)
-    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:2'", damaged_file)
-    with opened(damaged_file) as store, store.access.snapshot() as connection:
-        found = [(each.key, each.seq, each.field) for each in salvage.damaged_messages(connection)]
-        assert found == [(repr(b"\xff\0"), 1, "session_key"), (repr(b"\xff\0"), 2, "session_key")]
-    said("UPDATE lango_session SET key = x'ff01' WHERE key = x'ff00'", damaged_file)
-    with opened(damaged_file) as store, store.access.snapshot() as connection:
-        sessions = [(each.key, each.field) for each in salvage.damaged_sessions(connection)]
-        assert sessions == [(repr(b"\xff\1"), "key"), ("telegram:2", "row")]
-    monkeypatch.setattr(examination, "_PAGE", said("SELECT count(*) FROM lango_message", damaged_file)[0][0])
-    with opened(damaged_file) as store:
-        assert [each.subject for each in store.examine() if each.name == "unreadable message"] == [repr(b"\xff\0")] * 2
-
-
-def test_a_session_whose_key_is_not_text_is_found(damaged_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said("UPDATE lango_session SET key = x'ff00' WHERE key = 'telegram:19'", damaged_file)
-    for size in (1_000, SESSIONS):
-        monkeypatch.setattr(examination, "_PAGE", size)
-        with opened(damaged_file) as store:
-            found = {each.subject for each in store.examine() if each.name == "unreadable session"}
-            assert repr(b"\xff\0") in found
-
-
-def test_a_value_whose_scope_is_not_text_is_found(damaged_file: Path) -> None:
+    said("UPDATE lango_session SET key = x'ff01' WHERE key = 'telegram:19'", damaged_file)
     said("UPDATE lango_shared_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", damaged_file)
-    with opened(damaged_file) as store, store.access.snapshot() as connection:
-        assert [place for _, *place, _ in salvage.damaged_values(connection)] == [[b"z", "telegram:0"]]
+    with opened(damaged_file) as store:
+        found = [(each.name, each.subject) for each in store.examine() if each.name.startswith("unreadable")]
+    assert found == [
+        ("unreadable session", repr(b"\xff\1")),
+        ("unreadable message", repr(b"\xff\0")),
+        ("unreadable message", repr(b"\xff\0")),
+        ("unreadable value", repr(b"z")),
+    ]
 
 
 @pytest.mark.parametrize("value", ["x'39'", "'nine'", "11.5"])

@@ -12,13 +12,13 @@ from factories import message, messages
 from locks import until_one_waits
 
 from lango_store import (
-    Conversation,
+    DamagedMessage,
     LangoStoreError,
     MessageRole,
     Store,
     create_engine,
 )
-from lango_store.operations import examination, salvage, stats
+from lango_store.operations import stats
 
 
 def test_stats_sum_the_store_up(filled: Store) -> None:
@@ -210,7 +210,6 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         ("wrong counters", "chat:6"),
     ]
     assert all(finding.remedy for finding in found)
-    assert len(filled.salvage("gone", last=100)) == 2
     repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
     unreadable = ["unreadable session", "unreadable message"]
     assert [finding.name for finding in repaired if not finding.repaired] == unreadable
@@ -225,7 +224,7 @@ def test_counters_in_another_form_are_counted_again(make_sqlite: MakeDatabase) -
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET message_count = x'33', last_seq = 'many'")
         (detail,) = [each.detail for each in store.examine(repair=True) if each.name == "wrong counters"]
-        assert "message_count is b'3', there are 3; last_seq is many" in detail
+        assert "message_count is b'3', its rows say 3; last_seq is many, its rows say 3" in detail
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
         assert store.append_message("k", message()).seq == 4
 
@@ -277,27 +276,18 @@ def test_summaries_of_two_sessions_are_not_taken_for_one_another(store: Store) -
     assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-@pytest.mark.parametrize(
-    ("damage", "write", "what"),
-    [
-        ("message_count = 9", lambda k: k.append_messages(messages(2)), "wrong counters"),
-        ("summary_turn = NULL", lambda k: k.compact(lambda _: [message("another")]), "wrong summary"),
-    ],
-)
-def test_a_session_is_mended_after_what_is_being_written_to_it(
-    make_postgres: MakeDatabase, damage: str, write: Callable[[Conversation], object], what: str
-) -> None:
+def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=messages(3))
-        store.conversation("k").compact(lambda _: [message("summary")])
         with store.engine.begin() as connection:
-            connection.exec_driver_sql(f"UPDATE lango_session SET {damage}")
-        write(store.using(host).conversation("k"))
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
+        store.using(host).append_messages("k", messages(2))
         revision = store.using(host).info("k").revision
         repairing = pool.submit(store.examine, repair=True)
         until_one_waits(store.engine)
         host.commit()
-        assert [(each.name, each.repaired) for each in repairing.result() if each.name != "settings"] == [(what, True)]
+        (found,) = [each for each in repairing.result() if each.name != "settings"]
+        assert (found.name, found.repaired) == ("wrong counters", True)
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
         assert store.info("k").revision == revision + 1
 
@@ -308,7 +298,7 @@ def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str)
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 7  # of all that look at these tables
+        assert len(reasons) == 6  # of all that look at these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 
@@ -321,8 +311,7 @@ def test_missing_tables_are_a_finding(store: Store) -> None:
     assert "lango_turn" in finding.detail
 
 
-def test_values_that_cannot_be_read_are_named_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(salvage, "_VALUES", 2)
+def test_examine_names_unreadable_values_in_order(store: Store) -> None:
     for name in "edcba":
         store.set_shared_values("app", {name: 1})
     number = "1" * 5_000  # of more digits than Python reads
@@ -337,16 +326,13 @@ def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
         connection.exec_driver_sql(
             "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
         )
-    found = filled.salvage("chat:9")
+    found = filled.all_messages("chat:9", damaged="return")
     assert [each.seq for each in found] == list(range(1, 11))
-    assert [each.seq for each in found if isinstance(each, Exception)] == [1, 4, 10]
-    assert [each.seq for each in filled.salvage("chat:9", last=2)] == [9, 10]
+    assert [each.seq for each in found if isinstance(each, DamagedMessage)] == [1, 4, 10]
+    assert [each.seq for each in filled.all_messages("chat:9", last=2, damaged="return")] == [9, 10]
 
 
-def test_what_cannot_be_read_is_found_once_in_whatever_order_rows_lie(
-    undistributed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examination, "_PAGE", 2)
+def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store:
         for key in "dbca":

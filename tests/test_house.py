@@ -9,7 +9,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "lango_store"
 
 
-
 # A difference between databases is a named method of a dialect, which says why.
 
 

@@ -274,7 +274,7 @@ def test_a_damaged_content_is_named_wherever_it_is_met(
         with pytest.raises(DamagedMessage, match="message 2 of session 'k'") as raised:
             store.get("k")
         assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, field)
-        first, damaged, last = store.salvage("k")
+        first, damaged, last = store.all_messages("k", damaged="return")
         assert (first.seq, last.seq) == (1, 3)
         assert isinstance(damaged, DamagedMessage)
         assert (damaged.seq, damaged.field) == (2, field)

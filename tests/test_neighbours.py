@@ -88,7 +88,6 @@ def state(c: Conversation) -> list[Any]:
         [c.messages_of(turn) for turn in c.turns()],
         [c.event_count(), c.total_usage()],
         c.compactions(),
-        c.salvage(),
     ]
 
 

@@ -34,7 +34,7 @@ READ: Final[dict[str, tuple[str, ...] | None]] = {
 
 
 # Other programs, which tests run: test_page_scripts.py, and those of ADK's page.
-ELSEWHERE: Final = ("adk", "exec", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set")
+ELSEWHERE: Final = ("adk", "exec", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
 
 
 def test_every_block_is_of_a_kind_that_a_test_reads() -> None:

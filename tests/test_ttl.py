@@ -166,12 +166,13 @@ def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clo
     assert store.get("k", expired=True) == handle.get(expired=True) == before
     assert store.info("k", expired=True) == handle.info(expired=True)
     assert store.info("k", expired=True).expires_at == before.expires_at
-    assert store.salvage("k", last=2, expired=True) == handle.salvage(after=1, expired=True) == before.messages[1:]
-    for read in (store.get, store.salvage):
+    assert store.all_messages("k", last=2, expired=True) == before.messages[1:]
+    assert handle.all_messages(after=1, expired=True) == before.messages[1:]
+    for read in (store.get, store.all_messages):
         with pytest.raises(SessionExpired):
             read("k")
     store.delete("k")
-    for call in (store.get, store.info, store.salvage):
+    for call in (store.get, store.info, store.all_messages):
         with pytest.raises(SessionNotFound) as raised:
             call("k", expired=True)
         assert raised.type is SessionNotFound

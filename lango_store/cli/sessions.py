@@ -163,11 +163,11 @@ def show(
         after = 0
         while True:
             part = {"last": last} if last else {"after": after, "limit": 500}
-            page = store.salvage(key, **part, expired=expired)
+            page = store.all_messages(key, **part, expired=expired, damaged="return")
             for each in page:
                 damaged = damaged or isinstance(each, DamagedMessage)
                 yield each
-            if last or len(page) < 500:
+            if last or len(page) < 500 or page[-1].seq <= after:
                 return
             after = page[-1].seq
 

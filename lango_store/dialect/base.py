@@ -300,10 +300,6 @@ class Dialect:
         """List the foreign keys of all tables that may be read, a host's too."""
         raise NotImplementedError
 
-    def is_damage(self, error: BaseException) -> bool:
-        """Whether a driver's error says that stored bytes are damaged: other rows may still be read."""
-        raise NotImplementedError
-
     def is_undecodable(self, error: BaseException) -> bool:
         """Whether a driver's error says that stored text cannot be decoded."""
         raise NotImplementedError
@@ -313,10 +309,6 @@ class Dialect:
         """Let a stored text that cannot be decoded come as bytes, so that the decoder can say where it is."""
         raise NotImplementedError
         yield
-
-    def storage_place(self, table: sa.Table) -> sa.ColumnElement[int] | None:
-        """Return the number that a table's rows are stored by, apart from any index; None where there is none."""
-        raise NotImplementedError
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the database itself or worth changing in its settings, each with a remedy."""

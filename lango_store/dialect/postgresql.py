@@ -291,18 +291,12 @@ class PostgreSQL(Dialect):
             )
         ]
 
-    def is_damage(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) in ("XX001", "XX002")
-
     def is_undecodable(self, error: BaseException) -> bool:
         return False  # the server checks the encoding of what comes in
 
     @contextmanager
     def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
         yield
-
-    def storage_place(self, table: sa.Table) -> None:
-        return None  # a row's place is not a number that could be counted through
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

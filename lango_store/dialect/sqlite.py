@@ -185,7 +185,9 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_CANTOPEN:
                 return DatabaseUnavailable(f"{reason}; see that the folder exists and may be written")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                return DatabaseUnavailable(f"{reason}; restore the file from a backup")
+                return DatabaseUnavailable(
+                    f"{reason}; restore the file from a backup, or save its rows with `sqlite3 FILE .recover`"
+                )
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
             case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
@@ -235,11 +237,6 @@ class SQLite(Dialect):
         with reflected():
             return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
 
-    def is_damage(self, error: BaseException) -> bool:
-        code = getattr(error, "sqlite_errorcode", None)
-        damaged = code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR)
-        return damaged or self.is_undecodable(error)
-
     def is_undecodable(self, error: BaseException) -> bool:
         # The driver says it without a code.
         return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
@@ -253,13 +250,13 @@ class SQLite(Dialect):
         finally:
             driver.text_factory = before
 
-    def storage_place(self, table: sa.Table) -> sa.ColumnElement[int]:
-        return sa.literal_column(f"{table.name}.rowid", sa.BigInteger())
-
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
             if fault != "ok":
-                yield f"the file is damaged: {fault}", "restore it from a backup, or `sqlite3 FILE .recover`"
+                yield (
+                    f"the file is damaged: {fault}",
+                    "restore it from a backup, or save its rows with `sqlite3 FILE .recover`",
+                )
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         if mode not in ("wal", "memory"):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"

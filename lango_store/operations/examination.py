@@ -1,8 +1,8 @@
-"""Whether what is stored agrees with itself, and mending what can be mended without guessing."""
+"""The doctor: checks of what is stored, and repairs that need no guess."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,32 +10,24 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
+from lango_store.encoding import checked_name, decode_json, decode_time
 from lango_store.errors import DamagedMessage
-from lango_store.operations import counters, salvage, search
+from lango_store.model import SessionInfo
+from lango_store.operations import counters, search
 from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
 from lango_store.operations.lists import aware
-from lango_store.operations.rows import MESSAGE_COLUMNS, SESSION_COLUMNS, damaged_rows
+from lango_store.operations.rows import (
+    MESSAGE_COLUMNS,
+    SESSION_COLUMNS,
+    decode_messages,
+    decode_session,
+    seq_or_zero,
+    session_value,
+)
 from lango_store.reports import Finding
 from lango_store.tables import Base
 
-_PAGE = 1_000
-
-
-def checks() -> list[Callable[[sa.Connection], Iterator[Finding]]]:
-    """Return the checks, to be run one by one: what one stumbles over keeps no other from being run."""
-    return [
-        _settings,
-        _distribution,
-        _indexes,
-        _counters,
-        _summaries,
-        _orphans,
-        _times,
-        _sessions,
-        _messages,
-        _values,
-        _search_index,
-    ]
+_PAGE: Final = 1_000
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:
@@ -63,14 +55,14 @@ def _indexes(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _counters(connection: sa.Connection) -> Iterator[Finding]:
-    for key, detail in counters.wrong_counters(connection):
-        yield Finding(name="wrong counters", subject=_shown(key), detail=detail, remedy="doctor --repair counts again")
-
-
-def _summaries(connection: sa.Connection) -> Iterator[Finding]:
-    for key, detail in counters.wrong_summaries(connection):
-        remedy = "doctor --repair points at the last compaction there is"
-        yield Finding(name="wrong summary", subject=_shown(key), detail=detail, remedy=remedy)
+    for key, wrong in counters.wrong(connection):
+        faults = "; ".join(f"{name} is {stored}, its rows say {found}" for name, (stored, found) in wrong.items())
+        yield Finding(
+            name="wrong counters",
+            subject=_shown(key),
+            detail=f"session {key!r}: {faults}",
+            remedy="doctor --repair counts again",
+        )
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Finding]:
@@ -97,57 +89,59 @@ def _times(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _sessions(connection: sa.Connection) -> Iterator[Finding]:
-    for error in _all_or_reachable(connection, _damaged_sessions, salvage.damaged_sessions):
+    damaged: list[DamagedMessage] = []
+    for row in _rows(connection, SESSION_COLUMNS):
+        try:
+            session_value(SessionInfo, decode_session(row))
+        except DamagedMessage as error:
+            damaged.append(error)
+    for fault in sorted(damaged, key=lambda each: each.key):
         remedy = "update the session with a new value, or delete it"
-        yield Finding(name="unreadable session", subject=error.key, detail=f"{error.field}: {error}", remedy=remedy)
+        yield Finding(name="unreadable session", subject=fault.key, detail=fault.fact, remedy=remedy)
+
+
+def _messages(connection: sa.Connection) -> Iterator[Finding]:
+    damaged: list[DamagedMessage] = []
+    for key, *row in _rows(connection, [MESSAGE.c.session_key, *MESSAGE_COLUMNS]):
+        try:
+            if not isinstance(key, str):
+                raise DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is not text")
+            decode_messages(key, [row])
+        except DamagedMessage as error:
+            damaged.append(error)
+    for fault in sorted(damaged, key=lambda each: (each.key, each.seq)):
+        remedy = f"`lango-store sessions show` shows the rest; fix or delete seq {fault.seq} of {fault.key!r} by hand"
+        yield Finding(name="unreadable message", subject=fault.key, detail=fault.fact, remedy=remedy)
+
+
+def _values(connection: sa.Connection) -> Iterator[Finding]:
+    for table in (VALUE, SHARED_VALUE):
+        damaged: list[tuple[str, str, str]] = []
+        columns = [key_column(table), table.c.name, as_stored(table.c.value), as_stored(table.c.updated_at)]
+        for owner, name, text, updated_at in _rows(connection, columns):
+            try:
+                checked_name(owner, name)
+                decode_json(text)
+                decode_time(updated_at)
+            except ValueError as error:
+                damaged.append((_shown(owner), repr(name), str(error)))
+        for owner, name, reason in sorted(damaged):
+            yield Finding(
+                name="unreadable value",
+                subject=owner,
+                detail=f"value {name} of {'session' if table is VALUE else 'scope'} {owner!r} cannot be read: {reason}",
+                remedy=f"set or drop it, or delete its row of {table.name} by hand",
+            )
+
+
+def _rows(connection: sa.Connection, columns: Sequence[sa.ColumnElement[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield all rows of a table, without an order, since an index may be damaged; text that is not UTF-8 as bytes."""
+    with dialect_of(connection).bytes_for_bad_text(connection):
+        yield from connection.execute(sa.select(*columns), execution_options={"yield_per": _PAGE})
 
 
 def _shown(key: Any) -> str:
     return key if isinstance(key, str) else repr(key)
-
-
-def _all_or_reachable(
-    connection: sa.Connection,
-    all_: Callable[[sa.Connection], Iterable[DamagedMessage]],
-    reachable: Callable[[sa.Connection], Iterable[DamagedMessage]],
-) -> Iterable[DamagedMessage]:
-    """Look through all rows; where the database is so damaged that it cannot give them, through those it can."""
-    try:
-        return all_(connection)
-    except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
-        if not dialect_of(connection).is_damage(getattr(error, "orig", None) or error):
-            raise
-        return reachable(connection)
-
-
-def _damaged_sessions(connection: sa.Connection) -> Iterable[DamagedMessage]:
-    found: list[DamagedMessage] = []
-    key = ""
-    while True:
-        query = sa.select(*SESSION_COLUMNS).where(SESSION.c.key > key).order_by(SESSION.c.key).limit(_PAGE)
-        rows = connection.execute(query).all()
-        found += damaged_rows(rows)
-        if len(rows) < _PAGE:
-            return found
-        before, key = key, rows[-1][0]
-        if not isinstance(key, str) or key <= before:  # a damaged index would lead in a circle
-            return salvage.damaged_sessions(connection)
-
-
-def _messages(connection: sa.Connection) -> Iterator[Finding]:
-    for error in _all_or_reachable(connection, _damaged_messages, salvage.damaged_messages):
-        remedy = f"`lango-store sessions show` shows the rest; mend or delete seq {error.seq} of {error.key!r} by hand"
-        yield Finding(name="unreadable message", subject=error.key, detail=str(error).split(";")[0], remedy=remedy)
-
-
-def _values(connection: sa.Connection) -> Iterator[Finding]:
-    for table, owner, name, reason in salvage.damaged_values(connection):
-        yield Finding(
-            name="unreadable value",
-            subject=_shown(owner),
-            detail=f"value {name!r} of {'session' if table is VALUE else 'scope'} {owner!r} {reason}",
-            remedy=f"set or drop it, or delete its row of {table.name} by hand",
-        )
 
 
 def _search_index(connection: sa.Connection) -> Iterator[Finding]:
@@ -164,9 +158,7 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
                 if index.name == finding.subject:
                     index.create(connection)
     elif finding.name == "wrong counters":
-        counters.count_again(connection, finding.subject)
-    elif finding.name == "wrong summary":
-        counters.sum_up_again(connection, finding.subject)
+        counters.correct(connection, finding.subject)
     elif finding.name == "time in another form":
         return _write_times_anew(connection, finding.subject)
     elif finding.name == "orphans":
@@ -221,26 +213,16 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
     return ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
 
-def _damaged_messages(connection: sa.Connection) -> Iterable[DamagedMessage]:
-    found: list[DamagedMessage] = []
-    key, seq = "", 0
-    while True:
-        query = (
-            sa.select(MESSAGE.c.session_key, *MESSAGE_COLUMNS)
-            .where(
-                sa.tuple_(MESSAGE.c.session_key, MESSAGE.c.seq)
-                > sa.tuple_(sa.literal(key, MESSAGE.c.session_key.type), seq)
-            )
-            .order_by(MESSAGE.c.session_key, MESSAGE.c.seq)
-            .limit(_PAGE)
-        )
-        rows = connection.execute(query).all()
-        for row_key, *row in rows:
-            found += salvage.damaged_message(row_key, row)
-        if len(rows) < _PAGE:
-            return found
-        before = key, seq
-        key, seq = rows[-1][0], rows[-1][1]
-        # Nothing follows a seq that is not a number, and a damaged index would lead in a circle.
-        if not isinstance(key, str) or type(seq) is not int or (key, seq) <= before:
-            return salvage.damaged_messages(connection)
+CHECKS: Final = (
+    _settings,
+    _distribution,
+    _indexes,
+    _counters,
+    _orphans,
+    _times,
+    _sessions,
+    _messages,
+    _values,
+    _search_index,
+)
+"""The checks of a store whose tables are complete. Each runs by itself: an error of one keeps no other from running."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -210,9 +210,16 @@ class Range:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
 
 
-def read(connection: AnyConnection, now: Moment, key: str, chosen: Range) -> list[Message]:
+Damaged = Literal["raise", "return"]
+"""Whether a row that cannot be read raises `DamagedMessage`, or the error is in the list in its place."""
+
+
+def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damaged: Damaged = "raise") -> list[Any]:
     """Read messages of a live session in the order of their seq."""
-    return read_rows(connection, now, key, chosen, functools.partial(decode_messages, key))
+    if damaged not in ("raise", "return"):
+        raise ValueError(f"damaged={damaged!r}: give 'raise' or 'return'")
+    decode = decode_messages if damaged == "raise" else salvage_messages
+    return read_rows(connection, now, key, chosen, functools.partial(decode, key))
 
 
 def read_rows(

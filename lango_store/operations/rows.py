@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -110,15 +110,6 @@ def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         raise DamagedMessage(_key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
-
-
-def damaged_rows(rows: Iterable[Sequence[Any]]) -> Iterator[DamagedMessage]:
-    """Yield an error for each row of `SESSION_COLUMNS` that cannot be read."""
-    for row in rows:
-        try:
-            session_value(SessionInfo, decode_session(row))
-        except DamagedMessage as error:
-            yield error
 
 
 def whole_number(key: str, name: str, stored: Any) -> int:
