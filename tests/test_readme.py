@@ -76,7 +76,7 @@ def test_commands_of_migrations_run(tmp_path: Path) -> None:
 
 def test_commands_of_operators_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
-    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair" in script)
+    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair  " in script)
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         for user in ("ann", "bob"):
             store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
