@@ -170,7 +170,7 @@ class Archive:
         `seq` or id in the latest life of the session that has one; None if there is none. A session that was restored
         and purged again is here several times, and the message with it, as it was then.
         """
-        place = edits.checked_place(seq_or_id)
+        place = edits.checked_seq_or_id(seq_or_id)
         taken = edits.redacted(reason)
         left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
         changes = ", ".join(f"{name} = ?" for name in left)

@@ -5,6 +5,7 @@ All its verbs are in this file, where they are looked for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -315,18 +316,19 @@ class Conversation:
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
-        terms = writing.terms(after, expect, make)
         new = self._encoded(messages)
         if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._access.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
         return writing.append_once(
             self._access,
+            self.key,
             new,
-            bool(new.ids or turn.id),
-            lambda connection, now: turns.save(connection, now, self.key, new, turn, terms),
-            lambda connection, now: turns.save_new(connection, now, self.key, new, turn, terms),
-            terms,
+            Expected(after, expect),
+            make,
+            functools.partial(turns.save, turn=turn),
+            functools.partial(turns.save_new, turn=turn),
+            has_ids=turn.id is not None,
         )
 
     @retried

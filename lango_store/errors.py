@@ -188,16 +188,5 @@ class NotPermitted(DatabaseUnavailable):
     """The role of the URL may not do that, or a policy for rows forbids it; nothing was written."""
 
 
-class Withheld(DatabaseUnavailable):
-    """A trigger or a policy for rows keeps something from being written or deleted; nothing was changed."""
-
-    def __init__(self, table: str, fact: str) -> None:
-        super().__init__(
-            f"{fact}: a trigger or a row-level security policy on {table} withholds it, "
-            f"see `\\d {table}` in psql or `.schema {table}` in sqlite3"
-        )
-        self.table = table
-
-
 class DatabaseBusy(LangoStoreError):
     """The database is there, but somebody else held what was needed for too long; trying again may work."""

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
 from lango_store.dialect import AnyConnection, Dialect, compiler, dialect_of
-from lango_store.errors import Withheld
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took until its rows were read."""
@@ -47,28 +46,12 @@ class Statement:
         *,
         most: int | None = None,
     ) -> list[Any]:
-        """Execute a statement that returns rows with these values, and give them back, or what `decode` makes of them.
+        """Execute a statement that returns rows with these values, and return them, or what `decode` makes of them.
 
-        It is called with some rows at a time, so that not all of them stand beside what they become. With `most`, only
-        so many rows as hold that many characters are read.
+        It is called with some rows at a time, so that not all of them are in memory with what they become. With `most`,
+        only so many rows as hold that many characters are read.
         """
         compiled = self._for(connection, values)
-        try:
-            return self._rows(connection, compiled, values, decode, most)
-        except Exception as error:
-            if not compiled.reads or not dialect_of(connection).is_undecodable(error):
-                raise
-        with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
-            return self._rows(connection, compiled, values, decode, most)
-
-    @staticmethod
-    def _rows(
-        connection: AnyConnection,
-        compiled: _Compiled,
-        values: Mapping[str, Any],
-        decode: Decode | None,
-        most: int | None,
-    ) -> list[Any]:
         # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
         # a coroutine that nobody awaits would store nothing.
         cursor = connection.connection.cursor()
@@ -83,13 +66,18 @@ class Statement:
             while page := cursor.fetchmany(_PAGE):
                 decoded += decode(page)
             return decoded
+        except Exception as error:
+            if not compiled.reads or not dialect_of(connection).is_undecodable(error):
+                raise
         finally:
             cursor.close()
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
+        with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
+            return self.run(connection, values, decode, most=most)
 
     def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
-        """Write a row for each of these values; `Withheld` if one of them is not written. Needs a transaction."""
+        """Execute a statement that returns no rows for each of these values. Needs a transaction."""
         if not values:
             return
         compiled = self._for(connection, values[0])
@@ -98,8 +86,6 @@ class Statement:
         started = 0.0 if observe is None else perf_counter()
         try:
             cursor.executemany(compiled.text, map(compiled.parameters, values))
-            if (written := cursor.rowcount) != len(values):
-                raise Withheld(compiled.table, f"{written} of {len(values)} rows were written")
         finally:
             cursor.close()
             if observe is not None:
@@ -125,20 +111,20 @@ class Statement:
         return compiled
 
 
-def sends_together(connection: AnyConnection) -> bool:
-    """Whether `run_together` may commit on this connection, and is better than one statement with all."""
-    return dialect_of(connection).sends_together and ALONE in connection.get_execution_options()
+def is_alone(connection: AnyConnection) -> bool:
+    """Whether a connection is lent for one operation, which may commit by itself."""
+    return ALONE in connection.get_execution_options()
 
 
-def run_together(connection: AnyConnection, calls: Sequence[tuple[Statement, Mapping[str, Any]]]) -> list[Any]:
+def run_together(connection: AnyConnection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[Any]:
     """Run statements and commit, in one round trip, on a connection that is `ALONE`; return the rows of the last."""
     observe: Observer | None = connection.get_execution_options().get(OBSERVER)
-    compiled = [statement._for(connection, values) for statement, values in calls]
+    compiled = [statement._for(connection, values) for statement in statements]
     cursor = None
     started = 0.0 if observe is None else perf_counter()
     try:
         with dialect_of(connection).together(connection.connection):
-            for each, (_, values) in zip(compiled, calls, strict=True):
+            for each in compiled:
                 cursor = connection.connection.cursor()
                 cursor.execute(each.text, each.parameters(values))
         rows: list[Any] = [] if cursor is None else cursor.fetchall()
@@ -148,6 +134,14 @@ def run_together(connection: AnyConnection, calls: Sequence[tuple[Statement, Map
             took = perf_counter() - started  # nobody knows how much of it was whose
             for each in compiled:
                 observe(each.text, took)
+
+
+def run_in_order(connection: AnyConnection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[Any]:
+    """Run statements one by one in a transaction; return the rows of the last, which is the only one with rows."""
+    *first, last = statements
+    for statement in first:
+        statement.run_many(connection, [values])
+    return last.run(connection, values)
 
 
 def _upto(most: int, cursor: Any) -> list[Any]:
@@ -168,7 +162,6 @@ class _Compiled:
     def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect) -> None:
         compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
-        self.table = str(getattr(getattr(statement, "table", None), "name", ""))
         self.reads = not any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(statement))  # type: ignore[arg-type]
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):

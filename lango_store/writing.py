@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, TypeVar
-
-import sqlalchemy as sa
 
 from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
@@ -22,7 +21,6 @@ from lango_store.errors import (
 )
 from lango_store.model import UNSET, Message, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, session_changes, sessions
-from lango_store.operations.appends import NO_TERMS, Terms
 from lango_store.operations.batches import Batch, batch
 from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.session import Session
@@ -70,13 +68,6 @@ def missing(
     return None
 
 
-def terms(after: int | None, expect: int | None, make: New | None) -> Terms:
-    """Return what an append asks of its session: where it has to be, and what it is made of."""
-    if after is None and expect is None and make is None:
-        return NO_TERMS
-    return Terms(Expected(after, expect), make)
-
-
 def append(
     access: Access,
     key: str,
@@ -89,73 +80,74 @@ def append(
     fields: SessionFields,
 ) -> list[Message]:
     """Append messages, in the place of those above `replace_after` if that is given."""
-    # The verbs have checked the arguments that they were given: to check the others too would cost each append.
-    rows = encoded(access, new)
-    make = missing(access, key, create, ttl, fields)
-    wanted = terms(after, expect, make)
+    batch = encoded(access, new)
+    make = missing(access, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
+    expected = ANYTHING if after is None and expect is None else Expected(after, expect)
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
-        return _replace(access, key, rows, replace_after, wanted)
-    return append_once(
-        access,
-        rows,
-        bool(rows.ids),
-        lambda connection, now: appends.append(connection, now, key, rows, wanted),
-        lambda connection, now: appends.append_new_ids(connection, now, key, rows, wanted),
-        wanted,
-    )
+        return _replace(access, key, batch, replace_after, expected)
+    return append_once(access, key, batch, expected, make, appends.append, appends.append_new_ids)
 
 
-def _replace(access: Access, key: str, new: Batch, after: int, terms: Terms) -> list[Message]:
+def _replace(access: Access, key: str, new: Batch, after: int, expected: Expected) -> list[Message]:
     def replace() -> list[Message]:
         with access.transaction() as connection:
-            return appends.replace(connection, access.now(connection), key, new, after=after, terms=terms)
+            return appends.replace(connection, access.now(connection), key, new, after=after, expected=expected)
 
     # Done already, it would drop what came in since, unless it says where the session has to stand.
-    return access.trying(replace, if_lost=terms.expected != ANYTHING)
+    return access.trying(replace, if_lost=expected != ANYTHING)
 
 
 def append_once(
     access: Access,
+    key: str,
     new: Batch,
-    has_ids: bool,
-    write: Callable[[AnyConnection, Moment], R],
-    write_new: Callable[[sa.Connection, datetime], R],
-    terms: Terms = NO_TERMS,
+    expected: Expected,
+    make: New | None,
+    append: Callable[..., R],
+    append_new_ids: Callable[..., R],
+    *,
+    has_ids: bool = False,
 ) -> R:
-    """Write what is new in one statement, or where an id may be stored already in a transaction that tells.
+    """Append in one go, or where an id may be stored already in a transaction that looks.
 
-    With terms to make a session, it is made in the place of an expired one too; `Conflict` if they need what only a
-    session that is there can have.
+    `append` and `append_new_ids` are called as those of `operations.appends` are. The session that `make` describes is
+    made in the place of an expired one too; `Conflict` if the write expects what only an existing session can have.
     """
+    has_ids = has_ids or bool(new.ids)
+    create = None if expected.needs_session else make
+    once = functools.partial(_append_once, access, key, new, expected, create, append, append_new_ids, has_ids=has_ids)
     try:
-        return access.trying(lambda: _append_once(access, new, has_ids, write, write_new, terms), told_apart=has_ids)
+        return access.trying(once, told_apart=has_ids)
     except SessionNotFound as error:
-        if terms.make is None or not terms.expected.needs_session:
+        if make is None or create is not None:
             raise
-        raise terms.expected.missed(terms.make.key) from error
+        raise expected.missed(key) from error
 
 
 def _append_once(
     access: Access,
+    key: str,
     new: Batch,
+    expected: Expected,
+    create: New | None,
+    append: Callable[..., R],
+    append_new_ids: Callable[..., R],
+    *,
     has_ids: bool,
-    write: Callable[[AnyConnection, Moment], R],
-    write_new: Callable[[sa.Connection, datetime], R],
-    terms: Terms,
 ) -> R:
-    callers, makes = access.in_callers_transaction, terms.make if terms.shape.inserts else None
     # An error of one statement would end the caller's transaction.
-    if not ((has_ids and (new.repeats or callers)) or (makes and callers)):
+    in_one_go = not access.in_callers_transaction or (create is None and not has_ids)
+    if in_one_go and not new.repeats:
         try:
             with access.single_write() as connection:
-                return write(connection, access.moment(connection))
+                return append(connection, access.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:
                 raise
         except (SessionExpired, NotPermitted):  # a policy for messages may look for a session made before them
-            if not makes:
+            if create is None:
                 raise
     tries = sessions.TRIES
     while True:
@@ -163,19 +155,13 @@ def _append_once(
         try:
             with access.transaction() as connection:
                 now = access.now(connection)
-                if makes is not None:
-                    _make(connection, now, makes)
-                return write_new(connection, now)
-        except SessionNotFound:  # somebody has deleted it between two statements
-            if not makes:
+                if create is not None:
+                    session_changes.delete_expired(connection, now, key)
+                    sessions.insert(connection, now, create)
+                return append_new_ids(connection, now, key, new, expected)
+        except SessionNotFound:  # deleted between two statements
+            if create is None or not tries:
                 raise
-            if not tries:
-                raise sessions.not_made(makes.key) from None
-
-
-def _make(connection: sa.Connection, now: datetime, make: New) -> None:
-    session_changes.delete_expired(connection, now, make.key)
-    sessions.insert(connection, now, make)
 
 
 def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
@@ -196,8 +182,13 @@ def create(access: Access, new: New, first: Batch, *, own_key: bool = False) -> 
     """
 
     def make() -> Session:
+        lend = access.transaction if first.rows else access.single_write
         try:
-            return _create(access, new, first)
+            with lend() as connection:
+                now = access.moment(connection)
+                if (session := _insert(connection, now, new, first)) is None:
+                    raise sessions.exists_error(connection, now, new.key)
+                return session
         except SessionExists:
             if not own_key:
                 raise
@@ -205,26 +196,6 @@ def create(access: Access, new: New, first: Batch, *, own_key: bool = False) -> 
             return messages.load(connection, access.moment(connection), new.key)
 
     return access.trying(make)
-
-
-def _create(access: Access, new: New, first: Batch) -> Session:
-    if not first.repeats and not (first.rows and access.in_callers_transaction):
-        try:
-            with access.single_write() as connection:
-                moment = access.moment(connection)
-                return _there_now(connection, moment, new, appends.create(connection, moment, new, first))
-        except NotPermitted:  # a policy for messages may look for a session made before them
-            if not first.rows:
-                raise
-    with access.transaction() as connection:
-        now = access.now(connection)
-        return _there_now(connection, now, new, _insert(connection, now, new, first))
-
-
-def _there_now(connection: AnyConnection, now: Moment, new: New, session: Session | None) -> Session:
-    if session is None:
-        raise sessions.exists_error(connection, now, new.key)
-    return session
 
 
 def find_or_create(
@@ -252,12 +223,11 @@ def _find_or_create(
         return _insert(connection, now, new, first) or find(connection, now, new.key)
 
 
-def _insert(connection: sa.Connection, now: Moment, new: New, first: Batch) -> Session | None:
+def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
+    """Create a session with its first messages; None if its key is taken. With messages, needs a transaction."""
     info = sessions.insert(connection, now, new)
-    if info is None:
-        return None
-    if not first.rows:
-        return Session(**dict(info))
+    if info is None or not first.rows:
+        return None if info is None else Session(**dict(info))
     append = appends.append_new_ids if first.repeats else appends.append
-    append(connection, now, new.key, first)
+    append(connection, now, new.key, first)  # type: ignore[arg-type]
     return messages.load(connection, now, new.key)

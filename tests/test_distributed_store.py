@@ -16,11 +16,9 @@ from clusters import say, workers
 from conftest import MakeDatabase, counted
 from factories import message, messages
 from postgres_databases import PostgresDatabases
-from triggers import eat
 from writers import WRITERS, Writers
 
 from lango_store import DatabaseBusy, LangoStoreError, Message, Store, create_engine, schema
-from lango_store.errors import Withheld
 
 ROUNDS = int(os.environ.get("LANGO_STORE_FAILOVER_ROUNDS", "1"))
 
@@ -81,21 +79,6 @@ def test_an_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool
             store.append_messages("k", messages(2))
     assert any("INSERT INTO" in notice for notice in notices)
     assert [notice for notice in notices if "PREPARE TRANSACTION" in notice] == []
-
-
-@pytest.mark.parametrize("table", ["lango_message", "lango_turn"])
-@pytest.mark.parametrize("every", [1, 2], ids=["all", "some"])
-def test_an_append_whose_rows_are_withheld_writes_nothing(make_postgres: MakeDatabase, table: str, every: int) -> None:
-    with Store(make_postgres()) as store:
-        store.create("k")
-        store.open("k").save_turn(messages(1), {"tokens": 1})
-        before = store.get("k")
-        place = "turn_no" if table == "lango_turn" else "seq"
-        eat(store.engine, "INSERT", table, f"mod(NEW.{place}, {every}) = 0")
-        with pytest.raises(Withheld, match=table):
-            store.open("k").save_turn(messages(3), {"tokens": 1})
-        assert store.get("k") == before
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
 def test_an_id_that_is_stored_is_written_once(make_postgres: MakeDatabase) -> None:

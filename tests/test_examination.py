@@ -10,6 +10,7 @@ import pytest
 from conftest import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
 from factories import message, messages
 from locks import until_one_waits
+from triggers import eat
 
 from lango_store import (
     DamagedMessage,
@@ -168,6 +169,14 @@ def test_settings_of_a_server_that_can_cost_rows_are_found(make_postgres: MakeDa
     told = {each.detail.split(" is off: ")[0] for each in Store(engine).examine() if " is off: " in each.detail}
     assert told == off >= {"synchronous_commit"}
     engine.dispose()
+
+
+@not_on_a_cluster("Citus has no triggers on distributed tables")
+def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
+    eat(filled.engine, "DELETE", "lango_turn")
+    (finding,) = [finding for finding in filled.examine() if finding.name == "trigger"]
+    assert finding.subject.lower() == "eats_delete"
+    assert "lango_turn" in finding.detail
 
 
 def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:

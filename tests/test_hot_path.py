@@ -94,49 +94,6 @@ def test_a_change_of_a_session_on_sqlite_is_one_transaction(
         assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
 
 
-EDITS: dict[str, Callable[[Store], object]] = {
-    "pop_message": lambda store: store.pop_message("k"),
-    "pop_message of a turn": lambda store: store.pop_message("in turns"),
-    "pop_message of a summary": lambda store: store.pop_message("summed up"),
-    "update_message": lambda store: store.update_message("k", 1, message("new", tokens=5)),
-    "update_message by id": lambda store: store.update_message("k", "a", message("new")),
-    "delete_message": lambda store: store.delete_message("in turns", 2),
-    "redact_message": lambda store: store.redact_message("k", "a", reason="a password"),
-}
-
-
-def fill(store: Store) -> None:
-    store.create("k", messages=[message(id="a"), *messages(3)])
-    store.open("in turns").save_turn(messages(3), {"tokens": 1})
-    store.open("summed up", messages=messages(3)).compact(lambda window: message("summary"))
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_an_edit_of_a_message_is_a_lock_and_a_statement_in_a_transaction(
-    one_connection: sa.Engine, tmp_path: Path, edit: Callable[[Store], object]
-) -> None:
-    with Store(one_connection) as store:
-        fill(store)
-        with counted(one_connection, tmp_path) as counts:
-            edit(store)
-        assert counts == Counts(statements=2, round_trips=4)
-
-
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_an_edit_of_a_message_on_sqlite_reads_it_once_and_writes_what_changes(
-    make_sqlite: MakeDatabase, edit: Callable[[Store], object]
-) -> None:
-    with Store(make_sqlite()) as store:
-        fill(store)
-        with watched(store.engine) as statements:
-            edit(store)
-        begun, read, *written, committed = [each.split()[0] for each in statements]
-        assert (begun, read, committed) == ("BEGIN", "SELECT", "COMMIT")
-        assert len(written) <= 3
-        assert set(written) <= {"UPDATE", "DELETE"}
-
-
 def test_a_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
     with Store(one_connection) as store:
         store.create("k", messages=messages(50))

@@ -68,7 +68,7 @@ def test_a_trigger_that_eats_updates_ends_a_write_at_once(
         before = store.get("k")
         with pytest.raises(DatabaseUnavailable, match=r"'k'|'forked'") as raised:
             touch(store) if write is None else write(conversation)
-        for said in ("expires at", "last_seq", "trigger", "policy", "lango_session"):
+        for said in ("trigger", "policy", "doctor"):
             assert said in str(raised.value)
         assert store.get("k") == before
         assert not store.exists("forked")
@@ -96,9 +96,9 @@ def test_a_policy_that_hides_a_row_from_updates_ends_a_write_at_once(
     with Store(f"{url}&options=-crole%3Dlango_reader") as reader:
         conversation = reader.open("k")
         before = reader.get("k")
-        with pytest.raises(DatabaseUnavailable, match="last_seq 3"):
+        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
             write(conversation)
-        with pytest.raises(DatabaseUnavailable, match="last_seq 3"):
+        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
             touch(reader)
         assert reader.get("k") == before
     owner.dispose()

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.dialect import dialect_of
-from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, Withheld
+from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.operations import transfer
 from lango_store.operations.binds import SHARED_VALUE
 from lango_store.store import Store
@@ -135,7 +135,7 @@ def _copied_or_failed(reading: sa.Connection, writing: sa.Connection, key: str, 
         with _isolated(reading), _isolated(writing):
             return _copied(reading, writing, key, dry_run=dry_run)
     except LangoStoreError as error:
-        if isinstance(error, DatabaseBusy | DatabaseUnavailable) and not isinstance(error, Withheld):
+        if isinstance(error, DatabaseBusy | DatabaseUnavailable):
             raise
         return Failure(key=key, reason=error.fact)
 

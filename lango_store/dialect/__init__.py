@@ -10,7 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect.base import AnyConnection, Dialect, ForeignKey, Moment, Passing, Started, reflected
+from lango_store.dialect.base import (
+    AnyConnection,
+    AppendMethod,
+    Dialect,
+    ForeignKey,
+    Moment,
+    Passing,
+    Started,
+    reflected,
+)
 from lango_store.dialect.citus import Citus, OfTenant
 from lango_store.dialect.distribution import Distribution, Step
 from lango_store.dialect.postgresql import PostgreSQL
@@ -19,6 +28,7 @@ from lango_store.dialect.sqlite import SQLite
 __all__ = [
     "SEARCH_TABLES",
     "AnyConnection",
+    "AppendMethod",
     "Dialect",
     "Distribution",
     "ForeignKey",

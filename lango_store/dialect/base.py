@@ -37,6 +37,19 @@ class Started(Enum):
     """A transaction."""
 
 
+class AppendMethod(Enum):
+    """How a database appends best."""
+
+    STATEMENT = auto()
+    """In one statement that does all, and so in one round trip."""
+
+    TRANSACTION = auto()
+    """In a short transaction of small statements, where they cost no round trips."""
+
+    PIPELINE = auto()
+    """In several statements that are sent together, where one with all would be run in parts."""
+
+
 class Passing(Enum):
     """Why a call failed that may succeed when it is tried again."""
 
@@ -118,16 +131,10 @@ class Dialect:
     """How long a purge rests after a batch, as a part of the batch's time, to let waiting writers in."""
 
     modifying_cte: bool
-    """Whether a WITH may hold an UPDATE, so that an append is one statement and one round trip."""
+    """Whether a WITH may hold an UPDATE, so that several writes are one statement and one round trip."""
 
-    one_writer: bool
-    """Whether a transaction that writes keeps all others from writing, so that nothing changes that it has read."""
-
-    sends_together: bool
-    """Whether several statements and their commit are one round trip, and better than one statement with all."""
-
-    reckons_in_upserts: bool
-    """Whether an upsert may change a row by a time that the database tells."""
+    append_method: AppendMethod
+    """How messages are appended."""
 
     locks_many: bool
     """Whether one statement may lock the rows of several sessions."""
@@ -202,16 +209,6 @@ class Dialect:
         """Return an INSERT that knows ON CONFLICT, which SQLAlchemy's common language lacks."""
         raise NotImplementedError
 
-    def unless_withheld(
-        self, value: sa.ColumnElement[int], *withheld: tuple[sa.Table, sa.ColumnElement[bool]]
-    ) -> sa.ColumnElement[int]:
-        """Return the value, or fail the statement as a whole, in `Withheld`, if one of the conditions holds.
-
-        For a statement that writes several rows and may be a transaction of its own: each table with the condition that
-        not all of its rows were written.
-        """
-        raise NotImplementedError
-
     def join(self, connection: sa.Connection) -> None:
         """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
         raise NotImplementedError
@@ -239,7 +236,7 @@ class Dialect:
         return nullcontext()  # there is one statement, or a transaction already
 
     def together(self, driver: Any) -> AbstractContextManager[None]:
-        """Send the statements of a block and a commit, and then wait for all of them; where `sends_together`."""
+        """Send the statements of a block and a commit, and then wait for all of them; for `AppendMethod.PIPELINE`."""
         raise NotImplementedError
 
     def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
@@ -309,6 +306,10 @@ class Dialect:
         """Let a stored text that cannot be decoded come as bytes, so that the decoder can say where it is."""
         raise NotImplementedError
         yield
+
+    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
+        """Return the triggers of all tables as pairs of table and name."""
+        raise NotImplementedError
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the database itself or worth changing in its settings, each with a remedy."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store.columns import TimeColumn
-from lango_store.dialect.base import AnyConnection, Passing
+from lango_store.dialect.base import AnyConnection, AppendMethod, Passing
 from lango_store.dialect.postgresql import PostgreSQL
 from lango_store.dialect.postgresql_migrations import CitusMigrations
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
@@ -27,8 +27,7 @@ class Citus(PostgreSQL):
     """A row is on the server that has its session's key; what one transaction writes on several costs two phases."""
 
     modifying_cte = False  # its parts would run one by one, and commit in two phases
-    sends_together = True
-    reckons_in_upserts = False  # refused: "functions used in the DO UPDATE SET clause must be IMMUTABLE"
+    append_method = AppendMethod.PIPELINE
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
     migrations = CitusMigrations()
 
@@ -109,7 +108,7 @@ class OfTenant(Citus):
     # Citus writes an INSERT … SELECT anew that holds a stable function, and here as "WHERE ( IS NOT NULL)".
     asks_time = True
     modifying_cte = True
-    sends_together = False
+    append_method = AppendMethod.STATEMENT
     locks_many = True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from lango_store.columns import TimeColumn
 from lango_store.dialect.base import (
     NO_TRANSACTION,
     AnyConnection,
+    AppendMethod,
     Dialect,
     ForeignKey,
     Moment,
@@ -40,10 +40,8 @@ from lango_store.errors import (
     NotPermitted,
     SessionHeld,
     UniqueViolation,
-    Withheld,
 )
 
-_WITHHELD: Final = "withheld from "
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
@@ -57,9 +55,7 @@ class PostgreSQL(Dialect):
     has_replicas = True
     purge_pause = 0.0  # only rows are locked
     modifying_cte = True
-    one_writer = False
-    sends_together = False  # one statement with all is faster
-    reckons_in_upserts = True
+    append_method = AppendMethod.STATEMENT
     locks_many = True
     tells_time = True  # clients are on many machines, whose clocks differ
     asks_time = False
@@ -122,16 +118,6 @@ class PostgreSQL(Dialect):
 
     def insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table)
-
-    def unless_withheld(
-        self, value: sa.ColumnElement[int], *withheld: tuple[sa.Table, sa.ColumnElement[bool]]
-    ) -> sa.ColumnElement[int]:
-        # A text that is not a number fails where it is made one; with the value in it, not before the rows are written.
-        def failing(table: sa.Table) -> sa.ColumnElement[int]:
-            text = sa.literal_column(f"'{_WITHHELD}{table.name} at '", sa.Text())
-            return sa.cast(text.concat(sa.cast(value, sa.Text)), sa.BigInteger)
-
-        return sa.case(*((condition, failing(table)) for table, condition in withheld), else_=value)
 
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
@@ -229,8 +215,6 @@ class PostgreSQL(Dialect):
             )
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
-        if state == "22P02" and (table := re.search(rf'"{_WITHHELD}(\w+) at ', reason)):
-            return Withheld(table[1], f"a new row of {table[1]} was not written, and so nothing was")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
@@ -297,6 +281,15 @@ class PostgreSQL(Dialect):
     @contextmanager
     def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
         yield
+
+    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
+        query = (
+            "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+            "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "
+            "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # those of Citus
+            "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+        )
+        return [(table, name) for table, name in connection.exec_driver_sql(query)]
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

@@ -16,6 +16,7 @@ from lango_store.columns import TimeColumn
 from lango_store.dialect.base import (
     NO_TRANSACTION,
     AnyConnection,
+    AppendMethod,
     Dialect,
     ForeignKey,
     Moment,
@@ -40,9 +41,7 @@ class SQLite(Dialect):
     has_replicas = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
     modifying_cte = False
-    one_writer = True
-    sends_together = False
-    reckons_in_upserts = True
+    append_method = AppendMethod.TRANSACTION
     locks_many = True  # as it locks the file
     tells_time = False  # whoever opens the file is on its machine
     asks_time = False
@@ -249,6 +248,10 @@ class SQLite(Dialect):
             yield
         finally:
             driver.text_factory = before
+
+    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
+        query = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
+        return [(table, name) for table, name in connection.exec_driver_sql(query)]
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):

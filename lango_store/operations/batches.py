@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lango_store.encoding import encode_json
@@ -14,32 +12,31 @@ from lango_store.operations.rows import encode_message
 _RECORD: Final = MessageRole.RECORD.value
 
 
-@dataclass(frozen=True)
 class Batch:
     """Messages about to be appended, and their rows as the driver takes them, all checked."""
 
-    messages: Sequence[Message]
-    rows: Sequence[dict[str, Any]]
+    __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
 
-    @functools.cached_property
-    def ids(self) -> frozenset[str]:
+    def __init__(self, messages: Sequence[Message], rows: Sequence[dict[str, Any]]) -> None:
+        self.messages = messages
+        self.rows = rows
+        ids: list[str] = []
+        records = tokens = 0
+        for row in rows:
+            if row["id"] is not None:
+                ids.append(row["id"])
+            if row["role"] == _RECORD:
+                records += 1
+            elif row["tokens"]:
+                tokens += row["tokens"]
+        self.ids: Final = frozenset(ids)
         """The ids that its messages carry."""
-        return frozenset(row["id"] for row in self.rows if row["id"] is not None)
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all its messages, records left out; a message without a count counts 0."""
-        return sum([row["tokens"] or 0 for row in self.rows if row["role"] != _RECORD])
-
-    @property
-    def records(self) -> int:
+        self.repeats: Final = len(ids) > len(self.ids)
+        """Whether two of its messages have one id."""
+        self.records: Final = records
         """How many of them are records."""
-        return [row["role"] for row in self.rows].count(_RECORD)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether an id stands in it twice."""
-        return sum(message.id is not None for message in self.messages) > len(self.ids)
+        self.tokens: Final = tokens
+        """The tokens of its messages, records left out; a message without a count counts 0."""
 
     def only(self, positions: Sequence[int]) -> Batch:
         """Return the part of it at these positions."""

@@ -72,7 +72,7 @@ def finish(
     turn = replace(
         turns.new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1
     )
-    saved = turns.save(connection, now, key, _with_new_ids(connection, key, summary), turn)
+    saved = turns.save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
     return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
 

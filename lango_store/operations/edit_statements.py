@@ -1,9 +1,8 @@
-"""The statements of an edit: which message it is of, what is written there, and how its session counts then."""
+"""The statements of an edit: which message it changes, what it writes there, and how its session counts then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,15 +22,22 @@ from lango_store.operations.binds import (
     text,
 )
 from lango_store.operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, MESSAGE_GIVEN
+from lango_store.statement import Statement
 
-GIVEN: Final = {name: column(MESSAGE.c[name], f"new_{name}") for name in MESSAGE_GIVEN}
+_GIVEN: Final = {name: column(MESSAGE.c[name], f"new_{name}") for name in MESSAGE_GIVEN}
 """What a caller gives for the columns of a message."""
 
-CHOSEN: Final = ("seq", "turn_no", "tokens", "is_record", "emptied", "ends")
-"""What `Chosen` holds."""
+CHOSEN: Final = (*MESSAGE_FIELDS, "is_record", "emptied", "ends")
+"""What `choose` reads of a message.
 
-TOLD: Final = (*MESSAGE_FIELDS, "is_record", "emptied", "ends")
-"""What `choose` reads."""
+`is_record` is 1 for a record, else 0. `emptied` is its turn if that began with it and nothing of it came later, `ends`
+its turn if that began before it and nothing of it came later.
+"""
+
+_SEQ, _TOKENS, _IS_RECORD, _EMPTIED, _ENDS = (
+    number(f"chosen_{name}") for name in ("seq", "tokens", "is_record", "emptied", "ends")
+)
+"""What the other statements need to know of it."""
 
 
 # Which message
@@ -58,34 +64,10 @@ def _last_of_log() -> sa.ColumnElement[int]:
     return sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE)).correlate(None).scalar_subquery()
 
 
-_PLACES: Final[dict[str, Callable[[], sa.ColumnElement[bool]]]] = {
-    "seq": lambda: MESSAGE.c.seq == number("seq"),
-    "id": lambda: MESSAGE.c.id == text("id"),
-    "last": lambda: MESSAGE.c.seq == _last_of_window(),
-    "last of the log": lambda: MESSAGE.c.seq == _last_of_log(),
-}
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What the statements of an edit must know of its message.
-
-    `is_record` is 1 for a record, else 0. `emptied` is its turn if that began with it and nothing of it came later,
-    `ends` its turn if that began before it and nothing of it came later.
-    """
-
-    seq: Any
-    turn_no: Any
-    tokens: Any
-    is_record: Any
-    emptied: Any
-    ends: Any
-
-
-def _more_of_turn(seq: Any) -> sa.ColumnElement[bool]:
-    """Whether a turn has something after a seq: a pop passes by records."""
+def _more_of_turn() -> sa.ColumnElement[bool]:
+    """Whether a turn has something after a message: a pop passes by records."""
     other = MESSAGE.alias("other")
-    within = (other.c.seq > seq, other.c.seq <= TURN.c.last_seq, other.c.turn_no == TURN.c.turn_no)
+    within = (other.c.seq > MESSAGE.c.seq, other.c.seq <= TURN.c.last_seq, other.c.turn_no == TURN.c.turn_no)
     return sa.exists().where(of_session(other, TURN.c.session_key), *within).correlate(TURN, MESSAGE)
 
 
@@ -93,116 +75,129 @@ def _one_if_record(role: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     return sa.case((role == RECORD, sa.literal_column("1")), else_=sa.literal_column("0"))
 
 
-def choose(place: str) -> sa.Select[Any]:
-    """Read the message that stands at a place, and what the other statements must know of it."""
-    ended = (of_session(TURN), TURN.c.turn_no == MESSAGE.c.turn_no, ~_more_of_turn(MESSAGE.c.seq))
+def _choose(condition: sa.ColumnElement[bool]) -> Statement:
+    ended = (of_session(TURN), TURN.c.turn_no == MESSAGE.c.turn_no, ~_more_of_turn())
     its = sa.select(TURN.c.turn_no).where(*ended).correlate(MESSAGE)
-    told = (
-        _one_if_record(MESSAGE.c.role).label("is_record"),
-        its.where(TURN.c.first_seq >= MESSAGE.c.seq).scalar_subquery().label("emptied"),
-        its.where(TURN.c.first_seq < MESSAGE.c.seq, TURN.c.last_seq >= MESSAGE.c.seq).scalar_subquery().label("ends"),
+    computed = (
+        _one_if_record(MESSAGE.c.role),
+        its.where(TURN.c.first_seq >= MESSAGE.c.seq).scalar_subquery(),
+        its.where(TURN.c.first_seq < MESSAGE.c.seq, TURN.c.last_seq >= MESSAGE.c.seq).scalar_subquery(),
     )
-    return sa.select(*MESSAGE_COLUMNS, *told).where(of_session(MESSAGE), _PLACES[place]())
+    chosen = sa.select(*MESSAGE_COLUMNS, *computed).where(of_session(MESSAGE), condition)
+    return Statement(lambda _: chosen)
+
+
+choose: Final = {
+    "seq": _choose(MESSAGE.c.seq == number("seq")),
+    "id": _choose(MESSAGE.c.id == text("id")),
+    "last of the window": _choose(MESSAGE.c.seq == _last_of_window()),
+    "last of the log": _choose(MESSAGE.c.seq == _last_of_log()),
+}
+"""Read a message by its seq, by its id or as the last one, with what the other statements need to know."""
 
 
 # What an edit writes
 
-Write = Callable[[Chosen], Any]
+_ITS_ROW: Final = (of_session(MESSAGE), MESSAGE.c.seq == _SEQ)
+
+delete_message: Final = Statement(lambda _: sa.delete(MESSAGE).where(*_ITS_ROW).returning(MESSAGE.c.seq))
 
 
-def delete_message(chosen: Chosen) -> Any:
-    """Delete the message."""
-    return sa.delete(MESSAGE).where(of_session(MESSAGE), MESSAGE.c.seq == chosen.seq).returning(MESSAGE.c.seq)
+def _change(values: Mapping[str, Any]) -> Statement:
+    return Statement(lambda _: sa.update(MESSAGE).where(*_ITS_ROW).values(values).returning(MESSAGE.c.seq))
 
 
-def delete_turn(chosen: Chosen) -> Any:
-    """Delete its turn if that has nothing left."""
-    return sa.delete(TURN).where(of_session(TURN), TURN.c.turn_no == chosen.emptied).returning(TURN.c.turn_no)
+replace_message: Final = _change(
+    _GIVEN | {name: sa.func.coalesce(_GIVEN[name], MESSAGE.c[name]) for name in ("id", "created_at")}
+)
+
+REDACTED: Final = tuple(
+    name
+    for name in MESSAGE_GIVEN
+    if name not in ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at")
+)
+"""The columns that are taken from a message that is redacted."""
+
+redact_message: Final = _change(
+    {name: _GIVEN[name] for name in REDACTED} | {"tokens": sa.case((MESSAGE.c.tokens.is_not(None), 0))}
+)
+
+delete_turn: Final = Statement(lambda _: sa.delete(TURN).where(of_session(TURN), TURN.c.turn_no == _EMPTIED))
+shorten_turn: Final = Statement(
+    lambda _: sa.update(TURN).where(of_session(TURN), TURN.c.turn_no == _ENDS).values(last_seq=_SEQ - 1)
+)
 
 
-def shorten_turn(chosen: Chosen) -> Any:
-    """Let its turn end before it, unless something of the turn comes later."""
-    shortened = sa.update(TURN).where(of_session(TURN), TURN.c.turn_no == chosen.ends)
-    return shortened.values(last_seq=chosen.seq - 1).returning(TURN.c.turn_no)
+# How its session counts then
+
+_NOTHING: Final[sa.ColumnElement[int]] = sa.literal_column("0")
 
 
-def change_message(values: Mapping[str, Any]) -> Write:
-    """Give columns of the message other values."""
-
-    def write(chosen: Chosen) -> Any:
-        its = (of_session(MESSAGE), MESSAGE.c.seq == chosen.seq)
-        return sa.update(MESSAGE).where(*its).values(values).returning(MESSAGE.c.seq)
-
-    return write
-
-
-def count(chosen: Chosen, added: sa.ColumnElement[int], **also: Any) -> Any:
+def _count(added: sa.ColumnElement[int], **also: Any) -> Statement:
     """Count the session's tokens, with those `added` in the place of the message's, and use one seq up."""
-    counted = sa.case((chosen.is_record == 0, sa.func.coalesce(chosen.tokens, 0)), else_=0)
+    counted = sa.case((_IS_RECORD == 0, sa.func.coalesce(_TOKENS, 0)), else_=0)
     values = {
         "last_seq": SESSION.c.last_seq + 1,
         "token_count": SESSION.c.token_count + added - counted,
         "updated_at": NOW,
     }
-    changed = (
-        sa.update(SESSION).where(of_session(SESSION), chosen.seq.is_not(None)).values(values | sessions.REVISED | also)
-    )
-    return changed.returning(SESSION.c.last_seq)
+    changed = sa.update(SESSION).where(of_session(SESSION)).values(values | sessions.REVISED | also)
+    return Statement(lambda _: changed.returning(SESSION.c.last_seq))
 
 
-def _said_before(chosen: Chosen) -> sa.ColumnElement[int]:
+def _said_before() -> sa.ColumnElement[int]:
     """How many messages of the session come before this one or this record."""
-    later = sa.select(sa.func.count()).where(of_session(MESSAGE), MESSAGE.c.seq > chosen.seq, ~IS_RECORD)
-    said: sa.ColumnElement[int] = SESSION.c.message_count - later.scalar_subquery() - (1 - chosen.is_record)
+    later = sa.select(sa.func.count()).where(of_session(MESSAGE), MESSAGE.c.seq > _SEQ, ~IS_RECORD)
+    said: sa.ColumnElement[int] = SESSION.c.message_count - later.scalar_subquery() - (1 - _IS_RECORD)
     return said
 
 
-def _consolidated(chosen: Chosen, change: Any) -> sa.ColumnElement[int]:
+def _consolidated(change: Any) -> sa.ColumnElement[int]:
     """How many messages are consolidated if there is one more here or one less: they end where they did."""
     consolidated = SESSION.c.last_consolidated
     unchanged = sa.or_(change == 0, consolidated == 0)
     return sa.case(
         (unchanged, consolidated),
-        (_said_before(chosen) < consolidated, consolidated + change),
+        (_said_before() < consolidated, consolidated + change),
         else_=consolidated,
     )
 
 
-def count_without(chosen: Chosen) -> Any:
-    """Count the session without the message."""
-    return count(
-        chosen,
-        sa.literal_column("0"),
-        message_count=SESSION.c.message_count - (1 - chosen.is_record),
-        record_count=SESSION.c.record_count - chosen.is_record,
-        last_consolidated=_consolidated(chosen, chosen.is_record - 1),
-    )
+def _without_message() -> dict[str, Any]:
+    return {
+        "message_count": SESSION.c.message_count - (1 - _IS_RECORD),
+        "record_count": SESSION.c.record_count - _IS_RECORD,
+        "last_consolidated": _consolidated(_IS_RECORD - 1),
+    }
 
 
-def count_instead(chosen: Chosen) -> Any:
-    """Count a message in the place of another, where each may be a record."""
-    is_record = _one_if_record(GIVEN["role"])
-    added = sa.case((GIVEN["role"] == RECORD, 0), else_=sa.func.coalesce(GIVEN["tokens"], 0))
-    change = chosen.is_record - is_record
-    return count(
-        chosen,
-        added,
-        message_count=SESSION.c.message_count + change,
-        record_count=SESSION.c.record_count - change,
-        last_consolidated=_consolidated(chosen, change),
-    )
-
-
-def count_without_turn(chosen: Chosen) -> Any:
-    """Count the session without the message, and without its turn and summary if these went with it."""
-    left = (of_session(TURN), IS_COMPACTION, TURN.c.turn_no != chosen.emptied)
-    last = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(*left).order_by(TURN.c.turn_no.desc())
+def _without_turn() -> dict[str, Any]:
+    compactions = (of_session(TURN), IS_COMPACTION)
+    last = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(*compactions).order_by(TURN.c.turn_no.desc())
     last = last.limit(sa.literal_column("1"))
     summary_turn = sa.select(last.subquery().c.turn_no).scalar_subquery()
     upto = sa.func.coalesce(sa.select(last.subquery().c.replaced_upto).scalar_subquery(), 0)
-    gone = SESSION.c.summary_turn == chosen.emptied
-    return count_without(chosen).values(
-        turn_count=SESSION.c.turn_count - sa.case((chosen.emptied.is_not(None), 1), else_=0),
-        summary_turn=sa.case((gone, summary_turn), else_=SESSION.c.summary_turn),
-        summarized_upto=sa.case((gone, upto), else_=SESSION.c.summarized_upto),
+    gone = SESSION.c.summary_turn == _EMPTIED
+    return {
+        "turn_count": SESSION.c.turn_count - sa.case((_EMPTIED.is_not(None), 1), else_=0),
+        "summary_turn": sa.case((gone, summary_turn), else_=SESSION.c.summary_turn),
+        "summarized_upto": sa.case((gone, upto), else_=SESSION.c.summarized_upto),
+    }
+
+
+def _with_message_instead() -> Statement:
+    is_record = _one_if_record(_GIVEN["role"])
+    added = sa.case((_GIVEN["role"] == RECORD, 0), else_=sa.func.coalesce(_GIVEN["tokens"], 0))
+    change = _IS_RECORD - is_record
+    return _count(
+        added,
+        message_count=SESSION.c.message_count + change,
+        record_count=SESSION.c.record_count - change,
+        last_consolidated=_consolidated(change),
     )
+
+
+count_without: Final = _count(_NOTHING, **_without_message())
+count_without_turn: Final = _count(_NOTHING, **_without_message(), **_without_turn())
+count_instead: Final = _with_message_instead()
+count_redacted: Final = _count(_NOTHING)

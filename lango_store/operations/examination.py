@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from lango_store.columns import TimeColumn, as_stored
 from lango_store.dialect import dialect_of, reflected
+from lango_store.dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store.encoding import checked_name, decode_json, decode_time
 from lango_store.errors import DamagedMessage
 from lango_store.model import SessionInfo
@@ -40,6 +41,17 @@ def _settings(connection: sa.Connection) -> Iterator[Finding]:
     dialect = dialect_of(connection)
     for detail, remedy in dialect.health_warnings(connection):
         yield Finding(name="settings", subject=dialect.name, detail=detail, remedy=remedy)
+
+
+def _triggers(connection: sa.Connection) -> Iterator[Finding]:
+    for table, name in sorted(dialect_of(connection).triggers(connection)):
+        if table in Base.metadata.tables and name not in SEARCH_TRIGGERS:
+            yield Finding(
+                name="trigger",
+                subject=name,
+                detail=f"trigger {name} on {table} may change or drop rows that a call has reported as stored",
+                remedy=f"drop it, or make sure that it only reads the rows of {table}",
+            )
 
 
 def _distribution(connection: sa.Connection) -> Iterator[Finding]:
@@ -215,6 +227,7 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
 
 CHECKS: Final = (
     _settings,
+    _triggers,
     _distribution,
     _indexes,
     _counters,

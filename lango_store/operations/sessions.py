@@ -16,10 +16,10 @@ from lango_store.encoding import checked_key, decode_time
 from lango_store.errors import (
     Conflict,
     LangoStoreError,
+    NotPermitted,
     SessionExists,
     SessionExpired,
     SessionNotFound,
-    Withheld,
 )
 from lango_store.model import SessionFields, SessionInfo
 from lango_store.operations.binds import (
@@ -166,18 +166,20 @@ def refuse(
 ) -> None:
     """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
 
-    `Withheld` after the last try: the database does not let the row be written.
+    `NotPermitted` after the last try: the database does not let the row be written.
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])
     if not tries_left:
-        raise _withheld(value)
+        raise not_permitted(key)
 
 
-def _withheld(value: Mapping[str, Any]) -> Withheld:
-    expiry = f"expires at {value['expires_at']}" if "expires_at" in value else "never expires"
-    place = f"({expiry}, last_seq {value['last_seq']})"
-    return Withheld(SESSION.name, f"session {value['key']!r} is there {place}, but its row was not written")
+def not_permitted(key: str) -> NotPermitted:
+    """Return the error for rows of a session that can be read, and that the database does not write."""
+    return NotPermitted(
+        f"session {key!r} exists, but the database did not write to its rows: a row-level security policy or a trigger "
+        "keeps them, see `lango-store doctor`"
+    )
 
 
 _alive = Statement(lambda _: sa.select(LIVE).where(of_session(SESSION)))
@@ -221,7 +223,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
-    """Change the row of a locked session; `Withheld` if the database keeps it as it is."""
+    """Change the row of a locked session; `NotPermitted` if the database keeps it as it is."""
     statement = (
         sa.update(SESSION)
         .where(of_session(SESSION, key))
@@ -232,14 +234,8 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
 
 
 def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
-    """Return why a write to a session, expired or not, met no row: it is not there, or the database withholds it."""
-    row = any_row_of(connection, key)
-    return SessionNotFound(key) if row is None else _withheld(row)
-
-
-def not_made(key: str) -> Withheld:
-    """Return the error for a session that is not there after a write that makes it."""
-    return Withheld(SESSION.name, f"session {key!r} is not there, and was not made")
+    """Return why a write to a session, expired or not, met no row: there is none, or the database keeps it."""
+    return SessionNotFound(key) if any_row_of(connection, key) is None else not_permitted(key)
 
 
 _UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))

@@ -15,11 +15,12 @@ from lango_store.dialect import AnyConnection, Moment
 from lango_store.encoding import checked_key, decode_json, encode_id
 from lango_store.model import Message, Turn
 from lango_store.operations import messages, sessions
-from lango_store.operations.appends import NO_TERMS, Known, NewTurn, Terms, write
+from lango_store.operations.appends import NewTurn, merged, unstored, write
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, TURN, of_session
 from lango_store.operations.messages import Range
 from lango_store.operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
+from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.statement import Statement
 
 
@@ -36,48 +37,50 @@ def save(
     now: Moment,
     key: str,
     new: Batch,
+    expected: Expected = ANYTHING,
+    create: New | None = None,
+    *,
     turn: NewTurn,
-    terms: Terms = NO_TERMS,
 ) -> Turn:
-    """Append a turn to a live session, whatever its ids, in one statement where the database can.
+    """Append a turn to a live session, whatever its ids; see `appends.append`.
 
     The database refuses an id that is stored already: `save_new` leaves it out.
     """
-    stored, place = write(connection, now, key, new, terms, turn)
+    saved = write(connection, now, key, new, expected, create, turn)
     return Turn(
-        turn_no=place.turn_no,
+        turn_no=saved.turn_no,
         kind=turn.kind,
         id=turn.id,
-        first_seq=place.last_seq - len(stored) + 1,
-        last_seq=place.last_seq,
+        first_seq=saved.last_seq - len(saved.messages) + 1,
+        last_seq=saved.last_seq,
         replaced_upto=turn.replaced_upto,
         usage={} if turn.usage is None else decode_json(turn.usage),
         metadata={} if turn.metadata is None else decode_json(turn.metadata),
-        created_at=place.updated_at,
-        messages=stored,
+        created_at=saved.created_at,
+        messages=saved.messages,
     )
 
 
 def save_new(
-    connection: sa.Connection, now: Moment, key: str, new: Batch, turn: NewTurn, terms: Terms = NO_TERMS
+    connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING, *, turn: NewTurn
 ) -> Turn:
     """Append a turn unless it is stored, by its own id or by those of all its messages. Needs a transaction."""
     sessions.lock(connection, now, key)
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
             return _replayed(connection, now, key, there)
-    known = Known.look(connection, key, new)
-    fresh = known.fresh(new)
+    stored = messages.with_ids(connection, key, new.ids)
+    fresh = unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
         # Those that were there before it are of no turn or of earlier ones: it is the last.
-        numbers = {message.turn_no for message in known.stored.values()} - {None}
+        numbers = {message.turn_no for message in stored.values()} - {None}
         for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
             return _replayed(connection, now, key, there)
         turn = replace(turn, id=_id_of(new))
         for there in read(connection, key, TURN.c.id == turn.id):
-            return there.model_copy(update={"messages": known.merged(new, []), "replayed": True})
-    saved = save(connection, now, key, fresh, turn, terms)
-    return saved.model_copy(update={"messages": known.merged(new, saved.messages)})
+            return there.model_copy(update={"messages": merged(new, stored, []), "replayed": True})
+    saved = save(connection, now, key, fresh, expected, turn=turn)
+    return saved.model_copy(update={"messages": merged(new, stored, saved.messages)})
 
 
 def _id_of(new: Batch) -> str:

@@ -17,9 +17,11 @@ from lango_store.integrations.claude_agent_sdk.entries import NAME, message_of, 
 from lango_store.interchange.fidelity import storable_text
 from lango_store.model import UNSET, Message, SessionFields
 from lango_store.operations import appends, sessions, turns
-from lango_store.operations.appends import Known
+from lango_store.operations.appends import unstored
 from lango_store.operations.batches import Batch
+from lango_store.operations.messages import with_ids
 from lango_store.operations.rows import encode_message
+from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.store import Store
 
 _CUSTOM: Final = "customTitle"
@@ -116,23 +118,30 @@ class _Writer:
         """Write the entries that are not stored yet; False if all of them are."""
         new = self._encoded(access)
         new_session = writing.new_session(access, self._key, UNSET, self._fields) if make else None
-        terms = writing.terms(None, None, new_session)
 
-        def put(connection: AnyConnection, now: Moment, new: Batch, cost: Cost) -> bool:
-            if cost.usage:
-                turns.save(connection, now, self._key, new, turns.new_turn(None, cost.usage, None), terms)
-            else:
-                appends.write(connection, now, self._key, new, terms)
+        def put(
+            connection: AnyConnection,
+            now: Moment,
+            key: str,
+            new: Batch,
+            expected: Expected,
+            create: New | None = None,
+            cost: Cost = self.cost,
+        ) -> bool:
+            turn = turns.new_turn(None, cost.usage, None) if cost.usage else None
+            appends.write(connection, now, key, new, expected, create, turn)
             return True
 
-        def put_new(connection: sa.Connection, now: datetime) -> bool:
-            sessions.lock(connection, now, self._key)
-            known = Known.look(connection, self._key, new)
-            return bool(known.positions) and put(connection, now, known.fresh(new), self._cost_of(known.positions))
+        def put_new(connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected) -> bool:
+            sessions.lock(connection, now, key)
+            fresh = unstored(new, with_ids(connection, key, new.ids))
+            if not fresh.rows:
+                return False
+            kept = {id(message) for message in fresh.messages}
+            positions = [position for position, message in enumerate(new.messages) if id(message) in kept]
+            return put(connection, now, key, fresh, expected, cost=self._cost_of(positions))
 
-        return writing.append_once(
-            access, new, bool(new.ids), lambda connection, now: put(connection, now, new, self.cost), put_new, terms
-        )
+        return writing.append_once(access, self._key, new, ANYTHING, new_session, put, put_new)
 
     def _cost_of(self, places: Sequence[int]) -> Cost:
         """Return what the entries at these places cost, the others being stored."""

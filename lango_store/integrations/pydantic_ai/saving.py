@@ -20,7 +20,6 @@ from lango_store.integrations.pydantic_ai.items import NAME, message_of
 from lango_store.integrations.pydantic_ai.records import Known, State
 from lango_store.model import Message, MessageRole
 from lango_store.operations import appends, session_changes, sessions, turns, values
-from lango_store.operations.appends import Terms
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, SESSION, column, number, of_session
 from lango_store.operations.rows import stored_json
@@ -110,7 +109,7 @@ class Save:
             make = records.new_session(self._access, self._prefix, self._record)
             if sessions.insert(connection, now, make) is None:
                 return False
-            turns.save(connection, now, self._key, new, records.new_turn(self._record, None))
+            turns.save(connection, now, self._key, new, turn=records.new_turn(self._record, None))
             self._note(connection, now, None, records.Log(len(new.rows), len(new.rows), 0), turn=True)
         else:
             self._write(connection, now, state, state.log, new)
@@ -128,11 +127,11 @@ class Save:
         turn = records.new_turn(self._record, state)
         has_turn = bool(new.rows or turn.usage)
         # If its log is another one, the session is locked, and was written to since its state was read.
-        terms = Terms(Expected(revision=state.number) if log == state.log else ANYTHING)
+        expected = Expected(revision=state.number) if log == state.log else ANYTHING
         if has_turn:
-            turns.save(connection, now, self._key, new, turn, terms)
+            turns.save(connection, now, self._key, new, expected, turn=turn)
         else:
-            appends.append(connection, now, self._key, new, terms)
+            appends.append(connection, now, self._key, new, expected)
         self._note(connection, now, state, log.grown(len(new.rows) - new.records, new.records), turn=has_turn)
 
     # With the log in sight
