@@ -98,7 +98,7 @@ def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(fille
 
 
 def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lango_store.schema.searching._BATCH", 7)
+    monkeypatch.setattr("lango_store.schema.searching._BATCH", 50)
     with Store(url) as store:
         for key in ("a", "b"):
             store.create(key, messages=[message(f"oslo {number}") for number in range(100)])

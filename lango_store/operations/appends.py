@@ -188,6 +188,7 @@ def _in_transaction(
     if not found:
         return None
     last_seq, updated_at, last_turn_no = found[0]
+    last_seq = whole_number(bound["key"], "last_seq", last_seq)
     dialect = dialect_of(connection)
     turn_no = last_turn_no if bound["turns_added"] else None
     written: list[Row] = []
