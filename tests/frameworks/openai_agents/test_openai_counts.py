@@ -140,11 +140,3 @@ def test_adding_items_on_sqlite_is_one_transaction(make_sqlite: MakeDatabase) ->
             assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
 
     asyncio.run(main())
-
-
-def test_popping_and_clearing_are_a_few_statements_whatever_there_is(one_connection: sa.Engine, tmp_path: Path) -> None:
-    popped = count(one_connection, tmp_path, lambda session: session.pop_item(), *EXCHANGE * 20)
-    assert popped.statements <= 4
-    assert popped.round_trips <= 6
-    cleared = count(one_connection, tmp_path, lambda session: session.clear_session(), *EXCHANGE * 20)
-    assert cleared.round_trips <= 12
