@@ -45,7 +45,6 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     ValueError for other databases.
     """
     parsed, connect_args = parse(url)
-    _check(options)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
@@ -67,35 +66,6 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
     return create_engine(given.update_query_dict({"options": " ".join(options)}))
 
 
-_KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
-    "connect_args": ((dict,), "a dict"),
-    "execution_options": ((dict,), "a dict"),
-    "isolation_level": ((str,), "a text such as 'READ COMMITTED'"),
-    "max_overflow": ((int,), "a whole number"),
-    "pool_recycle": ((int,), "a whole number of seconds"),
-    "pool_size": ((int,), "a whole number"),
-    "pool_timeout": ((int, float), "a number of seconds"),
-    "poolclass": ((type,), "a class such as sqlalchemy.pool.NullPool"),
-}
-
-
-def _check(options: dict[str, Any]) -> None:
-    """Raise TypeError for SQLAlchemy's common options of wrong types: it takes some of them until the first use."""
-    for name, (kinds, remedy) in _KINDS.items():
-        if name in options and (type(options[name]) is bool or not isinstance(options[name], kinds)):
-            raise TypeError(f"{name} is {type(options[name]).__name__}: give {remedy}")
-    if not all(isinstance(name, str) for name in options.get("connect_args", ())):
-        raise TypeError("connect_args has names that are not text: give those of the driver")
-
-
-def _made(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
-    try:
-        return sa.create_engine(url, **options)
-    except TypeError as error:
-        named = str(error).split(", using")[0].replace("sent to create_engine()", "in the options")
-        raise TypeError(f"{named}: give options of SQLAlchemy's create_engine") from error
-
-
 def _in_memory(url: sa.URL) -> bool:
     in_memory = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
     return in_memory and url.get_backend_name() == "sqlite"
@@ -114,7 +84,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     elif "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    engine = _made(url, options)
+    engine = sa.create_engine(url, **options)
 
     if not in_memory:
 
@@ -201,7 +171,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
         given = connect_args.get("options") or url.query.get("options") or ""
         connect_args["options"] = f"{given} -cstatement_timeout={timeout}".strip()
-    engine = _made(url, options | {"connect_args": connect_args})
+    engine = sa.create_engine(url, **options | {"connect_args": connect_args})
 
     if timeout:
 

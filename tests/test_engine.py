@@ -299,19 +299,3 @@ def test_an_interrupted_verb_leaves_the_pool_whole(url: str) -> None:
         assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
         assert store.append_message("k", message()).seq == 2
     engine.dispose()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"connect_args": 3}, "connect_args is int: give a dict"),
-        ({"connect_args": {3: 4}}, "connect_args has names that are not text"),
-        ({"pool_size": "a"}, "pool_size is str: give a whole number"),
-        ({"pool_timeout": True}, "pool_timeout is bool: give a number of seconds"),
-        ({"poolclass": 3}, "poolclass is int: give a class"),
-        ({"colour": 1}, "'colour' in the options: give options of SQLAlchemy's create_engine"),
-    ],
-)
-def test_a_wrong_option_of_sqlalchemys_is_refused_by_its_name(url: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(TypeError, match=words):
-        create_engine(url, **options)
