@@ -16,7 +16,7 @@ from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store.dialect import dialect_of
 from lango_store.operations import appends, messages, sessions
-from lango_store.operations.batches import Batch, batch
+from lango_store.operations.batches import Batch
 
 Steps = dict[str, Callable[[], object]]
 """The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""
@@ -70,13 +70,13 @@ class Works:
         """Append one message at a time to a session of 1,000."""
         given = payload.texts(100)
         made = _values(given)
-        ready = [batch([each]) for each in made]
+        ready = [Batch([each]) for each in made]
         return {
             BY_HAND: lambda: [self._floor.append("grown", each) for each in given],
             "ours: statement and transaction, connection and rows at hand": lambda: [
                 self._append("grown", each) for each in ready
             ],
-            "+ values checked and made rows": lambda: [self._append("grown", batch([each])) for each in made],
+            "+ values checked and made rows": lambda: [self._append("grown", Batch([each])) for each in made],
             POOLED: lambda: [self._append_pooled("grown", [each]) for each in made],
             "+ a Message made from a dict, and the verb": lambda: [
                 self._store.append_message("grown", Message.model_validate(each)) for each in given
@@ -87,11 +87,11 @@ class Works:
         """Append 1,000 messages in one call."""
         given = payload.texts(1_000)
         made = _values(given)
-        ready = batch(made)
+        ready = Batch(made)
         return {
             BY_HAND: lambda: self._floor.append_many("batches", given),
             "ours: statement and transaction, connection and rows at hand": lambda: self._append("batches", ready),
-            "+ values checked and made rows": lambda: self._append("batches", batch(made)),
+            "+ values checked and made rows": lambda: self._append("batches", Batch(made)),
             POOLED: lambda: self._append_pooled("batches", made),
             "+ Messages made from dicts, and the verb": lambda: self._store.append_messages("batches", _values(given)),
         }
@@ -126,7 +126,7 @@ class Works:
         return self._connection.writing(lambda connection: appends.append(connection, moment, key, new))
 
     def _append_pooled(self, key: str, made: list[Message]) -> list[Message]:
-        new = batch(made)
+        new = Batch(made)
         with self._access.single_write() as connection:
             return appends.append(connection, self._access.moment(connection), key, new)
 

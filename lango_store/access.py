@@ -63,25 +63,34 @@ class Access:
         self._clock = clock
         self.token_counter = token_counter
         self._gate = SchemaGate(migrate=migrate)
+        self._gates = [self._gate]
         self._replica = replica
-        self._connections: Connections = Pooled(engine, self._gate, on_statement)
+        self._on_statement = on_statement
+        pooled = Pooled(engine, self._gate, on_statement)
+        self._connections: Connections = pooled
         if replica is not None:
             if not all(dialect_of(each).has_replicas for each in (engine, replica)):
                 raise ValueError("replica: SQLite has none: give URLs of PostgreSQL")
-            its = Pooled(replica, SchemaGate(migrate=False), on_statement)
-            self._connections = Replicated(Pooled(engine, self._gate, on_statement), its)
-        self._origin: Access | None = None
-        self._on_statement = on_statement
+            self._gates.append(SchemaGate(migrate=False))
+            self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
-        self._closed = False
+        self._is_bound = False
+        self.in_callers_transaction = False
+        """Whether the connections are the caller's, and the transaction too."""
+        self.gives_ids = self._retry.is_on
+        """Whether messages and turns without an id get one, so that a second try is recognized."""
+        self.stores_unchanged = token_counter is None and not self.gives_ids
+        """Whether messages are stored without an id or a count of tokens from the store."""
 
     # Policy
 
     def moment(self, connection: AnyConnection) -> Moment:
         """Return the time for one statement: None where that tells it, by the database's clock for all that connect."""
-        dialect = dialect_of(connection)
-        if self._clock is not None or not dialect.tells_time:
+        if self._clock is not None:
             return self.clock_time()
+        dialect = dialect_of(connection)
+        if not dialect.tells_time:
+            return utc_now()
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
@@ -122,11 +131,6 @@ class Access:
         """Create an id that is nobody else's, for a session, a turn or a message: a UUIDv7 of the store's time."""
         return new_key(self.clock_time())
 
-    @property
-    def gives_ids(self) -> bool:
-        """Whether messages and turns get an id that have none, so that a second try is told apart from the first."""
-        return self._retry.is_on and not self.in_callers_transaction
-
     # Tries
 
     def trying(self, call: Callable[[], R], *, if_lost: bool = True, told_apart: bool = False) -> R:
@@ -145,30 +149,21 @@ class Access:
 
     # Connections
 
-    @property
-    def in_callers_transaction(self) -> bool:
-        """Whether the connections are the caller's, and the transaction too."""
-        return self._connections.in_callers_transaction
-
     def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for single reads, without a transaction around them; a replica's if it may be anywhere."""
-        self._refuse_closed()
         return self._connections.single(writes=False, anywhere=anywhere)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
         """Lend a connection for one append, committed with as few round trips as the database allows."""
-        self._refuse_closed()
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several reads that see one moment; a replica's if it may be anywhere."""
-        self._refuse_closed()
         return self._connections.snapshot(anywhere=anywhere)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
-        self._refuse_closed()
         cancellation.begin_write()
         return self._connections.transaction()
 
@@ -189,7 +184,7 @@ class Access:
         """Return the same access for reads that have to see what was written up to a position."""
         access = copy.copy(self)
         access._connections = self._connections.at(0 if position is None else position_of(position))
-        access._origin = self._origin or self
+        access._is_bound = True
         return access
 
     def using(self, lender: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Access:
@@ -202,27 +197,24 @@ class Access:
             raise TypeError(
                 f"using() takes a Connection or a Session, not {type(lender).__name__}; {IN_ASYNC_SESSIONS}"
             )
-        access = self.bound(lend)
-        access._origin = None
-        return access
+        return self.bound(lend)
 
     def bound(self, lend: Callable[[], sa.Connection]) -> Access:
         """Return the same access on a connection whose transaction somebody else ends."""
         access = copy.copy(self)
         access._connections = Callers(lend, self._gate, self._on_statement)
-        access._origin = self._origin or self
+        access._is_bound = access.in_callers_transaction = True
+        access.gives_ids = False
+        access.stores_unchanged = self.token_counter is None
         return access
 
     def close(self) -> None:
-        """Close the engine, if it is ours."""
-        if self.in_callers_transaction or self._origin is not None:
+        """Refuse calls from now on, and close the engine if it is the store's own."""
+        if self._is_bound:
             return
-        self._closed = True
+        for gate in self._gates:
+            gate.close()
         if self._owned:
             self.engine.dispose()
         if self._replica is not None:
             self._replica.dispose()
-
-    def _refuse_closed(self) -> None:
-        if self._closed or (self._origin is not None and self._origin._closed):
-            raise LangoStoreError("this store is closed: make a new one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
@@ -12,23 +13,22 @@ from sqlalchemy.pool import PoolProxiedConnection
 from lango_store import pool
 from lango_store.dialect import AnyConnection, Dialect, dialect_of
 from lango_store.driver_errors import of_driver, translate, translated_errors
-from lango_store.errors import DatabaseUnavailable, LangoStoreError
+from lango_store.errors import LangoStoreError
 from lango_store.observing import observed, observer_of
-from lango_store.pool import DatabaseFile
 from lango_store.statement import ALONE, OBSERVER, Observer
 
 
 class Gate(Protocol):
-    """What has to be right before a connection is lent: the database and its schema."""
+    """Checks the database and its schema before a connection is used."""
 
-    def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check a pool's database, the first time; return its file, if it is one."""
+    def check_engine(self, engine: sa.Engine) -> None:
+        """Check a pool's database."""
 
-    def check_connection(self, connection: sa.Connection) -> DatabaseFile | None:
-        """Check the database of a caller's connection, the first time."""
+    def check_connection(self, connection: sa.Connection) -> None:
+        """Check the database of a caller's connection."""
 
     def reset(self, engine: sa.Engine) -> None:
-        """Check again the next time."""
+        """Check the schema again the next time."""
 
 
 class Connections(Protocol):
@@ -61,7 +61,7 @@ class Pooled:
     def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
         self.engine = engine
         dialect_of(engine)  # which refuses what is not supported
-        self._gate = gate
+        self.gate = gate
         self._on_statement = on_statement
 
     @property
@@ -98,50 +98,27 @@ class Pooled:
 
     @contextmanager
     def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
-        file = self.checked()
+        self.gate.check_engine(self.engine)
         with (
             translated_errors(self.engine),
             self.engine.connect() as connection,
-            _learning_from_errors(connection, self._gate),
+            _learning_from_errors(connection, self.gate),
+            around(connection),
+            observed(connection, self._on_statement),
+            self.dialect.bytes_for_bad_text(connection),
+            _leaving_interrupted(connection),
         ):
-            if file is not None:
-                self.refuse_lost_wal(file, connection.connection)
-            with (
-                around(connection),
-                observed(connection, self._on_statement),
-                self.dialect.bytes_for_bad_text(connection),
-                _leaving_interrupted(connection),
-            ):
-                yield connection
+            yield connection
 
-    def observer(self) -> Observer | None:
-        """Return what is told of each statement: the store's observer, the engine's log, or both."""
-        return observer_of(self.engine, self._on_statement)
+    def options(self) -> Mapping[str, Any]:
+        """Return the execution options of a connection that is used for one operation."""
+        if self._on_statement is None and not self.engine.logger.isEnabledFor(logging.INFO):
+            return _USED_ALONE
+        return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self._on_statement)}
 
     def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
         """Take note of what a driver's error says of its connection and of the database."""
-        _learn(error, self.engine, driver, proxy, self._gate)
-
-    def checked(self) -> DatabaseFile | None:
-        """Check that the database is what it was; return its file, if it is one."""
-        _refuse_translated(self.engine)
-        file = self._gate.check_engine(self.engine)
-        if file is not None and (fault := file.fault()):
-            if file.is_there:
-                self._start_anew()
-            raise DatabaseUnavailable(fault)
-        return file
-
-    def refuse_lost_wal(self, file: DatabaseFile, connection: PoolProxiedConnection) -> None:
-        """Check that what this connection writes to is what others read."""
-        if fault := file.wal_fault(connection.info):
-            connection.invalidate()
-            self._start_anew()
-            raise DatabaseUnavailable(fault)
-
-    def _start_anew(self) -> None:
-        self.engine.dispose()
-        self._gate.reset(self.engine)
+        _learn(error, self.engine, driver, proxy, self.gate)
 
 
 class Callers:
@@ -174,17 +151,12 @@ class Callers:
     @contextmanager
     def _lend(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
         connection = self._connection()
-        _refuse_translated(connection)
+        refuse_translated(connection)
         with translated_errors(connection.engine):
             if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
                 connection.begin()
             dialect_of(connection).join(connection)
-            file = self._gate.check_connection(connection)
-            if file is not None and (fault := file.fault() or file.wal_fault(connection.connection.info)):
-                self._gate.reset(connection.engine)
-                raise DatabaseUnavailable(
-                    f"{fault}, on a new connection: engine.dispose() makes the pool open new ones"
-                )
+            self._gate.check_connection(connection)
             with (
                 observed(connection, self._on_statement),
                 _learning_from_errors(connection, self._gate),
@@ -199,13 +171,13 @@ def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
     return dialect_of(connection).append_whole(connection)
 
 
-_LENT_ALONE: Final = {ALONE: True}
+_USED_ALONE: Final[Mapping[str, Any]] = {ALONE: True}
 
 
 class _Single:
-    """A driver's connection from the pool, lent without all that SQLAlchemy puts around a transaction."""
+    """A driver's connection from the pool, without what SQLAlchemy puts around a transaction."""
 
-    __slots__ = ("_driver", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
+    __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
 
     connection: Any
 
@@ -215,21 +187,20 @@ class _Single:
         self.dialect = pooled.engine.dialect
 
     def get_execution_options(self) -> Mapping[str, Any]:
-        """Return that it is lent alone, and the observer, if there is one."""
-        observer = self._pooled.observer()
-        return _LENT_ALONE if observer is None else {**_LENT_ALONE, OBSERVER: observer}
+        """Return that it is used alone, and the observer, if there is one."""
+        return self._options
 
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
-        file = pooled.checked()
+        pooled.gate.check_engine(pooled.engine)
         try:
             # Interrupted before this is done, the pool has the connection back when the proxy is forgotten.
             self._proxy = proxy = pool.take(pooled.engine)
             self.connection = self._driver = proxy.dbapi_connection
             try:
-                if file is not None:
-                    pooled.refuse_lost_wal(file, proxy)
-                self._started = pooled.dialect.start(self._driver, writes=self._writes)
+                self._options = pooled.options()
+                self._dialect = dialect_of(self)
+                self._started = self._dialect.start(self._driver, writes=self._writes)
             except BaseException as error:
                 self._give_back(error)
                 raise
@@ -241,11 +212,14 @@ class _Single:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             try:
-                self._pooled.dialect.finish(self._driver, self._started, failed=error is not None)
+                self._dialect.finish(self._driver, self._started, failed=error is not None)
             except BaseException as ending:
                 self._give_back(ending)
                 raise
-            self._give_back(error)
+            if error is None:
+                self._proxy.close()
+            else:
+                self._give_back(error)
         except Exception as ending:
             if error is None:  # else what the caller is told is the first error
                 translate(ending, self._pooled.engine)
@@ -253,13 +227,12 @@ class _Single:
         if error is not None:
             translate(error, self._pooled.engine)
 
-    def _give_back(self, error: BaseException | None) -> None:
+    def _give_back(self, error: BaseException) -> None:
         driver = self._driver
-        if error is not None:
-            self._pooled.learn(error, driver, self._proxy)
-            interrupted = not isinstance(error, Exception) or self._pooled.dialect.is_answering(driver)
-            if interrupted or getattr(driver, "closed", False):
-                self._proxy.invalidate()
+        self._pooled.learn(error, driver, self._proxy)
+        interrupted = not isinstance(error, Exception) or dialect_of(self).is_answering(driver)
+        if interrupted or getattr(driver, "closed", False):
+            self._proxy.invalidate()
         self._proxy.close()
 
 
@@ -295,7 +268,8 @@ def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProx
         gate.reset(engine)
 
 
-def _refuse_translated(connection: sa.Connection | sa.Engine) -> None:
+def refuse_translated(connection: sa.Connection) -> None:
+    """Raise `LangoStoreError` if a connection names other schemas than its statements."""
     if connection.get_execution_options().get("schema_translate_map"):
         raise LangoStoreError(
             "schema_translate_map is not supported, as not every statement would follow it: "

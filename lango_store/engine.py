@@ -90,6 +90,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
         @event.listens_for(engine, "do_connect")
         def connect(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> sqlite3.Connection:
+            pool.look_at_file(engine)  # a connection made here keeps other listeners from being called
             return _connect(*names, **settings)
 
     @event.listens_for(engine, "connect")

@@ -10,13 +10,15 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool, PoolProxiedConnection, PoolResetState
+
+from lango_store.errors import DatabaseUnavailable
 
 BEGIN_OPTION: Final = "lango_store_begin"
 """The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
@@ -24,7 +26,7 @@ BEGIN_OPTION: Final = "lango_store_begin"
 _IDLE_BEFORE_PING: Final = 30.0
 _PING_TIMEOUT: Final = 10.0
 _AUTOCOMMIT: Final = "lango_store_autocommit"
-_WAL: Final = "lango_store_wal"
+_LOOK_INTERVAL: Final = 1.0
 
 
 # A connection for one statement
@@ -135,53 +137,63 @@ def _readable(descriptor: int, seconds: float = 0) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-# Files that go away
+# Files that are deleted or replaced
 
 
 class DatabaseFile:
-    """The file of a SQLite database, and whether its path still leads to it.
+    """The file of a SQLite database, checked while an engine has it open.
 
-    A connection goes on with the file that it opened, whatever becomes of the path: what is appended would be
-    acknowledged, and found by nobody.
+    A connection keeps writing to the file that it opened: an append to a deleted file would be acknowledged and lost.
+    A new connection would open the file that has taken its place, with the log of the old one.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self._path = path
         self._identity = _identity(path)
+        self._fault: str | None = None
+        self._next_look = time.monotonic() + _LOOK_INTERVAL
 
-    def fault(self) -> str | None:
-        """Return what became of the file; None if it is where it was."""
-        found = _identity(self.path)
-        if found == self._identity:
-            return None
-        if found is None:
-            return f"{self.path} is gone, deleted or moved under a running store: nothing was done; put it back"
-        return f"{self.path} was replaced under a running store: nothing was done; the next call opens the new file"
+    def check(self) -> None:
+        """Look at the file at most once a second; `DatabaseUnavailable` from the first fault on."""
+        if self._fault is not None or time.monotonic() >= self._next_look:
+            self.look()
 
-    @property
-    def is_there(self) -> bool:
-        """Whether there is a file at the path, this one or another."""
-        return Path(self.path).exists()
+    def look(self) -> None:
+        """Raise `DatabaseUnavailable` if the file was ever found to be deleted or replaced."""
+        if self._fault is None:
+            self._next_look = time.monotonic() + _LOOK_INTERVAL
+            identity = _identity(self._path)
+            if identity == self._identity:
+                return
+            change = "deleted or moved" if identity is None else "replaced"
+            self._fault = (
+                f"{self._path} was {change} while a store had it open: nothing was done; stop all processes that "
+                "have it open, put back the file that belongs here without an older -wal and -shm, and make a new Store"
+            )
+        raise DatabaseUnavailable(self._fault)
 
-    def wal_fault(self, info: MutableMapping[Any, Any]) -> str | None:
-        """Return what became of the log that a connection (`info` is its entry's) writes to; None if it is there."""
-        # It exists as long as a connection that read or wrote the file is open.
-        found = _identity(f"{self.path}-wal")
-        expected = info.get(_WAL)
-        if found == expected:
-            return None
-        if expected is None:
-            info[_WAL] = found
-            return None
-        return (
-            f"{self.path}-wal was deleted or replaced under a running store, and what was appended last may be gone "
-            "with it: nothing was done; the next call opens the file as it is, see `lango-store doctor`"
-        )
+
+def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
+    """Return the file of an engine's database, which is checked before each new connection."""
+    file = _files.get(engine)
+    if file is None:
+        file = _files[engine] = DatabaseFile(path)
+        event.listen(engine, "do_connect", lambda *_: file.look())
+    return file
+
+
+def look_at_file(engine: sa.Engine) -> None:
+    """Raise `DatabaseUnavailable` if an engine's file was deleted or replaced since its first connection."""
+    if (file := _files.get(engine)) is not None:
+        file.look()
+
+
+_files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDictionary()
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 (a Path costs more than the look)
+        found = Path(path).stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

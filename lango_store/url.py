@@ -53,7 +53,7 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
         return url.set(drivername="sqlite"), {}
     if driver == "asyncpg":
         url = _from_asyncpg(url)
-    connect_args = {name: url.query[name] for name in _SECRETS if name in url.query}
+    connect_args: dict[str, Any] = {name: url.query[name] for name in _SECRETS if name in url.query}
     for secret in (url.password or "", *connect_args.values()):
         if not isinstance(secret, str) or "\0" in secret or secret != secret.encode("utf-8", "replace").decode():
             raise ValueError("the password in the URL is given twice, or holds a character that cannot be sent")

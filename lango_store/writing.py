@@ -12,6 +12,8 @@ from lango_store.access import Access
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import (
     Conflict,
+    DatabaseBusy,
+    DatabaseUnavailable,
     InvalidMessage,
     NotPermitted,
     SessionExists,
@@ -21,7 +23,7 @@ from lango_store.errors import (
 )
 from lango_store.model import UNSET, Message, SessionFields, Unset
 from lango_store.operations import appends, edits, messages, session_changes, sessions
-from lango_store.operations.batches import Batch, batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.sessions import ANYTHING, Expected, New
 from lango_store.session import Session
 
@@ -32,9 +34,7 @@ _FIELDS: Final = tuple(typing.get_type_hints(SessionFields))
 
 def encoded(access: Access, new: Sequence[Message]) -> Batch:
     """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
-    if access.token_counter is None and not access.gives_ids:
-        return batch(list(new))
-    return batch([access.identified(access.counted(message)) for message in new])
+    return Batch([access.identified(access.counted(message)) for message in new])
 
 
 def new_session(access: Access, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
@@ -80,7 +80,7 @@ def append(
     fields: SessionFields,
 ) -> list[Message]:
     """Append messages, in the place of those above `replace_after` if that is given."""
-    batch = encoded(access, new)
+    batch = Batch(new) if access.stores_unchanged else encoded(access, new)
     make = missing(access, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = ANYTHING if after is None and expect is None else Expected(after, expect)
     if replace_after is not None:
@@ -116,10 +116,13 @@ def append_once(
     made in the place of an expired one too; `Conflict` if the write expects what only an existing session can have.
     """
     has_ids = has_ids or bool(new.ids)
-    create = None if expected.needs_session else make
+    create = None if make is None or expected.needs_session else make
     once = functools.partial(_append_once, access, key, new, expected, create, append, append_new_ids, has_ids=has_ids)
     try:
-        return access.trying(once, told_apart=has_ids)
+        try:
+            return once()
+        except (DatabaseBusy, DatabaseUnavailable) as error:
+            return access.again(once, error, if_lost=True, told_apart=has_ids)
     except SessionNotFound as error:
         if make is None or create is not None:
             raise

@@ -4,11 +4,11 @@ from copy import deepcopy
 
 from lango_store import Message, Store
 from lango_store.operations import appends
-from lango_store.operations.batches import batch
+from lango_store.operations.batches import Batch
 
 
 def test_an_append_leaves_its_batch_as_it_was(url: str) -> None:
-    new = batch([Message.user("one"), Message.assistant("two")])
+    new = Batch([Message.user("one"), Message.assistant("two")])
     before = deepcopy(new.rows)
     with Store(url) as store:
         store.create("k")

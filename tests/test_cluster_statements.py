@@ -18,7 +18,7 @@ from lango_store import Store, schema_gate
 from lango_store.dialect.citus import Citus
 from lango_store.operations import turns
 from lango_store.operations.appends import NewTurn
-from lango_store.operations.batches import batch
+from lango_store.operations.batches import Batch
 
 CLUSTER = Citus()
 
@@ -71,7 +71,7 @@ def test_what_is_written_by_several_statements_is_given_back_as_stored(make_post
 def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=messages(9))
-        new = batch(messages(2))
+        new = Batch(messages(2))
         with store.access.single_write() as connection:
             turn = turns.save(connection, None, "k", new, turn=NewTurn(skipped=3))
         assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (13, 14, 14)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from conftest import Counts, MakeDatabase, counted, not_on_a_cluster, watched
-from factories import contents, message, messages
+from factories import contents, message
 from recorded import SAID, noted, record
 
 from lango_store import DatabaseUnavailable, Message, Store, create_engine
@@ -33,17 +33,6 @@ def test_a_load_of_a_log_with_records_is_two_round_trips(one_connection: sa.Engi
         with counted(one_connection, tmp_path) as counts:
             assert contents(store.get("k").messages) == SAID
         assert counts == Counts(2, 2)
-
-
-def test_an_append_without_records_says_nothing_of_them(url: str) -> None:
-    engine = create_engine(url)
-    with Store(engine) as store:
-        store.create("k")
-        with watched(engine) as statements:
-            store.append_message("k", message())
-            store.conversation("k").save_turn(messages(2))
-    assert statements
-    assert not [each for each in statements if "record" in each]
 
 
 def cost_of_the_end(engine: sa.Engine, number: int) -> tuple[int, int]:

@@ -39,7 +39,7 @@ from lango_store.interchange.nanobot.writing import metadata_out
 from lango_store.model import UNSET, Message, MessageRole
 from lango_store.model import SessionInfo as StoredInfo
 from lango_store.operations import appends, messages, session_changes, sessions
-from lango_store.operations.batches import batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.messages import Range
 from lango_store.operations.rows import salvage_messages, session_value
 from lango_store.operations.sessions import New
@@ -199,7 +199,7 @@ class LangoSessionStore:
         key, same = session.key, known.same_lines(state)
         if same == len(known.seqs) == len(state.lines):
             return known.seqs, known.last_seq
-        new = batch([self._access.counted(message_from_line(line)) for line in session.messages[same:]])
+        new = Batch([self._access.counted(message_from_line(line)) for line in session.messages[same:]])
         if same == len(known.seqs):
             append = appends.append_new_ids if new.ids else appends.append
             written = append(connection, now, key, new)

@@ -15,7 +15,7 @@ from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
 from lango_store.model import Message
 from lango_store.operations import session_changes, sessions
-from lango_store.operations.batches import batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store.operations.rows import encode_session
 from lango_store.operations.sessions import New
@@ -74,7 +74,7 @@ class DraftRows:
             self.turns.append(turn)
 
     def _add_messages(self, part: Part) -> None:
-        new = batch([self.counted(message) for message in part.messages], encode_large_json)
+        new = Batch([self.counted(message) for message in part.messages], encode_large_json)
         turn_no = None if part.kind is None else self.turn_count
         otherwise = part.created_at or self.now
         part.messages.clear()  # one may be large: whoever holds the part holds only the row from here on

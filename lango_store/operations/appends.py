@@ -174,7 +174,7 @@ def _by_statement(
 ) -> Sequence[Any] | None:
     statement = statements.append(one=len(rows) == 1, turn=bound["turns_added"] > 0, creates=create is not None)
     if create is not None:
-        bound = bound | sessions.encoded(create) | sessions.new_life()
+        bound = bound | create.row | sessions.new_life()
     found = statement.run(connection, bound | _messages(rows))
     return found[0] if found else None
 
@@ -188,13 +188,13 @@ def _in_transaction(
     if not found:
         return None
     last_seq, updated_at, last_turn_no = found[0]
-    last_seq = whole_number(bound["key"], "last_seq", last_seq)
-    dialect = dialect_of(connection)
+    if type(last_seq) is not int:  # before rows are written after it
+        whole_number(bound["key"], "last_seq", last_seq)
     turn_no = last_turn_no if bound["turns_added"] else None
     written: list[Row] = []
     for seq, row in enumerate(rows, last_seq - len(rows) + 1):
         created_at = row["created_at"]
-        time = updated_at if created_at is None else dialect.time(created_at)
+        time = updated_at if created_at is None else dialect_of(connection).time(created_at)
         written.append(row | {"session_key": bound["key"], "seq": seq, "turn_no": turn_no, "created_at": time})
     statements.insert_message.run_many(connection, written)
     if turn_no is not None:

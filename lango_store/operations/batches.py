@@ -17,12 +17,25 @@ class Batch:
 
     __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
 
-    def __init__(self, messages: Sequence[Message], rows: Sequence[dict[str, Any]]) -> None:
-        self.messages = messages
-        self.rows = rows
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        encode: Callable[[Any, str], str] = encode_json,
+        *,
+        rows: list[dict[str, Any]] | None = None,
+    ) -> None:
+        """Encode messages for the database.
+
+        Raises:
+            InvalidMessage: A message cannot be stored.
+        """
+        self.messages: Final = list(messages)
+        self.rows: list[dict[str, Any]] = []
         ids: list[str] = []
         records = tokens = 0
-        for row in rows:
+        for position, message in enumerate(self.messages):
+            row = encode_message(message, encode) if rows is None else rows[position]
+            self.rows.append(row)
             if row["id"] is not None:
                 ids.append(row["id"])
             if row["role"] == _RECORD:
@@ -40,11 +53,5 @@ class Batch:
 
     def only(self, positions: Sequence[int]) -> Batch:
         """Return the part of it at these positions."""
-        return Batch(
-            [self.messages[position] for position in positions], [self.rows[position] for position in positions]
-        )
-
-
-def batch(new: Sequence[Message], encode: Callable[[Any, str], str] = encode_json) -> Batch:
-    """Encode messages for the database; `InvalidMessage` for what cannot be stored, before anything is written."""
-    return Batch(new, [encode_message(message, encode) for message in new])
+        rows = [self.rows[position] for position in positions]
+        return Batch([self.messages[position] for position in positions], rows=rows)

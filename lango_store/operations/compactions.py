@@ -12,7 +12,7 @@ from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict
 from lango_store.model import Compaction, Message, Turn
 from lango_store.operations import messages, removals, sessions, turns
-from lango_store.operations.batches import Batch, batch
+from lango_store.operations.batches import Batch
 from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN
 from lango_store.session import Session
 
@@ -103,7 +103,7 @@ def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
         if message.id not in seen:
             anew.append(message.model_copy(update={"id": None}) if message.id in known else message)
         seen.update(() if message.id is None else (message.id,))
-    return batch(anew)
+    return Batch(anew)
 
 
 def listed(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:

@@ -156,12 +156,12 @@ def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
         raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
     text, content = encode_content(message.content, encode)
-    return {
-        "id": encode_id(message.id),
+    return {  # most fields are None, and a test is cheaper than a call
+        "id": None if message.id is None else encode_id(message.id),
         "role": encode_role(message.role),
-        "author": encode_text(message.author, "author"),
-        "name": encode_text(message.name, "name"),
-        "tool_call_id": encode_text(message.tool_call_id, "tool_call_id"),
+        "author": None if message.author is None else encode_text(message.author, "author"),
+        "name": None if message.name is None else encode_text(message.name, "name"),
+        "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
         "text": text,
         "content": content,
         "tool_calls": _encoded_calls(message.tool_calls, encode) if message.tool_calls else None,

@@ -264,29 +264,24 @@ _insert = Statement(
 )
 
 
-@dataclass(frozen=True)
 class New:
-    """A session about to be made: its key, its TTL and the fields its creator gave."""
+    """A session about to be created, encoded.
 
-    key: str
-    ttl: timedelta | None
-    fields: Mapping[str, Any]
+    Raises:
+        InvalidKey: The key cannot be stored.
+        InvalidMessage: A field cannot be stored.
+    """
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields that were given, but for None."""
-        return {name: value for name, value in self.fields.items() if value is not None}
-
-
-def encoded(new: New) -> dict[str, Any]:
-    """Encode what its creator says of a session; `InvalidMessage` names the field that cannot be stored."""
-    said = {"key": checked_key(new.key), "ttl_seconds": seconds(new.ttl)}
-    return _UNSAID | encode_session(new.given) | said
+    def __init__(self, key: str, ttl: timedelta | None, fields: Mapping[str, Any]) -> None:
+        self.key = key
+        self.ttl = ttl
+        self.fields = {name: value for name, value in fields.items() if value is not None}
+        self.row = _UNSAID | encode_session(self.fields) | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
     """Create a session; None if its key is taken, by a live or an expired one."""
-    values = encoded(new) | new_life() | {"now": dialect_of(connection).time(now)}
+    values = new.row | new_life() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
     if not rows:
         return None
@@ -304,7 +299,7 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
         ttl_seconds=seconds(new.ttl),
         revision=revision,
     )
-    return value.model_copy(update=new.given)
+    return value.model_copy(update=new.fields)
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:

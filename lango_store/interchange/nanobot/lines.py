@@ -18,7 +18,7 @@ from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import known_role, mapping
 from lango_store.interchange.moments import moment
 from lango_store.model import Message, MessageRole, ToolCall, as_asked
-from lango_store.operations.batches import batch
+from lango_store.operations.batches import Batch
 
 RAW: Final = "_nanobot"
 
@@ -183,7 +183,7 @@ def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
 def storable(message: Message, style: Style) -> tuple[Message, str | None]:
     """Return the message of a line as one that can be stored, and what of it could only be stored as text."""
     try:
-        batch([message], encode_large_json)
+        Batch([message], encode_large_json)
     except InvalidMessage as error:
         (text,) = text_from_message(message, style)
         content = message.content if isinstance(message.content, str) else None
