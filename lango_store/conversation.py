@@ -73,10 +73,13 @@ class Conversation:
     # The session
 
     @retried
-    def get(self, *, expired: bool = False) -> Session:
-        """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so."""
+    def get(self, *, expired: bool = False, records: bool = False) -> Session:
+        """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so.
+
+        With `records`, the records that stand between the messages are loaded with them.
+        """
         with self._access.single_read(anywhere=True) as connection:
-            return log.load(connection, self._moment(connection, expired), self.key)
+            return log.load(connection, self._moment(connection, expired), self.key, records=records)
 
     @retried
     def info(self, *, expired: bool = False) -> SessionInfo:
@@ -134,11 +137,14 @@ class Conversation:
         """
         return writing.append(self._access, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
-    def messages(self, *, last: int | None = None) -> list[Message]:
-        """Read the window: the summary if there is one, then every later message; or the last messages of it."""
+    def messages(self, *, last: int | None = None, records: bool = False) -> list[Message]:
+        """Read the window: the summary if there is one, then every later message; or the last messages of it.
+
+        With `records`, the records between them too, which count for `last`.
+        """
         if last is None:
-            return self.get().messages
-        return self._tail(Range(last=last).last or 0)
+            return self.get(records=records).messages
+        return self._tail(Range(last=last).last or 0, records)
 
     @overload
     def all_messages(
@@ -422,10 +428,10 @@ class Conversation:
         return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
     @retried
-    def begin_compaction(self) -> PendingCompaction | None:
-        """Read the window, the first half of `compact`; None if it is empty."""
+    def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
+        """Read the window, the first half of `compact`; None if it is empty. `records` as in `get`."""
         with self._access.single_read() as connection:
-            pending = compactions.begin(connection, self._access.moment(connection), self.key)
+            pending = compactions.begin(connection, self._access.moment(connection), self.key, records=records)
         return pending if pending.session.messages else None
 
     @retried
@@ -489,9 +495,9 @@ class Conversation:
             yield connection
 
     @retried
-    def _tail(self, last: int) -> list[Message]:
+    def _tail(self, last: int, records: bool) -> list[Message]:
         with self._access.single_read(anywhere=True) as connection:
-            return log.tail(connection, self._access.moment(connection), self.key, last).messages
+            return log.tail(connection, self._access.moment(connection), self.key, last, records=records).messages
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
         return writing.encoded(self._access, messages)

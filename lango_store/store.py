@@ -197,12 +197,13 @@ class Store:
         new = self._new(key, ttl, fields)
         return writing.create(self._access, new, self._encoded(messages), own_key=key is None)
 
-    def get(self, key: str, *, expired: bool = False) -> Session:
+    def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
 
-        With `expired` an expired session that is not purged yet is looked at too, and stays as it is.
+        With `expired` an expired session that is not purged yet is looked at too, and stays as it is. With `records`,
+        the records that stand between the messages are loaded with them.
         """
-        return self._at(key).get(expired=expired)
+        return self._at(key).get(expired=expired, records=records)
 
     def get_or_create(
         self,
@@ -343,9 +344,12 @@ class Store:
         """
         return writing.append(self._access, key, messages, replace_after, after, expect, create, ttl, fields)
 
-    def messages(self, key: str, *, last: int | None = None) -> list[Message]:
-        """Read the window of a session, what a model should see of it, or its last messages."""
-        return self._at(key).messages(last=last)
+    def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
+        """Read the window of a session, what a model should see of it, or its last messages.
+
+        With `records`, the records between them too, which count for `last`.
+        """
+        return self._at(key).messages(last=last, records=records)
 
     @overload
     def all_messages(

@@ -44,6 +44,41 @@ def test_a_record_is_in_the_log_and_in_no_window(store: Store) -> None:
     assert contents(conversation.messages_of(turn)) == ["hello", "cost", "hi"]
 
 
+def test_get_and_messages_return_records_between_messages_if_asked(store: Store) -> None:
+    conversation = noted(store)
+    assert contents(conversation.get(records=True).messages) == contents(conversation.messages(records=True)) == LOG
+    assert contents(store.messages("k", last=2, records=True)) == LOG[-2:]
+    only_records = store.open("records", messages=[record(), record()])
+    assert seqs(only_records.messages(records=True)) == seqs(store.get("records", records=True).messages) == [1, 2]
+
+
+def test_records_after_a_summary_are_in_the_window_with_records(store: Store) -> None:
+    conversation = noted(store)
+    pending = conversation.begin_compaction(records=True)
+    assert pending is not None
+    assert contents(pending.window) == LOG
+    conversation.append_message(record("later"))
+    compaction = conversation.finish_compaction(pending, Message.system("summary"))
+    assert compaction.replaced_messages == len(SAID)
+    for window in (
+        conversation.messages(records=True),
+        conversation.messages(last=2, records=True),
+        store.get("k", records=True).messages,
+    ):
+        assert contents(window) == ["summary", "later"]
+    assert contents(conversation.messages(last=1, records=True)) == ["later"]
+
+
+def test_a_session_of_nothing_but_records_is_compacted_with_records(store: Store) -> None:
+    conversation = store.open("k", messages=[record(), record()])
+    assert conversation.begin_compaction() is None
+    pending = conversation.begin_compaction(records=True)
+    assert pending is not None
+    conversation.finish_compaction(pending, record("summary"))
+    assert contents(conversation.messages(records=True)) == ["summary"]
+    assert_sound(store)
+
+
 def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []

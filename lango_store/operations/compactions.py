@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from lango_store.dialect import AnyConnection, Moment
 from lango_store.errors import Conflict
-from lango_store.model import Compaction, Message, Turn
+from lango_store.model import Compaction, Message, MessageRole, Turn
 from lango_store.operations import messages, removals, sessions, turns
 from lango_store.operations.batches import Batch
 from lango_store.operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN
@@ -36,9 +36,9 @@ class PendingCompaction:
         return self.incarnation, session.last_seq - session.message_count - session.record_count
 
 
-def begin(connection: AnyConnection, now: Moment, key: str) -> PendingCompaction:
+def begin(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> PendingCompaction:
     """Read the window of a live session."""
-    incarnation, session = messages.load_life(connection, now, key)
+    incarnation, session = messages.load_life(connection, now, key, records=records)
     return PendingCompaction(session, incarnation)
 
 
@@ -61,7 +61,7 @@ def finish(
         )
     said: dict[str, Any] = {
         "original_event_count": pending.session.turn_count,
-        "original_message_count": len(pending.session.messages),
+        "original_message_count": sum(message.role is not MessageRole.RECORD for message in pending.session.messages),
     }
     usage = None
     if discard:

@@ -54,14 +54,18 @@ _forwards = Statement(lambda d: _read(d, backwards=False))
 _backwards = Statement(lambda d: _read(d, backwards=True))
 
 
-_window = Statement(
-    lambda _: (
+def _in_window(records: bool) -> sa.ColumnElement[bool]:
+    return sa.true() if records else ~IS_RECORD
+
+
+def _write_window(_: Dialect, *, records: bool) -> sa.Executable:
+    return (
         sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("summarized_upto"),
             MESSAGE.c.seq <= number("last_seq"),
-            ~IS_RECORD,
+            _in_window(records),
             sa.select(SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count)
             .where(
                 of_session(SESSION),
@@ -72,30 +76,32 @@ _window = Statement(
         )
         .order_by(MESSAGE.c.seq)
     )
-)
 
 
-def load(connection: AnyConnection, now: Moment, key: str) -> Session:
-    """Load a live session and its window as they were at one moment, without a transaction."""
-    return load_life(connection, now, key)[1]
-
-
-_session_and_window = Statement(
-    lambda _: (
+def _write_session_and_window(_: Dialect, *, records: bool) -> sa.Executable:
+    in_window = sa.and_(
+        of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto, _in_window(records)
+    )
+    return (
         sa.select(*sessions.LIFE, *MESSAGE_COLUMNS)
-        .select_from(
-            SESSION.outerjoin(
-                MESSAGE,
-                sa.and_(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto, ~IS_RECORD),
-            )
-        )
+        .select_from(SESSION.outerjoin(MESSAGE, in_window))
         .where(of_session(SESSION))
         .order_by(MESSAGE.c.seq)
     )
-)
 
 
-def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Session]:
+_window = {records: Statement(functools.partial(_write_window, records=records)) for records in (False, True)}
+_session_and_window = {
+    records: Statement(functools.partial(_write_session_and_window, records=records)) for records in (False, True)
+}
+
+
+def load(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Session:
+    """Load a live session and its window as they were at one moment, without a transaction."""
+    return load_life(connection, now, key, records=records)[1]
+
+
+def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> tuple[int, Session]:
     """Load a live session and its window as `load` does, and which life of its key it is.
 
     An append adds as much to `last_seq` as to `message_count` and `record_count`; whatever takes messages away, or
@@ -104,15 +110,15 @@ def load_life(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Se
     the window is empty, one statement reads both, which repeats the session in each row.
     """
     incarnation, row = sessions.life_of(connection, now, key)
-    if not row["message_count"]:
+    if not row["message_count"] and not (records and row["record_count"]):
         return incarnation, session_value(Session, row)
     removed = row["last_seq"] - row["message_count"] - row["record_count"]
     state = {"incarnation": incarnation, "removed": removed}
     wanted = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
     decode = functools.partial(decode_messages, key)
-    found = _window.run(connection, wanted | state, decode)
+    found = _window[records].run(connection, wanted | state, decode)
     if not found:
-        both = _session_and_window.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
+        both = _session_and_window[records].run(connection, {"key": key, "now": dialect_of(connection).time(now)})
         incarnation, row = sessions.decoded_life(key, [each[: len(sessions.LIFE)] for each in both[:1]])
         found = decode([window for each in both if (window := each[len(sessions.LIFE) :])[0] is not None])
     found = _summary_first(found, row.get("summary_turn"))
@@ -130,14 +136,17 @@ def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return sa.select(column).where(LIVE_SESSION).scalar_subquery()
 
 
-_tail = Statement(
-    lambda _: (
+def _write_tail(_: Dialect, *, records: bool) -> sa.Executable:
+    summarized_upto = _of_live_session(SESSION.c.summarized_upto)
+    return (
         sa.select(*MESSAGE_COLUMNS, _of_live_session(SESSION.c.summary_turn))
-        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), ~IS_RECORD)
+        .where(of_session(MESSAGE), MESSAGE.c.seq > summarized_upto, _in_window(records))
         .order_by(MESSAGE.c.seq.desc())
         .limit(number("limit"))
     )
-)
+
+
+_tail = {records: Statement(functools.partial(_write_tail, records=records)) for records in (False, True)}
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,9 @@ class Tail:
         )
 
 
-def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: int = MAX_SEQ) -> Tail:
+def tail(
+    connection: AnyConnection, now: Moment, key: str, last: int, *, most: int = MAX_SEQ, records: bool = False
+) -> Tail:
     """Read the last messages of a live session's window, of them at most the `most` newest of the log.
 
     One statement, which reads no more than that, and of the records in between only their roles; two where the summary
@@ -169,7 +180,7 @@ def tail(connection: AnyConnection, now: Moment, key: str, last: int, *, most: i
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     limit = min(last, most)
     for following in (None, most, most):
-        rows = _tail.run(connection, values | {"limit": limit})
+        rows = _tail[records].run(connection, values | {"limit": limit})
         if not rows:
             sessions.refuse(connection, now, key)
             return Tail([], [])
