@@ -22,6 +22,7 @@ from lango_store.errors import (
     SessionNotFound,
 )
 from lango_store.model import UNSET, Compaction, Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store.operations.compactions import PendingCompaction
 from lango_store.reports import ExpiryReport, Page, SearchHit, SearchPage
 from lango_store.session import Session
 from lango_store.store import Store
@@ -46,6 +47,7 @@ __all__ = [
     "MessageNotFound",
     "MessageRole",
     "Page",
+    "PendingCompaction",
     "SchemaOutOfDate",
     "SearchHit",
     "SearchPage",

@@ -1,8 +1,7 @@
-"""Items of OpenAI's Responses API and our messages: every item comes back equal, every message reads as items.
+"""Items of OpenAI's Responses API as messages, and messages as items. Every item comes back equal, as JSON.
 
-An item becomes a message where it says something that ours have a field for: who says what, a call, its answer. Calls
-side by side are one message. What else the item holds lies in the message's `extra`. Any other item (a model's
-reasoning, a call of a tool that OpenAI runs) is kept whole in a record.
+A message holds what its fields are for: who says what, the calls of tools, their outputs. `extra` holds the rest of the
+item. Any other item, such as a model's reasoning, is the content of a record.
 """
 
 from __future__ import annotations
@@ -11,287 +10,172 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lango_store.blocks import text_of
-from lango_store.encoding import encode_json
-from lango_store.errors import InvalidMessage
-from lango_store.interchange.fidelity import same, storable_text
-from lango_store.model import Message, MessageRole, ToolCall, as_text
+from lango_store import InvalidMessage, Message, MessageRole, ToolCall
+from lango_store.window import as_prompt
 
 NAME: Final = "openai_agents"
-"""Whose items these are: the name in a message's `extra`, and the author of a record."""
+"""The name of the rest of an item in a message's `extra`, and the author of a record."""
 
 Item = Any
-_Call = dict[str, Any]
-_Fields = Mapping[str, Any]
 
-_SAID_BY: Final = {role.value: role for role in (MessageRole.SYSTEM, MessageRole.DEVELOPER, MessageRole.USER)} | {
-    MessageRole.ASSISTANT.value: MessageRole.ASSISTANT
+_SPEAKERS: Final = {
+    role.value: role for role in (MessageRole.SYSTEM, MessageRole.DEVELOPER, MessageRole.USER, MessageRole.ASSISTANT)
 }
-_CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-_ANSWERS: Final = ("function_call_output", "custom_tool_call_output")
-_CUSTOM: Final = {"extra": {"type": "custom"}}
+_ARGUMENTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_CUSTOM: Final = {"type": "custom"}
 _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
-_NOTHING: Final[_Fields] = {}
-
-_RECORD: Final = MessageRole.RECORD.value
-_OF_TOOLS: Final = (MessageRole.TOOL.value, MessageRole.FUNCTION.value)
-_WORDS: Final = {name: name for name in _SAID_BY} | {MessageRole.MODEL.value: MessageRole.ASSISTANT.value}
-"""The word of the Responses API for the role of who says something."""
 
 
-# Items that become messages
+# Items as messages
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """Return the messages that items are stored as; `InvalidMessage` names the place of what is not JSON."""
-    plain = [_plain(item, place) for place, item in enumerate(items)]
-    names = {item["call_id"]: item["name"] for item in plain if _is_call(item)}
+    """Return the messages to store for items, one for consecutive calls. `InvalidMessage` for what is not JSON."""
     messages: list[Message] = []
-    calls: list[tuple[_Call, _Fields]] = []
-    for item in plain:
+    calls: list[Item] = []
+    names: dict[str, str] = {}
+    for item in (_as_json(item, f"items[{number}]") for number, item in enumerate(items)):
         if _is_call(item):
-            call, others = _call_of(item)
-            if same(_call_item(call, others), item):
-                calls.append((call, others))
-                continue
+            calls.append(item)
+            names[item["call_id"]] = item["name"]
+            continue
         if calls:
-            messages.append(_asking(calls))
+            messages.append(_calling(calls))
             calls = []
         messages.append(_message_of(item, names))
-    return [*messages, _asking(calls)] if calls else messages
+    return [*messages, _calling(calls)] if calls else messages
 
 
-def _plain(item: Item, place: int) -> Item:
-    """Return an item as its JSON reads: tuples are lists, keys are texts."""
+def _as_json(item: Item, field: str) -> Item:
+    """Return an item as its JSON is read: tuples are lists, keys are texts."""
     try:
         return json.loads(json.dumps(item, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        field = f"items[{place}]"
-        encode_json(_with_lists(item), field)  # which names the place inside of the item
         raise InvalidMessage(field, f"is not JSON ({error})") from error
 
 
-def _with_lists(value: Any, levels: int = 200) -> Any:
-    if isinstance(value, Mapping) and levels:
-        return {name: _with_lists(each, levels - 1) for name, each in value.items()}
-    return [_with_lists(each, levels - 1) for each in value] if isinstance(value, list | tuple) and levels else value
-
-
 def _is_call(item: Item) -> bool:
-    return (
-        isinstance(item, dict)
-        and isinstance(argument := _CALLS.get(_text_in(item, "type")), str)
-        and all(isinstance(item.get(name), str) for name in ("call_id", "name", argument))
-    )
+    argument = _ARGUMENTS.get(_text(item, "type"))
+    return argument is not None and all(isinstance(item.get(name), str) for name in ("call_id", "name", argument))
 
 
-def _text_in(item: Mapping[str, Any], name: str) -> str:
-    value = item.get(name)
-    return value if isinstance(value, str) else ""
+def _calling(items: Sequence[Item]) -> Message:
+    calls = [
+        ToolCall(
+            id=item["call_id"],
+            name=item["name"],
+            arguments=item[_ARGUMENTS[item["type"]]],
+            extra=_CUSTOM if item["type"] == "custom_tool_call" else {},
+        )
+        for item in items
+    ]
+    rests = [_without(item, "call_id", "name", _ARGUMENTS[item["type"]]) for item in items]
+    return Message.assistant(tool_calls=calls, extra={NAME: rests})
 
 
-def _call_of(item: Mapping[str, Any]) -> tuple[_Call, _Fields]:
-    """Return a call as we store it, and the fields of its item that we have none for."""
-    argument = _CALLS[item["type"]]
-    call = {"id": item["call_id"], "name": item["name"], "arguments": item[argument]}
-    others = _without(item, "type", "call_id", "name", argument)
-    return (call if item["type"] == "function_call" else call | _CUSTOM), others
+def _message_of(item: Item, names: Mapping[str, str]) -> Message:
+    kind, role = _text(item, "type"), _SPEAKERS.get(_text(item, "role"))
+    if kind in _OUTPUTS and isinstance(item.get("call_id"), str) and "output" in item:
+        return _answering(item, names.get(item["call_id"], ""))
+    if role is not None and "content" in item and item.get("type", "message") == "message":
+        return _saying(item, role)
+    extra = {NAME: None} if item is None else {}  # a record that was redacted has neither content nor extra
+    return Message(role=MessageRole.RECORD, author=NAME, name=_storable(kind), content=item, extra=extra)
+
+
+def _answering(item: Mapping[str, Any], name: str) -> Message:
+    extra = _CUSTOM if item["type"] == "custom_tool_call_output" else {}
+    call = ToolCall(id=item["call_id"], name=name, output=item["output"], extra=extra)
+    rest = _without(item, "call_id", "output")
+    return Message.tool(tool_call_id=_storable(call.id), tool_calls=[call], extra={NAME: [rest]})
+
+
+def _saying(item: Mapping[str, Any], role: MessageRole) -> Message:
+    content, rest = item["content"], _without(item, "role", "content")
+    if isinstance(content, list) and len(content) == 1 and _text(content[0], "type") in _TEXT_BLOCKS:
+        (block,) = content
+        if isinstance(block.get("text"), str):
+            rest["content"] = _without(block, "text")
+            return Message(role=role, content=block["text"], extra={NAME: [rest]})
+    return Message(role=role, content=content, extra={NAME: [rest]} if rest or not isinstance(content, str) else {})
+
+
+def _text(value: Any, name: str) -> str:
+    text = value.get(name) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def _asking(calls: Sequence[tuple[_Call, _Fields]]) -> Message:
-    others = [others for _, others in calls]
-    return Message(
-        role=MessageRole.ASSISTANT,
-        tool_calls=[ToolCall(**call) for call, _ in calls],
-        extra={NAME: {"calls": others}} if any(others) else {},
-    )
+def _storable(text: str) -> str | None:
+    """Return a text that a column can hold, None for another one: JSON holds it too."""
+    return text if text and "\0" not in text and text.encode("utf-8", "ignore").decode() == text else None
 
 
-def _message_of(item: Item, names: Mapping[str, str]) -> Message:
-    """Return the message of an item that is not a call: a record where a message would give back something else."""
-    message = _typed(item, names) if isinstance(item, dict) else None
-    if message is not None and same(items_of(message), [item]):
-        return message
-    kind = storable_text(item.get("type")) if isinstance(item, dict) else None
-    return Message(
-        role=MessageRole.RECORD, author=NAME, name=kind, content=item, extra={NAME: {}} if item is None else {}
-    )
-
-
-def _typed(item: Mapping[str, Any], names: Mapping[str, str]) -> Message | None:
-    kind = _text_in(item, "type")
-    if kind in _ANSWERS and isinstance(item.get("call_id"), str) and "output" in item:
-        return _answering(item, kind, names)
-    role = _SAID_BY.get(_text_in(item, "role"))
-    return _saying(item, role) if role is not None and kind in ("", "message") and "content" in item else None
-
-
-def _answering(item: Mapping[str, Any], kind: str, names: Mapping[str, str]) -> Message:
-    call_id = item["call_id"]
-    call: _Call = {"id": call_id, "name": names.get(call_id, ""), "output": item["output"]}
-    own = _fields(_without(item, "type", "call_id", "output"))
-    return Message(
-        role=MessageRole.TOOL,
-        tool_call_id=storable_text(call_id),
-        tool_calls=[ToolCall(**(call if kind == _ANSWERS[0] else call | _CUSTOM))],
-        extra={} if not own and _output(item["output"]) is item["output"] else {NAME: own},
-    )
-
-
-def _saying(item: Mapping[str, Any], role: MessageRole) -> Message:
-    content, own = item["content"], _fields(_without(item, "role", "content"))
-    if (block := _only_text(content)) is not None:
-        own, content = own | {"block": _without(block, "text")}, block["text"]
-    elif _readable(content, role.value) is content and not own:
-        return Message(role=role, content=content)
-    return Message(role=role, content=content, extra={NAME: own} if own or not isinstance(content, str) else {})
-
-
-def _fields(others: dict[str, Any]) -> dict[str, Any]:
-    return {"fields": others} if others else {}
-
-
-def _only_text(content: Any) -> dict[str, Any] | None:
-    """Return the one block of text that a content is, None if it is anything else."""
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        block: dict[str, Any] = content[0]
-        if _text_in(block, "type") in _TEXT_BLOCKS and isinstance(block.get("text"), str):
-            return block
-    return None
-
-
-# Messages read as items
+# Messages as items
 
 
 def items_of(message: Message) -> list[Item]:
-    """Return the items that a message stands for, one at least."""
-    calls = [call.model_dump() for call in message.tool_calls]
-    return items_from(message.role.value, message.content, calls, message.tool_call_id, message.extra)
+    """Return the items of a message, one at least.
 
-
-def items_from(role: str, content: Any, calls: Sequence[_Call], call_id: str | None, extra: _Fields) -> list[Item]:
-    """Return the items of a message given by its fields, calls and extra as they are stored.
-
-    A message that something else wrote is what was said, what was called, and what the tools answered.
+    A message of another writer becomes what was said, what was called, and what the tools answered.
     """
-    own: _Fields | None = extra.get(NAME)
-    if role == _RECORD:
-        return [dict(_REDACTED) if content is None and own is None else content]
-    if role in _OF_TOOLS:
-        return _answers(content, calls, call_id, own)
-    if not calls:
-        return [_said(role, content, own)]
-    items = [] if content is None or content == "" or content == [] else [_said(role, content, own)]
-    others = (own or _NOTHING).get("calls") or [_NOTHING] * len(calls)
-    for call, fields in zip(calls, others, strict=True):
-        items.append(_call_item(call, fields))
-        if "output" in call:
-            items.append(_answer_item(call, None))
+    if message.role is MessageRole.RECORD:
+        is_redacted = message.content is None and NAME not in message.extra
+        return [{"role": "assistant", "content": ""} if is_redacted else message.content]
+    if NAME not in message.extra:
+        return _items_of_others(message)
+    rests = message.extra[NAME]
+    if message.tool_calls:
+        return [_item_of_call(call, rest) for call, rest in zip(message.tool_calls, rests, strict=True)]
+    (rest,) = rests
+    content = [{**rest["content"], "text": message.content}] if "content" in rest else message.content
+    return [{**rest, "role": message.role.value, "content": content}]
+
+
+def _item_of_call(call: ToolCall, rest: Mapping[str, Any]) -> Item:
+    if rest["type"] in _OUTPUTS:
+        return {**rest, "call_id": call.id, "output": call.output}
+    return {**rest, "call_id": call.id, "name": call.name, _ARGUMENTS[rest["type"]]: call.arguments}
+
+
+def _items_of_others(message: Message) -> list[Item]:
+    if isinstance(message.content, str) and not message.tool_calls and message.role.value in _SPEAKERS:
+        return [{"role": message.role.value, "content": message.content}]
+    custom = {call.id for call in message.tool_calls if call.extra.get("type") == "custom"}
+    items: list[Item] = []
+    for entry in as_prompt([message], nested=False):
+        role, content, calls = entry["role"], entry["content"], entry.get("tool_calls", [])
+        if role == MessageRole.TOOL.value:
+            call_id = entry.get("tool_call_id") or (calls[0]["id"] if calls else "")
+            kind = "custom_tool_call_output" if call_id in custom else "function_call_output"
+            items.append({"type": kind, "call_id": call_id, "output": _as_text(content)})
+            continue
+        if not calls or content not in (None, "", []):
+            items.append({"role": role, "content": _content(content, role)})
+        for call in calls:
+            kind = "custom_tool_call" if call["id"] in custom else "function_call"
+            arguments = _as_text(call.get("arguments"), empty="{}" if kind == "function_call" else "")
+            items.append({"type": kind, "call_id": call["id"], "name": call["name"], _ARGUMENTS[kind]: arguments})
     return items
 
 
-def _said(role: str, content: Any, own: _Fields | None) -> Item:
-    if own is None:
-        role = _WORDS[role]
-        return {"role": role, "content": content if type(content) is str else _readable(content, role)}
-    if (block := own.get("block")) is not None:
-        content = [{**block, "text": content}]
-    return {"role": role, "content": content, **own.get("fields", _NOTHING)}
+def _as_text(value: Any, *, empty: str = "") -> str:
+    return empty if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-_REDACTED: Final = {"role": MessageRole.ASSISTANT.value, "content": ""}
-"""What is left of an item that was kept whole, when it is redacted: who has its place, and not a word."""
-
-
-def _answers(content: Any, calls: Sequence[_Call], call_id: str | None, own: _Fields | None) -> list[Item]:
-    # What a tool's message says of calls that it gives no output of is which one its content answers.
-    answered = [_answer_item(call, own) for call in calls if "output" in call]
-    if answered and (not call_id or any(item["call_id"] == call_id for item in answered)):
-        return answered
-    about = {"id": call_id or (calls[0]["id"] if calls else ""), "output": "" if content is None else content}
-    return [_answer_item(about, None), *answered]
-
-
-def _call_item(call: _Call, fields: _Fields) -> Item:
-    kind = "custom_tool_call" if _is_custom(call) else "function_call"
-    given = call.get("arguments")
-    if not isinstance(given, str):
-        given = json.dumps({} if given is None else given)
-    return {"type": kind, "call_id": call["id"], "name": call["name"], _CALLS[kind]: given, **fields}
-
-
-def _answer_item(call: _Call, own: _Fields | None) -> Item:
-    kind = _ANSWERS[_is_custom(call)]
-    output = call["output"]
-    if own is None:
-        return {"type": kind, "call_id": call["id"], "output": _output(output)}
-    return {"type": kind, "call_id": call["id"], "output": output, **own.get("fields", _NOTHING)}
-
-
-def _is_custom(call: _Call) -> bool:
-    return "extra" in call and call["extra"].get("type") == "custom"
-
-
-# What others wrote, in the words of the Responses API
-
-
-def _readable(content: Any, role: str) -> Any:
-    """Return a content as the Responses API takes it, the very one if it takes it as it is."""
-    if isinstance(content, str) or _all_of_responses(content):
-        return content
-    if content is None:
-        return ""
-    text = text_of(content)
-    if text is not None or role == MessageRole.ASSISTANT.value or not _all_blocks(content):
-        return as_text(content) if text is None else text
-    return [_block(block) for block in content]
-
-
-def _output(output: Any) -> Any:
-    return output if isinstance(output, str) or _all_of_responses(output) else as_text(output)
-
-
-def _all_blocks(content: Any) -> bool:
-    return isinstance(content, list) and bool(content) and all(isinstance(block, dict) for block in content)
-
-
-def _all_of_responses(content: Any) -> bool:
-    return _all_blocks(content) and all(_text_in(block, "type") in _RESPONSES for block in content)
-
-
-_RESPONSES: Final = {"input_text", "input_image", "input_file", "input_audio", "output_text", "refusal"}
+def _content(content: Any, role: str) -> Any:
+    is_list = isinstance(content, list) and content and all(isinstance(block, dict) for block in content)
+    return [_block(block) for block in content] if is_list and role != "assistant" else _as_text(content)
 
 
 def _block(block: Mapping[str, Any]) -> Item:
-    if _text_in(block, "type") in _RESPONSES:
+    if _text(block, "type").startswith("input_"):
         return block
     image = block.get("image_url")
     if isinstance(image, dict) and isinstance(image.get("url"), str):
         return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
-    return {"type": "input_text", "text": as_text([block])}
-
-
-def without_last(message: Message) -> Message | None:
-    """Return the message without the last of its items, None if that is all it says."""
-    calls = list(message.tool_calls)
-    if not calls or len(items_of(message)) == 1:
-        return None
-    if message.role.canonical is MessageRole.TOOL:
-        place = max(place for place, call in enumerate(calls) if call.answered)
-        gone = calls.pop(place)
-        return message.model_copy(
-            update={
-                "tool_calls": calls,
-                "tool_call_id": message.tool_call_id if message.tool_call_id != gone.id else None,
-            }
-        )
-    last = calls.pop()
-    if last.answered:
-        return message.model_copy(update={"tool_calls": [*calls, ToolCall(**last.model_dump(exclude={"output"}))]})
-    own = message.extra.get(NAME, {})
-    extra = message.extra | {NAME: own | {"calls": own["calls"][:-1]}} if "calls" in own else message.extra
-    return message.model_copy(update={"tool_calls": calls, "extra": extra})
+    return {"type": "input_text", "text": block["text"] if isinstance(block.get("text"), str) else _as_text(block)}

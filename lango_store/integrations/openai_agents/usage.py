@@ -1,102 +1,74 @@
-"""What a run cost, seen by what its usage grew between two writes: each step of it is counted once."""
+"""The usage of runs. The framework reports the sum of a run so far; each write stores what was added since the last."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-Usage = dict[str, Any]
+from pydantic_core import to_jsonable_python
 
-_COUNTS: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
-_DETAILS: Final = ("input_tokens_details", "output_tokens_details")
+from lango_store import Turn
 
-
-def usage_of(usage: Any) -> Usage:
-    """Return a run's usage, or that of one of its requests, as plain numbers."""
-    plain: Usage = {name: _number(getattr(usage, name, 0)) for name in _COUNTS}
-    for name in _DETAILS:
-        dump = getattr(getattr(usage, name, None), "model_dump", dict)
-        plain[name] = {each: _number(value) for each, value in dump().items()}
-    return plain
+Counts = Counter[str]
+"""Numbers by name, those of details as `input_tokens_details.cached_tokens`; only what is above 0."""
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def growth(now: Mapping[str, Any], before: Mapping[str, Any]) -> Usage:
-    """Return by how much a usage grew, without what did not."""
-    grown: Usage = {}
-    for name, value in now.items():
-        if isinstance(value, dict):
-            if inside := growth(value, before.get(name, {})):
-                grown[name] = inside
-        elif value > (was := before.get(name, 0)):
-            grown[name] = value - was
-    return grown
-
-
-class Counted:
-    """How much of each run's usage is stored, as long as the run lives."""
+class RunUsage:
+    """How much of the usage of each run is stored, as long as the run is alive."""
 
     def __init__(self) -> None:
-        self._runs: weakref.WeakKeyDictionary[Any, Usage] = weakref.WeakKeyDictionary()
-        self._resumed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
-    def meet(self, wrapper: Any, *, reads: bool) -> None:
-        """Note what a run had cost before: nothing, unless it goes on from a state that was kept.
+    def meet(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
+        """Note what is stored of a run that is seen for the first time: nothing, unless it was resumed.
 
-        Then it begins with a read, and what it cost until then is stored, as far as one knows.
+        Of a resumed run the last turns may be stored. If they do not fit its requests, it is counted from now on.
         """
-        if wrapper not in self._runs:
-            usage = usage_of(wrapper.usage)
-            self._runs[wrapper] = usage if reads else {}
-            if growth(usage, {}):
-                self._resumed.add(wrapper)
+        if wrapper not in self._stored:
+            usage = to_jsonable_python(wrapper.usage)
+            counts = _counts(usage)
+            self._stored[wrapper] = counts and _stored_before(usage, turns(), counts)
 
-    def is_resumed(self, wrapper: Any) -> bool:
-        """Whether what is stored of a run is to be looked up."""
-        return wrapper in self._resumed
+    def added(self, wrapper: Any) -> Counts:
+        """Return what a run's usage has grown by since it was stored."""
+        return _counts(to_jsonable_python(wrapper.usage)) - self._stored[wrapper]
 
-    def note(self, wrapper: Any, usage: Usage) -> None:
-        """Note that so much of a run's usage is stored."""
-        self._runs[wrapper] = usage
-        self._resumed.discard(wrapper)
-
-    def grown(self, wrapper: Any, usage: Usage) -> Usage:
-        """Return what a run's usage grew by since."""
-        return growth(usage, self._runs[wrapper])
+    def note(self, wrapper: Any, added: Counts) -> None:
+        """Note that so much more is stored."""
+        self._stored[wrapper] = self._stored[wrapper] + added
 
 
-def stored_before(usage: Any, turns: Sequence[Usage]) -> Usage:
-    """Return how much of a run that was resumed is stored: the last turns, if they are its first requests.
-
-    Nothing where that cannot be told: others may have written since.
-    """
-    steps = [usage_of(each) | {"requests": 1} for each in getattr(usage, "request_usage_entries", ())]
-    found: Usage = {}
-    stored: Usage = {}
+def _stored_before(usage: Mapping[str, Any], turns: Sequence[Turn], otherwise: Counts) -> Counts:
+    steps = [_counts(step) + Counter(requests=1) for step in usage.get("request_usage_entries", ())]
+    stored, found = Counter[str](), otherwise
     for turn in reversed(turns):
-        stored = added(turn, stored)
-        count = stored.get("requests", 0)
-        if not 0 < count <= len(steps):
+        stored = stored + _counts(turn.usage)
+        if stored["requests"] > len(steps):
             break
-        first: Usage = {}
-        for step in steps[:count]:
-            first = added(first, step)
-        if growth(first, {}) == growth(stored, {}):
+        if stored and stored == sum(steps[: stored["requests"]], Counter()):
             found = stored
     return found
 
 
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Usage:
-    """Return the sum of two usages."""
-    total = dict(one)
-    for name, value in other.items():
-        there = total.get(name)
-        if isinstance(value, dict):
-            total[name] = added(there if isinstance(there, dict) else {}, value)
-        elif isinstance(value, int):
-            total[name] = value + (there if isinstance(there, int) else 0)
-    return total
+def _counts(usage: Mapping[str, Any]) -> Counts:
+    counts: Counts = Counter()
+    for name, value in usage.items():
+        if isinstance(value, int):
+            counts[name] = value
+        elif isinstance(value, Mapping):
+            counts.update({f"{name}.{detail}": each for detail, each in value.items() if isinstance(each, int)})
+    return +counts
+
+
+def as_usage(counts: Counts) -> dict[str, Any]:
+    """Return counts as the usage of a turn."""
+    usage: dict[str, Any] = {}
+    for name, count in counts.items():
+        outer, _, detail = name.partition(".")
+        if detail:
+            usage.setdefault(outer, {})[detail] = count
+        else:
+            usage[outer] = count
+    return usage

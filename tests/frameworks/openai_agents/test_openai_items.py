@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store.integrations.equality import same_json
 from lango_store.integrations.openai_agents import LangoSession
-from lango_store.integrations.openai_agents.items import items_of, messages_of, without_last
-from lango_store.interchange.fidelity import same
+from lango_store.integrations.openai_agents.items import items_of, messages_of
 
 from .responses import ANSWER_OSLO, ANSWER_ROME, CALL_OSLO, EXCHANGE, OTHERS, QUESTION, REASONING, SAID, Item
 
@@ -78,7 +78,7 @@ def read(messages: list[Message]) -> list[Item]:
 
 @given(items)
 def test_messages_read_as_the_items_that_they_are_made_of(given_items: list[Item]) -> None:
-    assert same(read(messages_of(given_items)), given_items)
+    assert same_json(read(messages_of(given_items)), given_items)
 
 
 @settings(max_examples=15)
@@ -88,16 +88,16 @@ def test_items_come_back_equal_from_the_database(url: str, given_items: list[Ite
         async with LangoSession("k", url) as session:
             await session.clear_session()
             await session.add_items(given_items)
-            assert same(await session.get_items(), given_items)
+            assert same_json(await session.get_items(), given_items)
             for item in reversed(given_items):
-                assert same(await session.pop_item(), item)
+                assert same_json(await session.pop_item(), item)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("item", [*EXCHANGE, *OTHERS], ids=repr)
 def test_every_kind_of_item_comes_back_equal(item: Item) -> None:
-    assert same(read(messages_of([item])), [item])
+    assert same_json(read(messages_of([item])), [item])
 
 
 def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
@@ -106,12 +106,12 @@ def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
     async def main() -> None:
         async with LangoSession("k", url) as session:
             await session.add_items(both)
-            assert same(await session.get_items(), both)
+            assert same_json(await session.get_items(), both)
             for limit in range(1, len(both) + 2):
-                assert same(await session.get_items(limit), both[-limit:])
+                assert same_json(await session.get_items(limit), both[-limit:])
             for count in range(len(both) - 1, -1, -1):
-                assert same(await session.pop_item(), both[count])
-                assert same(await session.get_items(), both[:count])
+                assert same_json(await session.pop_item(), both[count])
+                assert same_json(await session.get_items(), both[:count])
             assert await session.pop_item() is None
 
     asyncio.run(main())
@@ -131,7 +131,7 @@ def test_what_an_item_says_lies_in_the_fields_of_messages() -> None:
         assert [(call.id, call.name, call.output) for call in answer.tool_calls] == [
             (item["call_id"], "get_weather", item["output"])
         ]
-        assert (answer.tool_call_id, answer.extra) == (item["call_id"], {})
+        assert answer.tool_call_id == item["call_id"]
     assert (said.role, said.content) == (MessageRole.ASSISTANT, "Oslo -3, Rome 17.")
 
 
@@ -165,7 +165,7 @@ def test_a_transcript_takes_at_most_a_seventh_more_than_its_json(url: str) -> No
         async def main() -> None:
             session = LangoSession("k", store)
             await session.add_items(transcript)
-            assert same(await session.get_items(), transcript)
+            assert same_json(await session.get_items(), transcript)
 
         asyncio.run(main())
         with store.engine.connect() as connection:
@@ -183,20 +183,19 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("item", "place"),
+    "item",
     [
-        ({"role": "user", "content": float("nan")}, r"items\[1\]\.content"),
-        ({"role": "user", "content": [{"text": float("inf")}]}, r"items\[1\]\.content\[0\]\.text"),
-        ({"role": "user", "content": ("a", {"b": float("nan")})}, r"items\[1\]\.content\[1\]\.b"),
-        ({"role": "user", "content": Odd()}, r"items\[1\]\.content"),
-        ({"role": "user", "content": {1, 2}}, r"items\[1\]\.content"),
-        ({("a",): 1}, r"items\[1\]"),
+        {"role": "user", "content": float("nan")},
+        {"role": "user", "content": [{"text": float("inf")}]},
+        {"role": "user", "content": Odd()},
+        {"role": "user", "content": {1, 2}},
+        {("a",): 1},
     ],
 )
-def test_what_is_no_json_is_refused_with_its_place_and_nothing_is_written(url: str, item: Item, place: str) -> None:
+def test_item_that_is_not_json_is_refused_with_its_number_and_nothing_is_written(url: str, item: Item) -> None:
     async def main() -> None:
         async with LangoSession("k", url) as session:
-            with pytest.raises(InvalidMessage, match=place):
+            with pytest.raises(InvalidMessage, match=r"items\[1\]"):
                 await session.add_items([QUESTION, item])
             assert await session.get_items() == []
             assert not session.store.exists("k")
@@ -247,9 +246,9 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
         asked(ToolCall(id="1", name="f", arguments="{}", output={"b": 2}), ToolCall(id="2", name="g", output=None)),
         [
             {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "1", "output": '{"b": 2}'},
             {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "2", "output": "null"},
+            {"type": "function_call_output", "call_id": "1", "output": '{"b": 2}'},
+            {"type": "function_call_output", "call_id": "2", "output": ""},
         ],
     ),
     "a custom call": (
@@ -295,15 +294,10 @@ foreign = st.builds(
 
 
 @given(foreign)
-def test_whatever_a_message_holds_it_reads_as_items_that_go_one_by_one(message: Message) -> None:
+def test_any_message_reads_as_items_that_are_stored_as_they_are(message: Message) -> None:
     found = items_of(message)
     assert found
-    left: Message | None = message
-    for count in range(len(found), 0, -1):
-        assert left is not None
-        assert same(items_of(left), found[:count])
-        left = without_last(left)
-    assert left is None
+    assert same_json(read(messages_of(found)), found)
 
 
 @pytest.mark.parametrize("case", FOREIGN)
@@ -315,12 +309,12 @@ def test_a_message_that_something_else_wrote_reads_as_what_was_said_called_and_a
 
         async def main() -> None:
             session = LangoSession("k", store)
-            assert same(await session.get_items(), expected)
+            assert same_json(await session.get_items(), expected)
             for limit in range(1, len(expected)):
-                assert same(await session.get_items(limit), expected[-limit:])
+                assert same_json(await session.get_items(limit), expected[-limit:])
             for left in range(len(expected) - 1, -1, -1):
-                assert same(await session.pop_item(), expected[left])
-                assert same(await session.get_items(), expected[:left])
+                assert same_json(await session.pop_item(), expected[left])
+                assert same_json(await session.get_items(), expected[:left])
             assert await session.pop_item() is None
 
         asyncio.run(main())
