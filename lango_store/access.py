@@ -199,10 +199,10 @@ class Access:
             )
         return self.bound(lend)
 
-    def bound(self, lend: Callable[[], sa.Connection]) -> Access:
+    def bound(self, lend: Callable[[], sa.Connection], *, read_only: bool = False) -> Access:
         """Return the same access on a connection whose transaction somebody else ends."""
         access = copy.copy(self)
-        access._connections = Callers(lend, self._gate, self._on_statement)
+        access._connections = Callers(lend, self._gate, self._on_statement, read_only=read_only)
         access._is_bound = access.in_callers_transaction = True
         access.gives_ids = False
         access.stores_unchanged = self.token_counter is None

@@ -126,13 +126,23 @@ class Callers:
 
     in_callers_transaction = True
 
-    def __init__(self, lend: Callable[[], sa.Connection], gate: Gate, on_statement: Observer | None = None) -> None:
+    def __init__(
+        self,
+        lend: Callable[[], sa.Connection],
+        gate: Gate,
+        on_statement: Observer | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
         self._connection = lend
+        self._read_only = read_only
         self._gate = gate
         self._on_statement = on_statement
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, for one append with a savepoint where that takes several statements."""
+        if writes:
+            self._refuse_snapshot()
         return self._lend(_append_whole if writes else nullcontext)
 
     def at(self, position: int) -> Callers:
@@ -145,8 +155,13 @@ class Callers:
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, with a savepoint."""
+        self._refuse_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
         return self._lend(sa.Connection.begin_nested)
+
+    def _refuse_snapshot(self) -> None:
+        if self._read_only:
+            raise LangoStoreError("a snapshot is for reads: write with the store itself, or in store.transaction()")
 
     @contextmanager
     def _lend(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:

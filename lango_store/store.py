@@ -117,18 +117,37 @@ class Store:
         Raises:
             LangoStoreError: The bound store was used after the block.
         """
-        with self._access.transaction() as connection:
-            is_open = True
+        with self._access.transaction() as connection, self._bound_to(connection) as store:
+            yield store
 
-            def lend() -> sa.Connection:
-                if not is_open:
-                    raise LangoStoreError("this transaction has ended: begin another one with store.transaction()")
-                return connection
+    @contextmanager
+    def snapshot(self) -> Iterator[Store]:
+        """Return this store bound to one snapshot: all reads in the block see the database at the same moment.
 
-            try:
-                yield self._bound(self._access.bound(lend))
-            finally:
-                is_open = False
+        Inside `using(connection)` the isolation of that transaction decides.
+
+            with store.snapshot() as view:
+                session, values = view.get("k"), view.values("k")
+
+        Raises:
+            LangoStoreError: The bound store was used to write, or after the block.
+        """
+        with self._access.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
+            yield store
+
+    @contextmanager
+    def _bound_to(self, connection: sa.Connection, *, read_only: bool = False) -> Iterator[Store]:
+        is_open = True
+
+        def lend() -> sa.Connection:
+            if not is_open:
+                raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
+            return connection
+
+        try:
+            yield self._bound(self._access.bound(lend, read_only=read_only))
+        finally:
+            is_open = False
 
     def transact(self, function: Callable[[Store], R]) -> R:
         """Call a function with this store bound to one transaction, commit, and return the function's result.

@@ -9,7 +9,7 @@ from factories import contents, message, messages, seqs
 from recorded import LOG, SAID, noted, record
 from session_checks import assert_sound
 
-from lango_store import Conflict, MessageRole, Store
+from lango_store import Conflict, Message, MessageRole, Store
 
 
 @pytest.fixture

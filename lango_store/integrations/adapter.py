@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from lango_store.aio import AsyncStore
-from lango_store.store import Store
+from lango_store import AsyncStore, Store
 
 
 class Adapter:

@@ -6,8 +6,9 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from lango_store.encoding import MAX_KEY_LENGTH
-from lango_store.errors import InvalidKey
+from lango_store import InvalidKey
+
+_MAX_KEY_LENGTH: Final = 512
 
 _ESCAPED: Final = re.compile("[:%/\0\ud800-\udfff]")
 
@@ -19,11 +20,11 @@ def joined_key(prefix: str = "", **parts: str) -> str:
     key gets too long.
     """
     key = prefix + ":".join(map(escaped, parts.values()))
-    if len(key) > MAX_KEY_LENGTH:
+    if len(key) > _MAX_KEY_LENGTH:
         longest = max(parts, key=lambda name: len(escaped(parts[name])))
         raise InvalidKey(
             f"session key: has {len(key)} characters, {longest} alone {len(escaped(parts[longest]))} of them; "
-            f"a key has at most {MAX_KEY_LENGTH}: shorten {longest}"
+            f"a key has at most {_MAX_KEY_LENGTH}: shorten {longest}"
         )
     return key
 

@@ -16,13 +16,14 @@ from google.adk.events import Event, EventActions
 from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
 
-from lango_store.errors import DamagedMessage, InvalidMessage
+from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import mapping, storable_id, storable_text
 from lango_store.integrations.google_adk.foreign import foreign_json
-from lango_store.integrations.google_adk.lines import NAME, Line, line_of
 from lango_store.integrations.google_adk.state import as_json
-from lango_store.interchange.fidelity import mapping, storable_id, storable_text
-from lango_store.model import Message, MessageRole, ToolCall
+
+NAME: Final = "google_adk"
+"""The name of the rest of an event in a message's `extra`."""
 
 _EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)
@@ -69,7 +70,7 @@ class Stored(NamedTuple):
 
     def is_in(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
         """Whether a stored message is this event."""
-        return same_json(event_json(line_of(message, usage)), self.json)
+        return same_json(event_json(message, usage or {}), self.json)
 
     def is_the_same(self, event: Event) -> bool:
         """Whether an event would be stored as this one."""
@@ -220,45 +221,74 @@ def moment(timestamp: float | str) -> datetime:
 # A message becomes an event
 
 
-def events(key: str, lines: Sequence[Line]) -> list[Event]:
-    """Return the events that messages are; `DamagedMessage` names one that is none."""
-    data = [_event_json(key, line) for line in lines]
+def is_event(message: Message) -> bool:
+    """Return whether a message is an event: all but records of other writers are."""
+    return message.role is not MessageRole.RECORD or NAME in message.extra
+
+
+def event_id(message: Message) -> str:
+    """Return the id of the event that a message is."""
+    return str(mapping(message.extra.get(NAME)).get("id") or message.id or f"seq:{message.seq}")
+
+
+def timestamp_of(key: str, message: Message) -> float:
+    """Return the time of an event, exact to the float."""
+    try:
+        return _timestamp(message)
+    except (ValueError, TypeError) as error:
+        raise DamagedMessage(key, message.seq, "created_at", str(error)) from None
+
+
+def _timestamp(message: Message) -> float:
+    assert message.created_at is not None
+    return float(mapping(message.extra.get(NAME)).get("timestamp", message.created_at.timestamp()))
+
+
+def events(key: str, messages: Sequence[Message], usages: Mapping[int | None, dict[str, Any]]) -> list[Event]:
+    """Return the events that messages are, given the usage of turns by their number.
+
+    Raises:
+        DamagedMessage: A message is not an event.
+    """
+    data = []
+    for message in messages:
+        try:
+            data.append(event_json(message, usages.get(message.turn_no, {})))
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise DamagedMessage(key, message.seq, "extra", f"makes no event with the rest: {error!r}") from error
     try:
         return _events.validate_python(data)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         number, *field = fault["loc"]
-        raise DamagedMessage(key, lines[int(number)].seq, ".".join(map(str, field)), fault["msg"]) from None
+        raise DamagedMessage(key, messages[int(number)].seq, ".".join(map(str, field)), fault["msg"]) from None
 
 
-def _event_json(key: str, line: Line) -> dict[str, Any]:
-    try:
-        return event_json(line)
-    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-        raise DamagedMessage(key, line.seq, "extra", f"makes no event with the rest: {error!r}") from error
-
-
-def event_json(line: Line) -> dict[str, Any]:
+def event_json(message: Message, usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of the event that a message is."""
-    data: dict[str, Any] = {"id": line.event_id, "author": line.author or "", "timestamp": line.timestamp}
-    if NAME not in line.extra:
-        return data | foreign_json(line)
-    kept = line.extra[NAME]
-    if line.usage:
-        data["usage_metadata"] = line.usage
-    if line.role is MessageRole.RECORD:
-        return {**data, **line.content, **kept}
-    told = kept.get("content", {})
-    said: dict[str, Any] = {"parts": _parts(line, told)}
-    role = told.get("role", _ROLES.get(line.role, "user"))
-    return data | kept | {"content": said if role is None else said | {"role": role}}
+    data: dict[str, Any] = {
+        "id": event_id(message),
+        "author": message.author or "",
+        "timestamp": _timestamp(message),
+    }
+    if NAME not in message.extra:
+        return data | foreign_json(message)
+    rest = message.extra[NAME]
+    if usage:
+        data["usage_metadata"] = usage
+    if message.role is MessageRole.RECORD:
+        return {**data, **message.content, **rest}
+    told = rest.get("content", {})
+    said: dict[str, Any] = {"parts": _parts(message, told)}
+    role = told.get("role", _ROLES.get(message.role, "user"))
+    return data | rest | {"content": said if role is None else said | {"role": role}}
 
 
-def _parts(line: Line, told: Mapping[str, Any]) -> list[Any]:
-    content = line.content
+def _parts(message: Message, told: Mapping[str, Any]) -> list[Any]:
+    content = message.content
     blocks = [] if content is None else [{"text": content}] if isinstance(content, str) else list(content)
     rests = told.get("calls", {})
-    calls = [_part(call, rests.get(str(number), {})) for number, call in enumerate(line.calls)]
+    calls = [_part(call.model_dump(), rests.get(str(n), {})) for n, call in enumerate(message.tool_calls)]
     if "order" not in told:
         return blocks + calls
     of_kind = {_BLOCK: iter(blocks), _CALL: iter(calls)}

@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lango_store.integrations.google_adk.lines import Line
-from lango_store.model import MessageRole
+from lango_store import Message, MessageRole
 
 
-def foreign_json(line: Line) -> dict[str, Any]:
+def foreign_json(message: Message) -> dict[str, Any]:
     """Return what the JSON of an event says of a message, beside its id and time."""
-    role = "model" if line.role.canonical is MessageRole.ASSISTANT else "user"
-    parts = _parts(line)
-    return {"author": line.author or role, "content": {"role": role, "parts": parts} if parts else None}
+    role = "model" if message.role.canonical is MessageRole.ASSISTANT else "user"
+    parts = _parts(message)
+    return {"author": message.author or role, "content": {"role": role, "parts": parts} if parts else None}
 
 
-def _parts(line: Line) -> list[dict[str, Any]]:
+def _parts(message: Message) -> list[dict[str, Any]]:
+    calls = [call.model_dump() for call in message.tool_calls]
     parts: list[dict[str, Any]] = [
         {"function_call": _with_id(call["id"], call["name"]) | {"args": _arguments(call.get("arguments"))}}
-        for call in line.calls
+        for call in calls
         if "output" not in call
     ]
-    answers = [(call["id"], call["name"], call["output"]) for call in line.calls if "output" in call]
-    if line.role.canonical is MessageRole.TOOL and not answers:
-        answers = [(line.tool_call_id or "", line.name or "", line.content)]
-    elif line.role.canonical is not MessageRole.TOOL:
-        parts = _blocks(line.content) + parts
+    answers = [(call["id"], call["name"], call["output"]) for call in calls if "output" in call]
+    if message.role.canonical is MessageRole.TOOL and not answers:
+        answers = [(message.tool_call_id or "", message.name or "", message.content)]
+    elif message.role.canonical is not MessageRole.TOOL:
+        parts = _blocks(message.content) + parts
     return parts + [
         {"function_response": _with_id(id, name) | {"response": out if isinstance(out, dict) else {"result": out}}}
         for id, name, out in answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -12,16 +13,11 @@ from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
-from lango_store.aio import AsyncStore
-from lango_store.errors import Conflict, SessionExists, SessionExpired, SessionNotFound
+from lango_store import AsyncStore, Conflict, SessionExists, SessionExpired, SessionNotFound, Store
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.google_adk.events import Stored, state_json, stored
 from lango_store.integrations.google_adk.reading import Chosen, Found, find, find_all
 from lango_store.integrations.google_adk.state import Place, key_of, place_of, scoped, user_scope
-from lango_store.model import new_key
-from lango_store.operations import session_changes
-from lango_store.session import Session as StoredSession
-from lango_store.store import Store
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError
@@ -73,11 +69,11 @@ class LangoSessionService(Adapter, BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> Session:
-        """Create a session with its first state; no id, or a blank one, means a new UUIDv7.
+        """Create a session with its first state; a missing or blank id means a new UUID.
 
         `AlreadyExistsError` if a live session has the id.
         """
-        id = (session_id or "").strip() or new_key(self.store.access.clock_time())
+        id = (session_id or "").strip() or str(uuid.uuid4())
         place = place_of(app_name, user_id, id)
         found = await self._awaited.run_sync(_create, place, state_json(state or {}))
         return self._session(place, found)
@@ -201,30 +197,27 @@ def _set_values(store: Store, place: Place, state: Mapping[str, Any]) -> bool:
 
 
 def _create(store: Store, place: Place, state: dict[str, Any]) -> Found:
-    def create(store: Store, *, renew: bool) -> StoredSession:
-        if renew:
-            with store.access.transaction() as connection:
-                session_changes.delete_expired(connection, store.access.now(connection), place.key)
-        made = store.create(place.key, **place.fields)
-        _set_values(store, place, state)
-        return made
-
-    try:
+    def create(tx: Store) -> Found:
         try:
-            made = store.transact(lambda tx: create(tx, renew=False))
+            session = tx.create(place.key, **place.fields)
         except SessionExists as error:
             if not error.expired:
                 raise
-            made = store.transact(lambda tx: create(tx, renew=True))
+            session = tx.get_or_create(place.key, renew=True, **place.fields)
+        _set_values(tx, place, state)
+        return find(tx, place) or Found(state, [], session.created_at.timestamp(), session.revision, None)
+
+    try:
+        return store.transact(create)
     except SessionExists as error:
         raise AlreadyExistsError(f"session {place.session_id!r} of user {place.user_id!r} exists already") from error
-    found = find(store.access, place, Chosen(last=0))
-    return found or Found(state, [], made.created_at.timestamp(), made.revision, None)  # deleted again by now
 
 
 def _find(store: Store, place: Place, chosen: Chosen) -> Found | None:
-    return find(store.access, place, chosen)
+    with store.snapshot() as view:
+        return find(view, place, chosen)
 
 
 def _find_all(store: Store, app_name: str, user_id: str | None) -> list[tuple[Place, Found]]:
-    return find_all(store.access, app_name, user_id)
+    with store.snapshot() as view:
+        return find_all(view, app_name, user_id)

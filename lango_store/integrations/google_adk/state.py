@@ -13,9 +13,8 @@ from urllib.parse import unquote
 from google.adk.sessions import State
 from pydantic_core import to_jsonable_python
 
+from lango_store.integrations.fields import storable_text
 from lango_store.integrations.keys import escaped, joined_key, split_key
-from lango_store.interchange.fidelity import storable_text
-from lango_store.model import SessionFields
 
 logger = logging.getLogger("lango_store")
 
@@ -39,7 +38,7 @@ class Place:
     user_scope: str
 
     @property
-    def fields(self) -> SessionFields:
+    def fields(self) -> dict[str, Any]:
         """What the session's row says of the ids, for lists and filters."""
         return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
 
