@@ -133,7 +133,7 @@ class Works:
     def _rows(self, key: str) -> list[Any]:
         incarnation, row = sessions.life_of(self._connection, self._access.moment(self._connection), key)
         removed = row["last_seq"] - row["message_count"] - row["record_count"]
-        return messages._window.run(self._connection, row | {"incarnation": incarnation, "removed": removed})
+        return messages._window[False].run(self._connection, row | {"incarnation": incarnation, "removed": removed})
 
 
 def _values(given: Sequence[dict[str, Any]]) -> list[Message]:

@@ -29,7 +29,7 @@ from lango_store import (
     create_engine,
 )
 
-SYNC_ONLY = {"access", "transaction", "using"}
+SYNC_ONLY = {"access", "snapshot", "transaction", "using"}
 OWN = {"close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 

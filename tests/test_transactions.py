@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from conftest import MakeDatabase
-from factories import contents, message
+from factories import contents, message, messages
 
 from lango_store import AsyncStore, Conflict, LangoStoreError, SessionNotFound, Store, create_engine
 
@@ -121,3 +121,25 @@ def test_async_transact_runs_in_one_thread(url: str) -> None:
             assert await store.messages("k") == []
 
     asyncio.run(work())
+
+
+def test_reads_of_a_snapshot_see_one_moment(url: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=messages(1))
+        with store.snapshot() as view:
+            before = view.get("k")
+            store.append_message("k", message())
+            store.set_values("k", {"a": 1})
+            assert (view.get("k"), view.values("k")) == (before, {})
+        assert store.info("k").message_count == 2
+
+
+def test_snapshot_refuses_writes_and_calls_after_its_block(store: Store) -> None:
+    store.create("k")
+    with store.snapshot() as view:
+        for write in (lambda: view.append_message("k", message()), lambda: view.create("l")):
+            with pytest.raises(LangoStoreError, match="a snapshot is for reads"):
+                write()
+    with pytest.raises(LangoStoreError, match="has ended"):
+        view.get("k")
+    assert store.count() == 1
