@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from lango_store.errors import InvalidMessage
+from lango_store import InvalidMessage, Message, MessageRole
 from lango_store.integrations.equality import same_json
-from lango_store.interchange.fidelity import storable_id, storable_text
-from lango_store.model import Message, MessageRole
+from lango_store.integrations.fields import storable_id, storable_text
 
 NAME: Final = "claude_agent_sdk"
 """The name in `extra` under which stands what our fields do not say of an entry."""
@@ -189,6 +188,24 @@ def _is_result(block: Any) -> bool:
 
 
 # Out
+
+
+def entry_of_message(message: Message) -> dict[str, Any]:
+    """Return the entry that a message was made of."""
+    calls = [call.model_dump() for call in message.tool_calls]
+    rest = message.extra[NAME]
+    return entry_of(
+        Parts(
+            message.role,
+            message.content,
+            rest,
+            message.id,
+            message.created_at,
+            message.author,
+            message.tool_call_id,
+            calls,
+        )
+    )
 
 
 def entry_of(parts: Parts) -> dict[str, Any]:

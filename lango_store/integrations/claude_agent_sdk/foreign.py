@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lango_store.encoding import decode_json
+from lango_store import Message
 from lango_store.integrations.claude_agent_sdk.entries import timestamp_of
-from lango_store.model import Message
 from lango_store.window import as_prompt
 
 _WORDS: Final = {"user": "user", "tool": "user", "assistant": "assistant"}
@@ -62,7 +62,7 @@ def _content(said: dict[str, Any]) -> Any:
 
 def _input(arguments: Any) -> Any:
     try:
-        found = decode_json(arguments or "{}") if isinstance(arguments, str) else arguments
+        found = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except ValueError:
         return {"arguments": arguments}
     return found if isinstance(found, dict) else {} if found is None else {"arguments": found}

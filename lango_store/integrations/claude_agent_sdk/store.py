@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import anyio.to_thread
 import sqlalchemy as sa
 
-from lango_store.aio import AsyncStore
+from lango_store import AsyncStore, Store
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.claude_agent_sdk import appending, listing, threads
-from lango_store.integrations.claude_agent_sdk.transcripts import Transcript
+from lango_store.integrations.claude_agent_sdk import appending, transcripts
 from lango_store.integrations.keys import joined_key, split_key
-from lango_store.model import SessionFields
-from lango_store.operations import lists
-from lango_store.operations.lists import Filter
-from lango_store.store import Store
 
 if TYPE_CHECKING:
     from claude_agent_sdk import (
@@ -50,7 +46,7 @@ class LangoSessionStore(Adapter):
     ) -> None:
         super().__init__(store, **options)
         self._prefix = prefix
-        self._fields: SessionFields = {} if user_id is None else {"user_id": user_id}
+        self._fields: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
         self._seen: dict[str, str | None] = {}  # sessions that were written to, and the last response in each
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
@@ -58,8 +54,8 @@ class LangoSessionStore(Adapter):
         if not entries:
             return
         name = self._key(key)
-        there, last = name in self._seen, self._seen.get(name)
-        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields, there=there))
+        last = self._seen.get(name)
+        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields))
         self._seen.pop(name, None)
         self._seen[name] = last
         if len(self._seen) > _REMEMBERED:
@@ -67,19 +63,15 @@ class LangoSessionStore(Adapter):
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to what was appended; None if there are none."""
-        transcript = Transcript(self._key(key), key["session_id"])
-
-        def read(store: Store) -> list[dict[str, Any]]:
-            with store.access.single_read() as connection:
-                return transcript.read(connection, store.access.moment(connection))
-
-        return cast("list[SessionStoreEntry]", await self._run(read)) or None
+        name, session_id = self._key(key), key["session_id"]
+        found = await self._run(lambda store: transcripts.load(store, name, session_id))
+        return cast("list[SessionStoreEntry]", found) or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """List the live sessions of a project, without their subpaths."""
         project = self._project(project_key)
-        found = await self._run(lambda store: list(listing.below(store, project)))
-        return [{"session_id": self._last_part(key), "mtime": mtime} for key, mtime in found]
+        found = await self._run(lambda store: list(transcripts.below(store, project)))
+        return [{"session_id": self._last_part(info.key), "mtime": transcripts.milliseconds(info)} for info in found]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries of the live sessions of a project; what came since they were asked for is folded now."""
@@ -88,23 +80,25 @@ class LangoSessionStore(Adapter):
         def named(key: str) -> SessionKey:
             return {"project_key": project_key, "session_id": self._last_part(key)}
 
-        return await self._run(lambda store: list(listing.summaries(store, project, named)))
+        return await self._run(lambda store: list(transcripts.summaries(store, project, named)))
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a transcript; that of a session with all its subpaths, in one transaction."""
         name, whole = self._key(key), key.get("subpath") is None
-        await self._run(functools.partial(_delete, key=name, whole=whole))
+        await self._run(lambda store: store.transact(lambda tx: _delete(tx, name, whole=whole)))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """List the live subpaths of a session, its subagents' transcripts."""
         session = self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
-        found = await self._run(lambda store: [name for name, _ in listing.below(store, session)])
-        return [self._last_part(name) for name in found]
+        found = await self._run(lambda store: list(transcripts.below(store, session)))
+        return [self._last_part(info.key) for info in found]
 
     async def close(self) -> None:
         """Close what this adapter made: its threads, and its store if it was given a URL."""
-        if self._closes:
-            await threads.close(self._awaited)
+        if _runs_asyncio():
+            await super().close()
+        else:  # trio
+            await anyio.to_thread.run_sync(asyncio.run, super().close())
 
     def _key(self, key: SessionKey) -> str:
         names = {"project_key": key["project_key"], "session_id": key["session_id"]}
@@ -119,14 +113,21 @@ class LangoSessionStore(Adapter):
         return split_key(key, self._prefix)[-1]
 
     async def _run(self, call: Callable[[Store], R]) -> R:
-        return await threads.in_thread(self._awaited, call)
+        if _runs_asyncio():
+            return await self._awaited.run_sync(call)
+        return await anyio.to_thread.run_sync(call, self.store)  # trio: a cancelled call is waited for
 
 
-def _delete(store: Store, *, key: str, whole: bool) -> None:
-    with store.access.transaction() as connection:
-        here = store.using(connection)
-        here.delete(key)
-        now, below, last = store.access.moment(connection), Filter(key_prefix=f"{key}:", expired=None), ""
-        while whole and (keys := lists.keys(connection, now, below, last, lists.MAX_PAGE)):
-            for last in keys:
-                here.delete(last)
+def _runs_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _delete(tx: Store, key: str, *, whole: bool) -> None:
+    tx.delete(key)
+    if whole:
+        for info in list(tx.iter_sessions(key_prefix=f"{key}:", expired=None)):
+            tx.delete(info.key)

@@ -1,75 +1,88 @@
-"""Transcripts as they are stored: read in one statement, and made entries without a message in between."""
+"""Transcripts of a store: loaded, listed and summarized."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import sqlalchemy as sa
+from claude_agent_sdk import fold_session_summary
 
-from lango_store.dialect import AnyConnection, Moment, dialect_of
-from lango_store.encoding import NO_CONTENT, checked_key, content_fault, decode_time
-from lango_store.errors import DamagedMessage
-from lango_store.integrations.claude_agent_sdk import foreign
-from lango_store.integrations.claude_agent_sdk.entries import NAME, Parts, entry_of
-from lango_store.model import MessageRole
-from lango_store.operations.binds import LIVE_SESSION, MESSAGE, number, of_session
-from lango_store.operations.paging import Pages
-from lango_store.operations.rows import MESSAGE_COLUMNS, decode_messages, seq_or_zero, stored_json
-from lango_store.statement import Statement
+from lango_store import DamagedMessage, Message, SessionInfo, SessionNotFound, Store
+from lango_store.integrations.claude_agent_sdk.entries import NAME, entry_of_message
+from lango_store.integrations.claude_agent_sdk.foreign import entries_of
+
+if TYPE_CHECKING:
+    from claude_agent_sdk import SessionKey, SessionSummaryEntry
 
 Entry = dict[str, Any]
 
-_LIVES: Final = sa.exists().where(LIVE_SESSION)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FOLDED: Final = f"{NAME}.summary"
+"""The value of a session that holds its summary, and which part of the session it was folded from."""
 
-_whole = Statement(lambda _: sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), _LIVES).order_by(MESSAGE.c.seq))
-_later = Pages(MESSAGE, "seq", MESSAGE_COLUMNS, _LIVES, MESSAGE.c.seq > number("behind"))
+
+def load(store: Store, key: str, session_id: str) -> list[Entry]:
+    """Load the entries of a live session in their order; none if there is no session."""
+    try:
+        return _entries(key, session_id, store.all_messages(key))
+    except SessionNotFound:
+        return []
 
 
-class Transcript:
-    """The entries of one session, in their order; what else was written to it comes after the entry before it."""
+def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Entry]:
+    entries: list[Entry] = []
+    leaf: str | None = None
+    for message in messages:
+        if NAME in message.extra:
+            try:
+                entries.append(entry_of_message(message))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise DamagedMessage(key, message.seq, f"extra.{NAME}", f"holds no entry ({error!r})") from None
+        else:
+            entries += entries_of(key, message, leaf, sessionId=session_id)
+        leaf = entries[-1].get("uuid", leaf) if entries else leaf
+    return entries
 
-    def __init__(self, key: str, session_id: str) -> None:
-        self.key = checked_key(key)
-        self._session_id = session_id
-        self._leaf: str | None = None
 
-    def read(self, connection: AnyConnection, now: Moment) -> list[Entry]:
-        """Read the whole of it while the session lives."""
-        return _whole.run(connection, self._values(connection, now), self._entries)
+def below(store: Store, key: str, *, expired: bool | None = False) -> Iterator[SessionInfo]:
+    """Yield the sessions of a project, or the subpaths of a session."""
+    # Keys are joined with ":", so that what is further below has one more of them.
+    prefix = f"{key}:"
+    for info in store.iter_sessions(key_prefix=prefix, expired=expired):
+        if ":" not in info.key[len(prefix) :]:
+            yield info
 
-    def later(self, connection: AnyConnection, now: Moment, seq: int) -> Iterator[tuple[int, list[Entry]]]:
-        """Yield what was written behind a seq, a page at a time, and up to which seq that is."""
-        for rows in _later.read(connection, self.key, self._values(connection, now) | {"behind": seq}):
-            yield rows[-1][0], self._entries(rows)
 
-    def _values(self, connection: AnyConnection, now: Moment) -> dict[str, Any]:
-        return {"key": self.key, "now": dialect_of(connection).time(now)}
+def milliseconds(info: SessionInfo) -> int:
+    """Return the time of a session's last write."""
+    return (info.updated_at - _EPOCH) // timedelta(milliseconds=1)
 
-    def _entries(self, rows: Sequence[Sequence[Any]]) -> list[Entry]:
-        entries: list[Entry] = []
-        for row in rows:
-            entries += self._of(row)
-            self._leaf = entries[-1].get("uuid", self._leaf) if entries else self._leaf
-        return entries
 
-    def _of(self, row: Sequence[Any]) -> list[Entry]:
-        seq, _, id, role, author, _, tool_call_id, text, content, calls, _, extra, created_at = row
-        ours = None if extra is None else stored_json(self.key, seq, "extra", extra)
-        if not isinstance(ours, dict) or NAME not in ours:
-            message = decode_messages(self.key, [row])[0]
-            return list(foreign.entries_of(self.key, message, self._leaf, sessionId=self._session_id))
-        if damaged := content_fault(text, content):
-            raise DamagedMessage(self.key, seq_or_zero(seq), *damaged)
-        if text is None and content != NO_CONTENT:
-            text = stored_json(self.key, seq, "content", content)
-        called = () if calls is None else stored_json(self.key, seq, "tool_calls", calls)
+def summaries(store: Store, project: str, named: Callable[[str], SessionKey]) -> Iterator[SessionSummaryEntry]:
+    """Yield the summary of each session of a project, with what was appended since the last call folded into it."""
+    for info in below(store, project):
+        names = named(info.key)
         try:
-            moment = decode_time(created_at)
-        except ValueError as error:
-            raise DamagedMessage(self.key, seq_or_zero(seq), "created_at", str(error)) from None
-        try:
-            return [entry_of(Parts(MessageRole(role), text, ours[NAME], id, moment, author, tool_call_id, called))]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = f"holds no entry ({error!r})"
-            raise DamagedMessage(self.key, seq_or_zero(seq), f"extra.{NAME}", reason) from None
+            data = _folded(store, info, names)
+        except SessionNotFound:  # deleted since it was listed
+            continue
+        yield {"session_id": names["session_id"], "mtime": milliseconds(info), "data": data}
+
+
+def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
+    # A session that was created again under its key, or that lost messages, is folded from its start.
+    life = [info.created_at.isoformat(), info.last_seq - info.message_count - info.record_count]
+    found: Any = store.values(info.key, prefix=_FOLDED).get(_FOLDED)
+    is_current = isinstance(found, dict) and found.get("life") == life
+    data, folded = (found["data"], found["seq"]) if is_current else ({}, 0)
+    if folded >= info.last_seq:
+        return cast("Entry", data)
+    messages = store.all_messages(info.key, after=folded)
+    if not messages:
+        return cast("Entry", data)
+    entries: Any = _entries(info.key, names["session_id"], messages)
+    before: SessionSummaryEntry = {"session_id": names["session_id"], "mtime": 0, "data": data}
+    summary = fold_session_summary(before, names, entries)["data"]
+    store.set_values(info.key, {_FOLDED: {"life": life, "seq": messages[-1].seq, "data": summary}})
+    return summary

@@ -68,7 +68,7 @@ async def test_a_response_is_counted_once_though_each_of_its_entries_says_what_i
     await sessions.append(KEY, [entry()])
     usage = {"input_tokens": 40, "output_tokens": 22, "cache": {"read": 4}, "speed": "standard"}
     assert store.conversation(NAME).total_usage() == usage
-    assert store.conversation(NAME).event_count() == 3
+    assert store.conversation(NAME).event_count() == 4
     assert store.info(NAME).token_count == 22
 
 
