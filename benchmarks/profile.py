@@ -109,7 +109,7 @@ class Works:
 
     def last_fifty(self, key: str) -> Steps:
         """Load the last 50 messages, twenty times."""
-        tail, values = messages._tail, {"key": key, "now": None, "limit": 50}
+        tail, values = messages._tail[False], {"key": key, "now": None, "limit": 50}
         return {
             BY_HAND: lambda: [self._floor.last(key, 50) for _ in range(20)],
             "ours: the statement, the rows as the driver gives them": lambda: [
