@@ -13,7 +13,7 @@ import time
 import uuid
 
 from lango_store import Message, Store, create_engine
-from lango_store.dialect.citus import Citus
+from lango_store._dialect.citus import Citus
 
 SECONDS = 5.0
 ROUNDS = 3

@@ -12,7 +12,7 @@ from sqlmodel import col
 
 from benchmarks.floors import PostgresFloor, SqliteFloor
 from lango_store import Message, Store, ToolCall
-from lango_store.engine import create_engine
+from lango_store._engine.engine import create_engine
 from lango_store.tables import MessageRow, SessionRow
 
 

@@ -14,9 +14,9 @@ from benchmarks import payload
 from benchmarks.strict import StrictPostgres, StrictSqlite, strict_floor
 from benchmarks.turns import databases
 from lango_store import Message, Store
-from lango_store.dialect import dialect_of
-from lango_store.operations import appends, messages, sessions
-from lango_store.operations.batches import Batch
+from lango_store._dialect import dialect_of
+from lango_store._operations import appends, messages, sessions
+from lango_store._operations.batches import Batch
 
 Steps = dict[str, Callable[[], object]]
 """The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""

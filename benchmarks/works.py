@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from benchmarks import payload
 from benchmarks.contenders import CONTENDERS, Contender, Ours, value
 from lango_store import AsyncStore
-from lango_store.engine import create_engine
+from lango_store._engine.engine import create_engine
 from lango_store.tables import MessageRow
 
 Run = Callable[[], float]

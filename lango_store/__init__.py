@@ -1,8 +1,12 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
+from lango_store._engine.engine import create_engine
+from lango_store._operations.compactions import PendingCompaction
+from lango_store._values.model import UNSET, Compaction, Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store._values.reports import ExpiryReport, Page, SearchHit, SearchPage
+from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation, AsyncStore
 from lango_store.conversation import Conversation
-from lango_store.engine import create_engine
 from lango_store.errors import (
     Conflict,
     DamagedMessage,
@@ -21,10 +25,6 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
 )
-from lango_store.model import UNSET, Compaction, Message, MessageRole, SessionInfo, ToolCall, Turn
-from lango_store.operations.compactions import PendingCompaction
-from lango_store.reports import ExpiryReport, Page, SearchHit, SearchPage
-from lango_store.session import Session
 from lango_store.store import Store
 
 __all__ = [

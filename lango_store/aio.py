@@ -18,15 +18,15 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
-from lango_store.access import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.threads import Threads
+from lango_store._dialect.statement import Observer
+from lango_store._engine.engine import Durability
+from lango_store._operations.lists import Filter, Filters
+from lango_store._values.model import Compaction, Message, SessionInfo
+from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
-from lango_store.engine import Durability
-from lango_store.model import Compaction, Message, SessionInfo
-from lango_store.operations.lists import Filter, Filters
-from lango_store.statement import Observer
 from lango_store.store import Store, session_pages
-from lango_store.summarizer import Summarizer, summarize_async
-from lango_store.threads import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,11 +14,21 @@ from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
 
-from lango_store import searching, upkeep, window, writing
-from lango_store.access import Access
-from lango_store.dialect import AnyConnection, Moment
-from lango_store.errors import DamagedMessage
-from lango_store.model import (
+from lango_store import window
+from lango_store._connections.context import Access
+from lango_store._connections.retry import retried, retried_unless_lost
+from lango_store._dialect import AnyConnection, Moment
+from lango_store._operations import compactions, edits, forks, history, removals, session_changes, sessions, turns
+from lango_store._operations import messages as log
+from lango_store._operations import values as named_values
+from lango_store._operations.batches import Batch
+from lango_store._operations.binds import BEFORE_ANY_EXPIRY
+from lango_store._operations.compactions import PendingCompaction
+from lango_store._operations.messages import Damaged, Range
+from lango_store._operations.search import Which
+from lango_store._operations.sessions import Expected
+from lango_store._services import appending, maintenance, searching
+from lango_store._values.model import (
     UNSET,
     Compaction,
     Message,
@@ -30,28 +40,10 @@ from lango_store.model import (
     Turn,
     Unset,
 )
-from lango_store.operations import (
-    compactions,
-    edits,
-    forks,
-    history,
-    removals,
-    session_changes,
-    sessions,
-    turns,
-)
-from lango_store.operations import messages as log
-from lango_store.operations import values as named_values
-from lango_store.operations.batches import Batch
-from lango_store.operations.binds import BEFORE_ANY_EXPIRY
-from lango_store.operations.compactions import PendingCompaction
-from lango_store.operations.messages import Damaged, Range
-from lango_store.operations.search import Which
-from lango_store.operations.sessions import Expected
-from lango_store.reports import SearchPage
-from lango_store.retry import retried, retried_unless_lost
-from lango_store.session import Session
-from lango_store.summarizer import Summarizer, Summary, summarize
+from lango_store._values.reports import SearchPage
+from lango_store._values.session import Session
+from lango_store._values.summarizer import Summarizer, Summary, summarize
+from lango_store.errors import DamagedMessage
 
 
 class Conversation:
@@ -115,7 +107,7 @@ class Conversation:
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        new = writing.append(self._access, self.key, [message], None, after, expect, create, ttl, fields)
+        new = appending.append(self._access, self.key, [message], None, after, expect, create, ttl, fields)
         return new[0]
 
     def append_messages(
@@ -135,7 +127,7 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        return writing.append(self._access, self.key, messages, replace_after, after, expect, create, ttl, fields)
+        return appending.append(self._access, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, *, last: int | None = None, records: bool = False) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it.
@@ -228,7 +220,7 @@ class Conversation:
         there is no such message, `InvalidMessage` if another one has its id. An id that it had before is free again: a
         late retry of the append that wrote it is written. `expect` as in `update`.
         """
-        return writing.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
+        return appending.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
 
     @retried_unless_lost
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
@@ -256,7 +248,7 @@ class Conversation:
         one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries, backups and
         other archives repeat of it stays.
         """
-        message = upkeep.redact(self._access, self.key, seq_or_id, reason, archive)
+        message = maintenance.redact(self._access, self.key, seq_or_id, reason, archive)
         searching.drain(self._access, only=(self.key, message.seq))
         return message
 
@@ -321,12 +313,12 @@ class Conversation:
         the session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
-        make = writing.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
+        make = appending.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
         new = self._encoded(messages)
         if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._access.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
-        return writing.append_once(
+        return appending.append_once(
             self._access,
             self.key,
             new,
@@ -500,7 +492,7 @@ class Conversation:
             return log.tail(connection, self._access.moment(connection), self.key, last, records=records).messages
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return writing.encoded(self._access, messages)
+        return appending.encoded(self._access, messages)
 
     @retried
     def _read(self, chosen: Range, expired: bool = False, damaged: Damaged = "raise") -> list[Any]:

@@ -12,25 +12,25 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store import searching, upkeep, writing
-from lango_store.access import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
+from lango_store._connections.retry import retried, retried_unless_lost
+from lango_store._dialect.statement import Observer
+from lango_store._engine.engine import Durability, create_engine
+from lango_store._operations import lists, session_changes, sessions, stats
+from lango_store._operations import messages as log
+from lango_store._operations import values as named_values
+from lango_store._operations.batches import Batch
+from lango_store._operations.expiry import Policy
+from lango_store._operations.lists import Filter, Filters, Order, aware
+from lango_store._operations.search import SearchFilters, Which
+from lango_store._operations.sessions import Expected, New
+from lango_store._rows.encoding import checked_key
+from lango_store._services import appending, maintenance, searching
+from lango_store._values.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats
+from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.encoding import checked_key
-from lango_store.engine import Durability, create_engine
 from lango_store.errors import DamagedMessage, LangoStoreError
-from lango_store.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
-from lango_store.operations import lists, session_changes, sessions, stats
-from lango_store.operations import messages as log
-from lango_store.operations import values as named_values
-from lango_store.operations.batches import Batch
-from lango_store.operations.expiry import Policy
-from lango_store.operations.lists import Filter, Filters, Order, aware
-from lango_store.operations.search import SearchFilters, Which
-from lango_store.operations.sessions import Expected, New
-from lango_store.reports import ExpiryReport, Finding, Page, SearchPage, Stats
-from lango_store.retry import retried, retried_unless_lost
-from lango_store.session import Session
-from lango_store.statement import Observer
 
 R = TypeVar("R")
 
@@ -214,7 +214,7 @@ class Store:
         session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
         new = self._new(key, ttl, fields)
-        return writing.create(self._access, new, self._encoded(messages), own_key=key is None)
+        return appending.create(self._access, new, self._encoded(messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -238,7 +238,7 @@ class Store:
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
         new = self._new(key, ttl, fields)
-        return writing.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
+        return appending.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
 
     def open(
         self,
@@ -256,9 +256,9 @@ class Store:
         new = self._new(key, ttl, fields)
         first = self._encoded(messages)
         if key is None:
-            writing.create(self._access, new, first, own_key=True)
+            appending.create(self._access, new, first, own_key=True)
         else:
-            writing.find_or_create(self._access, new, first, sessions.row_of, renew=renew)
+            appending.find_or_create(self._access, new, first, sessions.row_of, renew=renew)
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
@@ -309,7 +309,7 @@ class Store:
         With `expect`, its `revision` has to be that, else `Conflict`. `SessionHeld` if a row of another table refers to
         it by a foreign key without ON DELETE.
         """
-        return upkeep.delete(self._access, key, Expected(revision=expect))
+        return maintenance.delete(self._access, key, Expected(revision=expect))
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
@@ -342,7 +342,7 @@ class Store:
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return writing.append(self._access, key, [message], None, after, expect, create, ttl, fields)[0]
+        return appending.append(self._access, key, [message], None, after, expect, create, ttl, fields)[0]
 
     def append_messages(
         self,
@@ -361,7 +361,7 @@ class Store:
         Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that
         `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return writing.append(self._access, key, messages, replace_after, after, expect, create, ttl, fields)
+        return appending.append(self._access, key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages.
@@ -583,7 +583,7 @@ class Store:
 
         With `repair` mends what can be mended without guessing, and says so in the findings.
         """
-        return upkeep.examine(self._access, repair=repair)
+        return maintenance.examine(self._access, repair=repair)
 
     # Search
 
@@ -629,7 +629,7 @@ class Store:
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
-        report = upkeep.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        report = maintenance.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             searching.drain(self._access)
         return report
@@ -652,7 +652,7 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        deleted = upkeep.delete_all(self._access, policy, batch_size)
+        deleted = maintenance.delete_all(self._access, policy, batch_size)
         searching.drain(self._access)
         return deleted
 
@@ -662,7 +662,7 @@ class Store:
 
         `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
         """
-        return upkeep.restore(self._access, archive, key, ttl)
+        return maintenance.restore(self._access, archive, key, ttl)
 
     # Steps of more than one verb
 
@@ -673,13 +673,13 @@ class Store:
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
         key = self._access.new_id() if key is None else key
-        return writing.new_session(self._access, key, ttl, fields)
+        return appending.new_session(self._access, key, ttl, fields)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._access, key)
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return writing.encoded(self._access, messages)
+        return appending.encoded(self._access, messages)
 
 
 def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:

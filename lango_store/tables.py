@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import registry
 from sqlmodel import Field, Relationship, SQLModel
 
-from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
-from lango_store.model import Message, MessageRole, SessionInfo
+from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._values.model import Message, MessageRole, SessionInfo
 
 SCHEMA_REVISION: Final = "0100"
 """The revision of the schema that this release needs."""

@@ -14,7 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from lango_store.document import END, POLICY, beginning, head, line, log, time_of
+from lango_store._operations import turns
+from lango_store._operations.binds import TURN
+from lango_store._operations.lists import Filters, Order
+from lango_store._values.document import END, POLICY, beginning, head, line, log, time_of
+from lango_store._values.model import Message, SessionInfo
+from lango_store._values.reports import SearchHit
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,
@@ -23,11 +28,6 @@ from lango_store.errors import (
     SearchUnavailable,
     SessionNotFound,
 )
-from lango_store.model import Message, SessionInfo
-from lango_store.operations import turns
-from lango_store.operations.binds import TURN
-from lango_store.operations.lists import Filters, Order
-from lango_store.reports import SearchHit
 from lango_store.store import Store
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")

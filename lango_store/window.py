@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from lango_store.blocks import text_of
-from lango_store.model import Message, MessageRole, ToolCall, as_text
+from lango_store._values.content_blocks import text_of
+from lango_store._values.model import Message, MessageRole, ToolCall, as_text
 
 Count = Callable[[Message], int]
 

@@ -18,8 +18,8 @@ from unittest import mock
 
 from processes import LANGO_STORE, start
 
+from lango_store._engine.url import URL_VARIABLES
 from lango_store.cli import main
-from lango_store.url import URL_VARIABLES
 
 _NOT_INHERITED = {*URL_VARIABLES, "COLUMNS", "LINES"}  # a test runner's own width is not the terminal's
 

@@ -30,7 +30,7 @@ from postgres_databases import PostgresDatabases
 from postgres_server import PostgresServer
 
 from lango_store import AsyncStore, Store, create_engine, schema
-from lango_store.pool import _engines
+from lango_store._engine.pool import _engines
 from lango_store.testing import Clock as Clock
 
 settings.register_profile(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lango_store import schema, schema_gate
+from lango_store import schema
+from lango_store._connections import schema_gate
 from lango_store.schema import options
 from lango_store.tables import SCHEMA_REVISION
 

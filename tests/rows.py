@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lango_store import DamagedMessage, Store
-from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
-from lango_store.operations.transfer import Row
+from lango_store._operations import transfer
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.transfer import Row
 
 _PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE}
 

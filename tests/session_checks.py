@@ -13,7 +13,7 @@ from factories import seqs
 from session_model import ModelSession
 
 from lango_store import Conversation, Message, MessageRole, Store
-from lango_store.operations import examination
+from lango_store._operations import examination
 
 
 def assert_alike(found: Conversation, session: ModelSession) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from factories import message
 
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole, ToolCall
 
 EVERYTHING = 10**6
 ROLES = {

@@ -12,8 +12,8 @@ from conftest import MakeDatabase
 from factories import message
 
 from lango_store import Message, Store, ToolCall
+from lango_store._values.content_blocks import parts_of, text_of
 from lango_store.archive import Archive
-from lango_store.blocks import parts_of, text_of
 
 OPENAI = [{"type": "text", "text": "What is"}, {"type": "text", "text": "this?"}]
 RESPONSES = [

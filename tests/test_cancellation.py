@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 from factories import message, messages
 
-from lango_store import (
-    AsyncStore,
-    Conflict,
-    LangoStoreError,
-    Message,
-    Store,
-    cancellation,
-    create_engine,
-)
-from lango_store.reports import ExpiryReport
+from lango_store import AsyncStore, Conflict, LangoStoreError, Message, Store, create_engine
+from lango_store._connections import cancellation
+from lango_store._values.reports import ExpiryReport
 
 
 class Gate:

@@ -11,8 +11,9 @@ import pytest
 from conftest import CITUS, Clock, MakeDatabase, awaiting, not_on_a_cluster, watched
 from factories import message, messages
 
-from lango_store import AsyncStore, Store, access, schema
-from lango_store.dialect import postgresql
+from lango_store import AsyncStore, Store, schema
+from lango_store._connections import context
+from lango_store._dialect import postgresql
 
 TTL = timedelta(minutes=5)
 Machine = Callable[[float], Any]
@@ -36,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     @contextmanager
     def off(minutes: float) -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(access, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=minutes))
+            patch.setattr(context, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=minutes))
             yield
 
     return off
@@ -113,7 +114,7 @@ def test_no_time_of_the_client_reaches_an_append(make_postgres: MakeDatabase) ->
         raise AssertionError("the client's clock was asked")
 
     with Store(make_postgres()) as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access, "utc_now", no_clock)
+        patch.setattr(context, "utc_now", no_clock)
         store.create("k", ttl=TTL)
         with watched(store.engine) as statements:
             store.append_message("k", message())

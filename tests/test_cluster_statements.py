@@ -14,11 +14,12 @@ from conftest import MakeDatabase, counted
 from factories import message, messages
 from statements_sent import verbs_reading_any_session
 
-from lango_store import Store, schema_gate
-from lango_store.dialect.citus import Citus
-from lango_store.operations import turns
-from lango_store.operations.appends import NewTurn
-from lango_store.operations.batches import Batch
+from lango_store import Store
+from lango_store._connections import schema_gate
+from lango_store._dialect.citus import Citus
+from lango_store._operations import turns
+from lango_store._operations.appends import NewTurn
+from lango_store._operations.batches import Batch
 
 CLUSTER = Citus()
 

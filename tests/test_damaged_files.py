@@ -35,8 +35,8 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store.operations import paging
-from lango_store.operations.binds import MESSAGE
+from lango_store._operations import paging
+from lango_store._operations.binds import MESSAGE
 
 FOUND = (122, 182, 238)
 """Seeds of longer runs that found something: schemas that cannot be read, an index that leads a walk in a circle."""

@@ -9,7 +9,7 @@ from commands import run
 from factories import message, messages
 
 from lango_store import Store, create_engine
-from lango_store.reports import Finding
+from lango_store._values.reports import Finding
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lango_store import Message, MessageRole, Session, Store, ToolCall
-from lango_store.access import utc_now
-from lango_store.document import POLICY, document
-from lango_store.model import new_key
+from lango_store._connections.context import utc_now
+from lango_store._values.document import POLICY, document
+from lango_store._values.model import new_key
 
 STRUCTURE = {"html", "head", "meta", "title", "style", "body", "main", "header", "article", "h1", "h2", "h3", "div"}
 TAGS = STRUCTURE | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}

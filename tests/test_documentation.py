@@ -13,7 +13,7 @@ import lango_store
 from benchmarks.figures import DATABASES, noted, with_figures
 from benchmarks.figures import PAGES as PAGES_WITH_FIGURES
 from lango_store import AsyncConversation, AsyncStore, Conversation, Store, errors, schema, tables, window
-from lango_store.url import URL_VARIABLES
+from lango_store._engine.url import URL_VARIABLES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -19,7 +19,7 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store.operations import stats
+from lango_store._operations import stats
 
 
 def test_stats_sum_the_store_up(filled: Store) -> None:

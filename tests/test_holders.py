@@ -17,7 +17,7 @@ from factories import messages
 from locks import until_one_waits
 
 from lango_store import SessionHeld, SessionNotFound, Store, create_engine
-from lango_store.operations import holders
+from lango_store._operations import references
 from lango_store.tables import SessionRow
 
 DAY = timedelta(days=1)
@@ -78,8 +78,8 @@ def test_only_what_would_go_is_named_and_not_more_than_a_report_can_show(
     ticket(engine, "alive", "c", "b", "a")
     assert store.expire(dry_run=True).held.keys() == {"a", "b", "c"}
     assert store.expire(dry_run=True, user_id="bob").held == {}
-    assert holders.MAX_SHOWN == 1_000  # as ExpiryReport says
-    monkeypatch.setattr(holders, "MAX_SHOWN", 2)
+    assert references.MAX_SHOWN == 1_000  # as ExpiryReport says
+    monkeypatch.setattr(references, "MAX_SHOWN", 2)
     report = store.expire()
     assert (report.sessions, sorted(report.held)) == (0, ["a", "b"])
 
@@ -92,7 +92,7 @@ def test_several_foreign_keys_together_name_no_more_than_a_report_can_show(
     ticket(engine, "a", also="CREATE TABLE note (about VARCHAR(512) REFERENCES lango_session (key))")
     with engine.begin() as connection:
         connection.exec_driver_sql("INSERT INTO note VALUES ('b'), ('c')")
-    monkeypatch.setattr(holders, "MAX_SHOWN", 2)
+    monkeypatch.setattr(references, "MAX_SHOWN", 2)
     assert len(store.expire(dry_run=True).held) == 2
 
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lango_store"
 
 
 def test_nothing_is_decided_by_the_name_of_a_dialect_outside_of_the_dialects() -> None:
-    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "dialect"]
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "_dialect"]
     decisions = [
         f"{path.relative_to(PACKAGE).as_posix()}: {ast.unparse(each)}"
         for path in paths
@@ -30,7 +30,7 @@ def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
     by_hand = re.compile(r"\.session_key (==|!=)|(SESSION|session)\.c\.key (==|!=)")
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}"
-        for room in ("operations", "integrations")
+        for room in ("_operations", "integrations")
         for path in (PACKAGE / room).rglob("*.py")
         for line in path.read_text().splitlines()
         if by_hand.search(line)

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lango_store import SessionExpired, Store
+from lango_store._operations.sessions import MAX_TTL
 from lango_store.archive import Archive
-from lango_store.operations.sessions import MAX_TTL
 
 INSTANT = timedelta(microseconds=1)
 TTL = timedelta(days=3, seconds=7, microseconds=999_999)

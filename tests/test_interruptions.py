@@ -20,12 +20,14 @@ from conftest import MakeDatabase
 from factories import message, messages
 from locks import until_one_waits
 
-from lango_store import DatabaseBusy, Store, connections, create_engine, pool, statement
-from lango_store.dialect import base, postgresql, sqlite
+from lango_store import DatabaseBusy, Store, create_engine
+from lango_store._connections import providers
+from lango_store._dialect import base, postgresql, sqlite, statement
+from lango_store._engine import pool
 
 # Before 2.1 SQLAlchemy itself loses a connection whose return is interrupted there.
 LOSING = pool.given_back.__code__ if sa.__version__.startswith("2.0.") else None
-OURS = {module.__file__ for module in (connections, base, postgresql, sqlite, pool, statement)}
+OURS = {module.__file__ for module in (providers, base, postgresql, sqlite, pool, statement)}
 
 
 @pytest.fixture(autouse=True)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lango_store import DamagedMessage, InvalidMessage, Message, Store, ToolCall
+from lango_store._operations.binds import MESSAGE, of_session
+from lango_store._rows.encoding import encode_json, encode_large_json
 from lango_store.backup.copying import copy
-from lango_store.encoding import encode_json, encode_large_json
 from lango_store.interchange import export
-from lango_store.operations.binds import MESSAGE, of_session
 
 texts = st.text(alphabet=st.characters(exclude_categories=()))  # NUL, lone surrogates and every plane
 numbers = (

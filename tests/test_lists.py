@@ -13,7 +13,7 @@ from conftest import KINDS, Clock, not_on_a_cluster, watched
 from factories import message, messages
 
 from lango_store import DamagedMessage, InvalidCursor, Store, create_engine
-from lango_store.reports import Page
+from lango_store._values.reports import Page
 
 HOUR = timedelta(hours=1)
 WEST = timezone(-HOUR)

@@ -13,7 +13,7 @@ from factories import message, messages
 from triggers import eat
 
 from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store, create_engine
-from lango_store.reports import Finding
+from lango_store._values.reports import Finding
 
 WRITES: dict[str, Callable[[Conversation], object]] = {
     "append": lambda c: c.append_message(message()),

@@ -13,9 +13,9 @@ from conftest import Clock, MakeDatabase
 from factories import message, messages
 
 from lango_store import Conflict, Message, Store
+from lango_store._operations.binds import SESSION, of_session
 from lango_store.archive import Archive
 from lango_store.backup import copying
-from lango_store.operations.binds import SESSION, of_session
 
 HOUR = timedelta(hours=1)
 

@@ -12,7 +12,8 @@ from conftest import MakeDatabase
 from factories import message, messages
 from relay import Relay
 
-from lango_store import DatabaseUnavailable, Store, create_engine, pool
+from lango_store import DatabaseUnavailable, Store, create_engine
+from lango_store._engine import pool
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append_message("k", message()),

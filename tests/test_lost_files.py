@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from conftest import MakeDatabase
 from factories import message, messages
 
-from lango_store import DatabaseUnavailable, SchemaOutOfDate, Store, create_engine, pool
+from lango_store import DatabaseUnavailable, SchemaOutOfDate, Store, create_engine
+from lango_store._engine import pool
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from conftest import Clock, MakeDatabase, watched
 from factories import ToolCallFactory, contents, message, messages, seqs
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
-from lango_store.operations import paging
-from lango_store.operations.messages import firsts, log_pages
+from lango_store._operations import paging
+from lango_store._operations.messages import firsts, log_pages
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from processes import Program
 from revisions import LATER, add_later_revisions, ship_revision
 
 from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
-from lango_store.dialect import dialect_of
+from lango_store._dialect import dialect_of
 from lango_store.tables import SCHEMA_REVISION
 
 UPGRADE = """
@@ -81,12 +81,12 @@ def test_upgrade_waits_for_the_lock_of_another_one(
 ) -> None:
     url = make_postgres()
     number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT 1')")
-    monkeypatch.setattr("lango_store.dialect.postgresql_migrations._PATIENCE", 0.0)
+    monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 0.0)
     engine = create_engine(url)
     with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
         with pytest.raises(DatabaseBusy, match="another migration"):
             schema.upgrade(url, number)
-        monkeypatch.setattr("lango_store.dialect.postgresql_migrations._PATIENCE", 60.0)
+        monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 60.0)
         waiting = threading.Thread(target=schema.upgrade, args=(url, number))
         waiting.start()
     waiting.join(60)

@@ -12,9 +12,9 @@ from factories import message, messages
 from session_checks import assert_sound
 
 from lango_store import Session, Store
+from lango_store._operations import row_validation
+from lango_store._operations.binds import SESSION
 from lango_store.archive import Archive
-from lango_store.operations import incoming
-from lango_store.operations.binds import SESSION
 from lango_store.tables import SCHEMA_REVISION
 
 HOUR = timedelta(hours=1)
@@ -43,7 +43,7 @@ def archived(store: Store, clock: Clock, cold: Path, key: str) -> Session:
 @pytest.fixture
 def old(store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Session]:
     """An archive as it was made before some columns and the values were there, and the session in it."""
-    monkeypatch.setitem(incoming._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), SCHEMA_REVISION)
+    monkeypatch.setitem(row_validation._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), SCHEMA_REVISION)
     cold = tmp_path / "cold.db"
     before = archived(store, clock, cold, "old")
     connection = sqlite3.connect(cold)

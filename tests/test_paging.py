@@ -11,11 +11,11 @@ from conftest import AS_ROWS_LIE, MakeDatabase, watched
 from factories import message
 
 from lango_store import Store, create_engine
-from lango_store.columns import as_stored
-from lango_store.operations import paging
-from lango_store.operations.binds import MESSAGE
-from lango_store.operations.paging import Pages
-from lango_store.statement import size_of
+from lango_store._dialect.statement import size_of
+from lango_store._operations import paging
+from lango_store._operations.binds import MESSAGE
+from lango_store._operations.paging import Pages
+from lango_store._rows.columns import as_stored
 
 TEXTS = {
     "short": "x",

@@ -9,7 +9,7 @@ from factories import message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.window import (
     answers,
     as_prompt,

@@ -28,11 +28,10 @@ from lango_store import (
     DatabaseUnavailable,
     SessionExists,
     Store,
-    cancellation,
     create_engine,
-    retry,
     schema,
 )
+from lango_store._connections import cancellation, retry
 
 HALF_A_MINUTE: Final = timedelta(seconds=30)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from searches import findings, found, waiting
 
 from lango_store import Message, Store, create_engine, schema
-from lango_store.engine import read_only_engine
+from lango_store._engine.engine import read_only_engine
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def test_search_drains_the_queue(store: Store, url: str) -> None:
 def test_search_drains_the_newest_changes_and_counts_the_rest(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lango_store.searching._MAX_DRAINED", 3)
-    monkeypatch.setattr("lango_store.dialect.gin._MAX_READ", 2)
+    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 3)
+    monkeypatch.setattr("lango_store._dialect.gin._MAX_READ", 2)
     schema.enable_search(url)
     store.create("a", messages=[message("oslo") for _ in range(9)])
     page = store.search("oslo")
@@ -59,8 +59,8 @@ def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
     schema.enable_search(url)
     store.create("a", messages=[message(f"oslo {word}") for word in ("one", "two", "three", "four")])
     assert len(found(store, "oslo")) == 4
-    monkeypatch.setattr("lango_store.searching._MAX_DRAINED", 0)
-    monkeypatch.setattr("lango_store.searching.drain", lambda *_, **__: None)
+    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 0)
+    monkeypatch.setattr("lango_store._services.searching.drain", lambda *_, **__: None)
     store.update_message("a", 1, message("bergen"))
     store.redact_message("a", 2)
     store.delete_message("a", 3)

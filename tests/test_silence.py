@@ -17,7 +17,8 @@ from factories import message
 from postgres_server import PostgresServer
 from relay import Relay
 
-from lango_store import DatabaseBusy, DatabaseUnavailable, Store, create_engine, pool, schema
+from lango_store import DatabaseBusy, DatabaseUnavailable, Store, create_engine, schema
+from lango_store._engine import pool
 
 LONG = 20.0
 """Seconds that no call of these tests should take, on the slowest machine."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store
-from lango_store.operations.turns import total
+from lango_store._operations.turns import total
 
 
 @pytest.fixture

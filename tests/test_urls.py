@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from typer.testing import CliRunner
 
 from lango_store import Store, cli, create_engine, schema
+from lango_store._engine.url import parse, shown
 from lango_store.cli.terminal import say_error
-from lango_store.url import parse, shown
 
 SECRET = "S3cr3t"
 """A piece of a password that no text may hold."""

@@ -28,7 +28,7 @@ from lango_store import (
     ToolCall,
     window,
 )
-from lango_store.model import SessionInfo
+from lango_store._values.model import SessionInfo
 from lango_store.tables import MessageRow, SessionRow
 
 

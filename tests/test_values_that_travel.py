@@ -16,9 +16,9 @@ from factories import messages
 from rows import all_rows, fill, put, shared_rows, shared_value_row, value_names
 
 from lango_store import DamagedMessage, Store
+from lango_store._operations import paging
 from lango_store.backup.copying import copy
 from lango_store.interchange import export, import_path
-from lango_store.operations import paging
 
 VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
 

@@ -19,7 +19,7 @@ from processes import Program
 from starlette.testclient import TestClient
 
 from lango_store import LangoStoreError, Message, MessageRole, Store, schema
-from lango_store.engine import read_only_engine
+from lango_store._engine.engine import read_only_engine
 from lango_store.web import application, new_token
 
 TOKEN = "a token of some length"

@@ -11,7 +11,7 @@ import pytest
 from factories import message
 from talks import EVERYTHING, row, rows, written
 
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.window import (
     answers,
     completion_budget,

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from talks import EVERYTHING, row, rows
 
-from lango_store.model import Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.window import (
     answers,
     evict,

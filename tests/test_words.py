@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lango_store.words import Term, finder, searchable, snippet, terms
+from lango_store._values.search_query import Term, finder, searchable, snippet, terms
 
 
 @pytest.mark.parametrize(

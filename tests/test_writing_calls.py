@@ -9,7 +9,7 @@ from conftest import not_on_a_cluster
 from every_verb import calls_of, prepare
 
 from lango_store import LangoStoreError, Store, create_engine, schema
-from lango_store.cancellation import Cancellation
+from lango_store._connections.cancellation import Cancellation
 
 
 def read_only(url: str) -> sa.Engine:

@@ -11,13 +11,13 @@ from typing import Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
+from lango_store._dialect import dialect_of
+from lango_store._operations import transfer
+from lango_store._operations.binds import SHARED_VALUE
+from lango_store._values.value import Value
 from lango_store.backup.lines import SessionDigest, digest, pages, row_line
-from lango_store.dialect import dialect_of
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
-from lango_store.operations import transfer
-from lango_store.operations.binds import SHARED_VALUE
 from lango_store.store import Store
-from lango_store.value import Value
 
 BATCH: Final = 100
 

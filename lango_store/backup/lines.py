@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import JsonColumn
-from lango_store.encoding import refuse_constant
-from lango_store.operations import transfer
-from lango_store.operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
-from lango_store.operations.incoming import columns
-from lango_store.operations.transfer import Row
+from lango_store._operations import transfer
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.row_validation import columns
+from lango_store._operations.transfer import Row
+from lango_store._rows.columns import JsonColumn
+from lango_store._rows.encoding import refuse_constant
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1

@@ -9,14 +9,14 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from lango_store._dialect import dialect_of
+from lango_store._operations import transfer
+from lango_store._operations.binds import SESSION, SHARED_VALUE, TURN
+from lango_store._operations.row_validation import FIRST, Incoming
+from lango_store._operations.transfer import Row
+from lango_store._rows.encoding import checked_key
 from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
-from lango_store.dialect import dialect_of
-from lango_store.encoding import checked_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
-from lango_store.operations import transfer
-from lango_store.operations.binds import SESSION, SHARED_VALUE, TURN
-from lango_store.operations.incoming import FIRST, Incoming
-from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200

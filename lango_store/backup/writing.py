@@ -14,12 +14,12 @@ from typing import IO, Final
 
 import sqlalchemy as sa
 
+from lango_store._operations import transfer
+from lango_store._operations.binds import SHARED_VALUE
+from lango_store._operations.row_validation import Incoming
+from lango_store._operations.transfer import Row
 from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
 from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, SessionNotFound
-from lango_store.operations import transfer
-from lango_store.operations.binds import SHARED_VALUE
-from lango_store.operations.incoming import Incoming
-from lango_store.operations.transfer import Row
 from lango_store.tables import SCHEMA_REVISION
 
 _IN_MEMORY: Final = 1 << 20

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lango_store._engine.url import shown
 from lango_store.backup.copying import CopyReport
 from lango_store.backup.copying import copy as copy_sessions
 from lango_store.cli.progress import progress
@@ -19,7 +20,6 @@ from lango_store.cli.terminal import (
 from lango_store.cli.text import say
 from lango_store.errors import SchemaOutOfDate
 from lango_store.store import Store
-from lango_store.url import shown
 
 
 def copy(

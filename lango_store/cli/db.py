@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
+from lango_store._engine.url import shown
 from lango_store.cli.progress import migrating
 from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened
-from lango_store.url import shown
 
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 

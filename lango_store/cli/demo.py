@@ -10,8 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lango_store.model import Message, MessageRole, SessionInfo, ToolCall
-from lango_store.session import Session
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
+from lango_store._values.session import Session
 from lango_store.store import Store
 
 KEY = "telegram:12345678"

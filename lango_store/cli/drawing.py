@@ -8,11 +8,11 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from lango_store.blocks import parts_of, text_of
+from lango_store._values.content_blocks import parts_of, text_of
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
 from lango_store.cli.terminal import as_json
 from lango_store.cli.text import on_one_line, printable
 from lango_store.errors import DamagedMessage
-from lango_store.model import Message, MessageRole, SessionInfo, ToolCall
 
 _FOLD: Final = 12
 """So many lines of a content are shown, unless all are asked for."""

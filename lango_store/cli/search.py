@@ -10,6 +10,9 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from lango_store import schema
+from lango_store._engine.url import shown
+from lango_store._values.model import MessageRole
+from lango_store._values.reports import SearchHit, SearchStatus
 from lango_store.cli.db import LockTimeout
 from lango_store.cli.progress import migrating
 from lango_store.cli.terminal import (
@@ -26,9 +29,6 @@ from lango_store.cli.terminal import (
     opened,
 )
 from lango_store.cli.text import as_field, on_one_line, printable, say
-from lango_store.model import MessageRole
-from lango_store.reports import SearchHit, SearchStatus
-from lango_store.url import shown
 
 
 class _WordsOrCommand(TyperGroup):

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lango_store._engine.engine import read_only_engine
 from lango_store.cli.terminal import UrlOption, console, database
-from lango_store.engine import read_only_engine
 from lango_store.store import Store
 
 

@@ -13,6 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lango_store._engine.url import shown
+from lango_store._operations.lists import Order
+from lango_store._values.document import document
+from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.backup.files import writing
 from lango_store.cli.drawing import drawn, head_of
 from lango_store.cli.listing import Column, Listing
@@ -32,12 +36,8 @@ from lango_store.cli.terminal import (
     say_error,
 )
 from lango_store.cli.text import say
-from lango_store.document import document
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
-from lango_store.model import UNSET, Message, SessionInfo
-from lango_store.operations.lists import Order
 from lango_store.store import Store
-from lango_store.url import shown
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
 

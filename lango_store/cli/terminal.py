@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from lango_store._engine.engine import create_engine, database_file
+from lango_store._engine.url import URL_VARIABLES, shown, url_from_environment
+from lango_store._operations.sessions import MAX_TTL
 from lango_store.cli.text import say
-from lango_store.engine import create_engine, database_file
 from lango_store.errors import (
     DamagedMessage,
     DatabaseUnavailable,
@@ -23,9 +25,7 @@ from lango_store.errors import (
     SessionExpired,
     SessionNotFound,
 )
-from lango_store.operations.sessions import MAX_TTL
 from lango_store.store import Store
-from lango_store.url import URL_VARIABLES, shown, url_from_environment
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.console import Console
 
-from lango_store.visible import ESCAPES, ON_ONE_LINE, PICTURES
+from lango_store._values.escaping import ESCAPES, ON_ONE_LINE, PICTURES
 
 _ESCAPED: Final = "lango_store.escaped"
 

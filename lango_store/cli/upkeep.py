@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from lango_store._values.reports import ExpiryReport
 from lango_store.cli.sessions import LISTING
 from lango_store.cli.terminal import (
     Agent,
@@ -29,7 +30,6 @@ from lango_store.cli.terminal import (
     table,
 )
 from lango_store.cli.text import printable, say
-from lango_store.reports import ExpiryReport
 from lango_store.store import Store
 
 INTERRUPTED = 130

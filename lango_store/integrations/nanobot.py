@@ -24,10 +24,18 @@ from nanobot.session.manager import (
     _metadata_title,
 )
 
-from lango_store import model
-from lango_store.dialect import Moment
+from lango_store._dialect import Moment
+from lango_store._engine.url import shown
+from lango_store._operations import appends, messages, session_changes, sessions
+from lango_store._operations.batches import Batch
+from lango_store._operations.messages import Range
+from lango_store._operations.rows import salvage_messages, session_value
+from lango_store._operations.sessions import New
+from lango_store._values import model
+from lango_store._values.model import UNSET, Message, MessageRole
+from lango_store._values.model import SessionInfo as StoredInfo
 from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
-from lango_store.integrations.remembered import NOTHING, Known, Line, Memory, State, texts
+from lango_store.integrations.nanobot_memory import NOTHING, Known, Line, Memory, State, texts
 from lango_store.interchange import exporting
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.fidelity import mapping
@@ -36,15 +44,7 @@ from lango_store.interchange.nanobot.heads import title_of
 from lango_store.interchange.nanobot.lines import STYLES, lines_from_message, message_from_line
 from lango_store.interchange.nanobot.names import NAME, file_name
 from lango_store.interchange.nanobot.writing import metadata_out
-from lango_store.model import UNSET, Message, MessageRole
-from lango_store.model import SessionInfo as StoredInfo
-from lango_store.operations import appends, messages, session_changes, sessions
-from lango_store.operations.batches import Batch
-from lango_store.operations.messages import Range
-from lango_store.operations.rows import salvage_messages, session_value
-from lango_store.operations.sessions import New
 from lango_store.store import Store
-from lango_store.url import shown
 
 _GENERATION: Final = "g2"
 _STYLE: Final = STYLES[_GENERATION]

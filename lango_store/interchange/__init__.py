@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store._operations.lists import Filter
 from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
 from lango_store.interchange import exporting
 from lango_store.interchange.format import Format, WritableFormat
 from lango_store.interchange.formats import FORMATS
 from lango_store.interchange.reports import Exported, FileReport
-from lango_store.operations.lists import Filter
 from lango_store.store import Store
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from lango_store.model import Message
+from lango_store._values.model import Message
 
 
 @dataclass

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.columns import as_stored
-from lango_store.dialect import Moment
-from lango_store.encoding import decode_time
+from lango_store._dialect import Moment
+from lango_store._operations import lists, messages, sessions
+from lango_store._operations.binds import SESSION, TURN, of_session
+from lango_store._operations.lists import Filter
+from lango_store._operations.paging import Pages
+from lango_store._operations.rows import stored_json, turn_json
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import decode_time
+from lango_store._values.model import Message, MessageRole, SessionFields
 from lango_store.interchange.draft import Draft, Part
-from lango_store.model import Message, MessageRole, SessionFields
-from lango_store.operations import lists, messages, sessions
-from lango_store.operations.binds import SESSION, TURN, of_session
-from lango_store.operations.lists import Filter
-from lango_store.operations.paging import Pages
-from lango_store.operations.rows import stored_json, turn_json
 
 _KEYS: Final = 500
 _FIELDS: Final = tuple(SessionFields.__annotations__)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lango_store.encoding import encode_id, encode_text
+from lango_store._rows.encoding import encode_id, encode_text
+from lango_store._values.model import MessageRole
 from lango_store.errors import InvalidMessage
-from lango_store.model import MessageRole
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
 """The roles that others have too. A record is ours alone: what they call so is a message, and has to come back."""

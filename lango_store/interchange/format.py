@@ -9,13 +9,13 @@ from typing import BinaryIO, ClassVar, Final
 
 import sqlalchemy as sa
 
-from lango_store.access import Access
+from lango_store._connections.context import Access
+from lango_store._values.model import UNSET
 from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidMessage, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
 from lango_store.interchange.reports import Exported, FileReport
-from lango_store.model import UNSET
 from lango_store.store import Store
 
 FILE_FAULTS: Final = (InvalidFile, InvalidKey, InvalidMessage)

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import dialect_of
-from lango_store.encoding import checked_key, encode_id, encode_json, encode_large_json
+from lango_store._dialect import dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import session_changes, sessions
+from lango_store._operations.batches import Batch
+from lango_store._operations.binds import MESSAGE, SESSION, TURN, of_session
+from lango_store._operations.rows import encode_session
+from lango_store._operations.sessions import New
+from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_large_json
+from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
-from lango_store.model import Message
-from lango_store.operations import session_changes, sessions
-from lango_store.operations.batches import Batch
-from lango_store.operations.binds import MESSAGE, SESSION, TURN, of_session
-from lango_store.operations.rows import encode_session
-from lango_store.operations.sessions import New
-from lango_store.statement import Statement
 
 PAGE: Final = 500
 _PAGE_SIZE: Final = 1 << 20

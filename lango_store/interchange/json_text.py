@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
+from lango_store._rows.encoding import MAX_LEVELS, refuse_constant
+from lango_store._values.json_faults import levels_within
 from lango_store.backup.files import LONGEST_LINE, too_long
-from lango_store.encoding import MAX_LEVELS, refuse_constant
-from lango_store.json_faults import levels_within
 
 LEVELS: Final = MAX_LEVELS + 10
 """The levels of a line or a member: those of a field, and what is around it."""

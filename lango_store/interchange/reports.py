@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, computed_field
 
+from lango_store._values.value import Value
 from lango_store.interchange.draft import Skipped
-from lango_store.value import Value
 
 
 def _printable(text: str | None) -> str | None:

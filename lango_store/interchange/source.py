@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store._rows.encoding import checked_key
 from lango_store.backup.files import LONGEST_LINE, lines_of, reading, state
-from lango_store.encoding import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 
 MAX_NAME: Final = 255

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script.revision import RevisionError
 
-from lango_store.dialect import SEARCH_TABLES, dialect_of, reflected
+from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
+from lango_store._operations import revision as revisions
+from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError
-from lango_store.operations import revision as revisions
-from lango_store.reports import OnProgress, Progress
 from lango_store.schema.differences import columns_and_tables, constraints, predicates
 from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.environment import run

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.runtime.migration import MigrationContext
 
-from lango_store.dialect import dialect_of
+from lango_store._dialect import dialect_of
 from lango_store.schema.options import OPTIONS, render_item
 from lango_store.tables import Base
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from lango_store.dialect import Distribution, Step, detect_dialect, dialect_of
+from lango_store._dialect import Distribution, Step, detect_dialect, dialect_of
+from lango_store._operations import revision
+from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.operations import revision
-from lango_store.reports import OnProgress, Progress
 from lango_store.schema.opening import Database, Opened, opened
 from lango_store.schema.running import LOCK_TIMEOUT, alone
 from lango_store.tables import SCHEMA_REVISION

@@ -7,11 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 from alembic.config import Config
 
-from lango_store.engine import create_engine
+from lango_store._engine.engine import create_engine
+from lango_store._engine.url import url_from_environment
 from lango_store.errors import LangoStoreError
 from lango_store.schema.options import OPTIONS
 from lango_store.schema.running import LOCK_TIMEOUT, run_revisions, run_steps
-from lango_store.url import url_from_environment
 
 
 def run(context: Any) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from alembic.util import CommandError
 
-from lango_store.dialect import dialect_of
-from lango_store.engine import create_engine
+from lango_store._dialect import dialect_of
+from lango_store._engine.engine import create_engine
 from lango_store.errors import LangoStoreError
 from lango_store.tables import SCHEMA_REVISION
 

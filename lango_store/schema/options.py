@@ -11,7 +11,7 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from lango_store.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.errors import LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base
 

@@ -11,8 +11,8 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from lango_store.dialect import detect_dialect, dialect_of
-from lango_store.operations import revision
+from lango_store._dialect import detect_dialect, dialect_of
+from lango_store._operations import revision
 from lango_store.schema.opening import Database, connected, opened
 from lango_store.schema.options import OPTIONS, script_directory
 

@@ -9,12 +9,12 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store.dialect import dialect_of
-from lango_store.dialect.search import SIMPLE, IndexState
+from lango_store._dialect import dialect_of
+from lango_store._dialect.search import SIMPLE, IndexState
+from lango_store._operations import revision
+from lango_store._operations import search as operations
+from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.operations import revision
-from lango_store.operations import search as operations
-from lango_store.reports import OnProgress, Progress, SearchStatus
 from lango_store.schema.opening import Database, Opened, connected, opened
 from lango_store.schema.running import LOCK_TIMEOUT, refuse_timeout
 from lango_store.tables import SCHEMA_REVISION

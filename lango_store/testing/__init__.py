@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lango_store.model import Message, MessageRole
+from lango_store._values.model import Message, MessageRole
 
 __all__ = ["Clock", "make_message", "make_messages"]
 

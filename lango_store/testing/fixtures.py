@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from lango_store import schema
-from lango_store.engine import create_engine
+from lango_store._engine.engine import create_engine
 from lango_store.store import Store
 from lango_store.testing import Clock
 

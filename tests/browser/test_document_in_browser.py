@@ -11,7 +11,7 @@ import pytest
 from factories import message
 
 from lango_store import Message, MessageRole, Store, ToolCall
-from lango_store.document import document
+from lango_store._values.document import document
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NASTY = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">\u202eevil\x1b[2J\0"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lango_store import AsyncStore, InvalidKey, LangoStoreError, Store
-from lango_store.encoding import checked_key
+from lango_store._rows.encoding import checked_key
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.keys import joined_key, split_key
 

@@ -13,10 +13,10 @@ from typing import Any
 from session_checks import assert_sound
 
 from lango_store import Store, interchange
+from lango_store._values.model import Message
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import importing
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.model import Message
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -18,9 +18,9 @@ from processes import LANGO_STORE, run_program, start
 from rows import all_rows, fill, message_row, put, session_row
 
 from lango_store import Store
+from lango_store._operations import paging
 from lango_store.backup import copying
 from lango_store.backup.copying import CopyReport, copy
-from lango_store.operations import paging
 
 
 def url_of(store: Store) -> str:

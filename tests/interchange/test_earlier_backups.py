@@ -17,10 +17,10 @@ from factories import message
 from golden_backup import CONTENTS
 
 from lango_store import Session, Store
-from lango_store.columns import JsonColumn
+from lango_store._operations import row_validation, transfer
+from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._rows.columns import JsonColumn
 from lango_store.interchange import export, import_path
-from lango_store.operations import incoming, transfer
-from lango_store.operations.binds import MESSAGE, SESSION, TURN
 
 BACKUPS = Path(__file__).parent.parent / "data" / "backups"
 REVISIONS = sorted(
@@ -28,7 +28,7 @@ REVISIONS = sorted(
 )
 FILES = sorted(path.stem for path in BACKUPS.glob("*.jsonl"))
 ARCHIVES = sorted(path.stem for path in BACKUPS.glob("*.db"))
-EARLIEST = (BACKUPS / f"{incoming.FIRST}.jsonl").read_text().splitlines()
+EARLIEST = (BACKUPS / f"{row_validation.FIRST}.jsonl").read_text().splitlines()
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 
 
@@ -43,7 +43,7 @@ def sound(store: Store) -> bool:
 
 
 def test_there_is_a_backup_and_an_archive_of_every_revision() -> None:
-    assert FILES == ARCHIVES == [incoming.FIRST, *REVISIONS]
+    assert FILES == ARCHIVES == [row_validation.FIRST, *REVISIONS]
 
 
 @pytest.mark.parametrize("revision", FILES)
@@ -109,7 +109,7 @@ def test_an_earlier_backup_goes_out_as_one_of_today_with_the_counters_it_lacked(
     export(target, tmp_path, "jsonl", everything=True)
     today = (tmp_path / "lango_store.jsonl").read_text().splitlines()
     rows = [line for line in today if not line.startswith(('{"end"', '{"lango_store"'))]
-    for (_, name), since in incoming._COLUMNS_SINCE.items():
+    for (_, name), since in row_validation._COLUMNS_SINCE.items():
         rows = [re.sub(rf'"{name}":0,', "", line) if revision < since else line for line in rows]
     for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
         if not line.startswith('{"end"'):
@@ -133,17 +133,19 @@ def test_the_columns_of_a_revision_are_those_that_its_backup_has(revision: str) 
     for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
         ((kind, row),) = json.loads(line).items()
         if kind in tables:
-            names = {column.name for column in incoming.columns(tables[kind], revision)}
-            needed = {c.name for c in incoming.columns(tables[kind], revision) if not c.nullable} - {"session_key"}
+            names = {column.name for column in row_validation.columns(tables[kind], revision)}
+            needed = {c.name for c in row_validation.columns(tables[kind], revision) if not c.nullable} - {
+                "session_key"
+            }
             assert needed <= row.keys() <= names
-    assert incoming.columns(SESSION, REVISIONS[-1]) == transfer.COLUMNS[SESSION.name]
-    assert any(isinstance(column.type, JsonColumn) for column in incoming.columns(MESSAGE, revision))
+    assert row_validation.columns(SESSION, REVISIONS[-1]) == transfer.COLUMNS[SESSION.name]
+    assert any(isinstance(column.type, JsonColumn) for column in row_validation.columns(MESSAGE, revision))
 
 
 def test_a_file_that_lacks_a_column_of_later_is_filled_up(
     target: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(incoming._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), REVISIONS[-1])
+    monkeypatch.setitem(row_validation._COLUMNS_SINCE, (SESSION.name, "last_turn_no"), REVISIONS[-1])
     lines = [re.sub(r'"last_turn_no":\d+,', "", line) for line in EARLIEST]
     path = tmp_path / "backup.jsonl"
     for _ in range(2):
@@ -157,7 +159,7 @@ def test_a_file_that_lacks_a_column_of_later_is_filled_up(
 def test_a_file_that_lacks_a_table_of_later_comes_in(
     target: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "_TABLES_SINCE", {TURN.name: REVISIONS[-1]})
+    monkeypatch.setattr(row_validation, "_TABLES_SINCE", {TURN.name: REVISIONS[-1]})
     lines = [re.sub(r'"turn_no":\d,', "", line) for line in EARLIEST if not line.startswith('{"turn"')]
     counted = {"turn_count": 0, "last_turn_no": 0, "summarized_upto": 0}
     for name, value in counted.items():

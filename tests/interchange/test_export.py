@@ -18,9 +18,9 @@ from drafts import draft
 from factories import message, messages
 
 from lango_store import InvalidFile, SessionNotFound, Store, interchange
+from lango_store._operations import paging
 from lango_store.backup.files import writing
 from lango_store.interchange import exporting
-from lango_store.operations import paging
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"

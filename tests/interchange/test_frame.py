@@ -21,10 +21,10 @@ from factories import message, messages
 from session_checks import assert_sound
 
 from lango_store import InvalidFile, Store, interchange
+from lango_store._operations import paging
 from lango_store.errors import DatabaseUnavailable
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Part
-from lango_store.operations import paging
 
 DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"

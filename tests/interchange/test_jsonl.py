@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from rows import ODD_TEXTS, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
+from lango_store._operations import paging, transfer
+from lango_store._operations.binds import MESSAGE
+from lango_store._rows.encoding import content_of_json, json_of_content
 from lango_store.backup import reading
 from lango_store.backup.lines import read_row, row_line
 from lango_store.backup.reading import Outcome, load
 from lango_store.backup.writing import first_line, last_line, session_lines
-from lango_store.encoding import content_of_json, json_of_content
-from lango_store.operations import paging, transfer
-from lango_store.operations.binds import MESSAGE
 from lango_store.tables import SCHEMA_REVISION
 
 

@@ -13,15 +13,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationEntry
 
-from lango_store.dialect import AnyConnection, Moment, dialect_of
-from lango_store.encoding import content_fault, decode_time
-from lango_store.errors import DamagedMessage
-from lango_store.integrations.pydantic_ai.dumping import loaded_messages
-from lango_store.integrations.pydantic_ai.items import NAME, Fields, Json, foreign, item_of, time_text
-from lango_store.integrations.pydantic_ai.records import Known, State, entry_id
-from lango_store.interchange.fidelity import mapping, storable_id
-from lango_store.model import Message, MessageRole
-from lango_store.operations.binds import (
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations.binds import (
     IS_RECORD,
     LIVE,
     LIVE_SESSION,
@@ -32,9 +26,15 @@ from lango_store.operations.binds import (
     session_key,
     text,
 )
-from lango_store.operations.lists import end_of_prefix
-from lango_store.operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, decode_messages, seq_or_zero, stored_json
-from lango_store.statement import Statement
+from lango_store._operations.lists import end_of_prefix
+from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_FIELDS, decode_messages, seq_or_zero, stored_json
+from lango_store._rows.encoding import content_fault, decode_time
+from lango_store._values.model import Message, MessageRole
+from lango_store.errors import DamagedMessage
+from lango_store.integrations.pydantic_ai.dumping import loaded_messages
+from lango_store.integrations.pydantic_ai.items import NAME, Fields, Json, foreign, item_of, time_text
+from lango_store.integrations.pydantic_ai.records import Known, State, entry_id
+from lango_store.interchange.fidelity import mapping, storable_id
 
 _LEFT: Final = "left"
 """Names the role that an entry had before its branch was left."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from lango_store._values.model import Message, MessageRole, ToolCall, as_text
 from lango_store.interchange.fidelity import mapping, same
-from lango_store.model import Message, MessageRole, ToolCall, as_text
 
 NAME: Final = "pydantic_ai"
 """Under which name the adapter keeps what is its own: in a message's `extra`, and among a session's values."""

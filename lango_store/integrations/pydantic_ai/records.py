@@ -15,24 +15,34 @@ import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.usage import RunUsage
 
-from lango_store.access import Access
-from lango_store.columns import as_stored
-from lango_store.dialect import AnyConnection, Moment, dialect_of
-from lango_store.encoding import checked_key, encode_text
+from lango_store._connections.context import Access
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import sessions, turns
+from lango_store._operations.appends import NewTurn
+from lango_store._operations.binds import (
+    IS_RECORD,
+    LIVE,
+    MESSAGE,
+    SESSION,
+    VALUE,
+    number,
+    of_session,
+    session_key,
+    text,
+)
+from lango_store._operations.lists import end_of_prefix
+from lango_store._operations.messages import MAX_SEQ
+from lango_store._operations.rows import SESSION_FIELDS, encode_session, stored_json
+from lango_store._operations.sessions import New
+from lango_store._operations.values import NamedJson, encode_values
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key, encode_text
+from lango_store._values.model import UNSET
 from lango_store.errors import InvalidMessage, SessionNotFound
 from lango_store.integrations.pydantic_ai.dumping import DEFERRED, USAGE, dumped, loaded
 from lango_store.integrations.pydantic_ai.items import NAME
 from lango_store.interchange.fidelity import mapping
-from lango_store.model import UNSET
-from lango_store.operations import sessions, turns
-from lango_store.operations.appends import NewTurn
-from lango_store.operations.binds import IS_RECORD, LIVE, MESSAGE, SESSION, VALUE, number, of_session, session_key, text
-from lango_store.operations.lists import end_of_prefix
-from lango_store.operations.messages import MAX_SEQ
-from lango_store.operations.rows import SESSION_FIELDS, encode_session, stored_json
-from lango_store.operations.sessions import New
-from lango_store.operations.values import NamedJson, encode_values
-from lango_store.statement import Statement
 
 
 class Known(str):

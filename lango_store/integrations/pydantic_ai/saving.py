@@ -10,22 +10,22 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 
-from lango_store.access import Access
-from lango_store.encoding import checked_key, encode_json
+from lango_store._connections.context import Access
+from lango_store._dialect.statement import Statement
+from lango_store._operations import appends, session_changes, sessions, turns, values
+from lango_store._operations.batches import Batch
+from lango_store._operations.binds import MESSAGE, SESSION, column, number, of_session
+from lango_store._operations.rows import stored_json
+from lango_store._operations.sessions import ANYTHING, Expected
+from lango_store._rows.encoding import checked_key, encode_json
+from lango_store._services.appending import encoded
+from lango_store._values.model import Message, MessageRole
 from lango_store.errors import Conflict, LangoStoreError, NotPermitted, SessionNotFound, UniqueViolation
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.dumping import dumped_messages
 from lango_store.integrations.pydantic_ai.entries import Log, Row, left, log_of, log_with, message_of_row, taken
 from lango_store.integrations.pydantic_ai.items import NAME, message_of
 from lango_store.integrations.pydantic_ai.records import Known, State
-from lango_store.model import Message, MessageRole
-from lango_store.operations import appends, session_changes, sessions, turns, values
-from lango_store.operations.batches import Batch
-from lango_store.operations.binds import MESSAGE, SESSION, column, number, of_session
-from lango_store.operations.rows import stored_json
-from lango_store.operations.sessions import ANYTHING, Expected
-from lango_store.statement import Statement
-from lango_store.writing import encoded
 
 
 @dataclass

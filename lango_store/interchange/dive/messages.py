@@ -9,11 +9,11 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.interchange.dive.names import NAME
 from lango_store.interchange.draft import Skipped
 from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_id
 from lango_store.interchange.json_text import read_json
-from lango_store.model import Message, MessageRole, ToolCall
 
 _ROLES: Final = {
     MessageRole.DEVELOPER: "system",

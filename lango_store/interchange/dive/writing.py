@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from lango_store._values.model import Message
 from lango_store.backup.files import writing
 from lango_store.errors import InvalidKey
 from lango_store.interchange.dive.events import event_of, raw_of
@@ -17,7 +18,6 @@ from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping, restored
 from lango_store.interchange.moments import go_text, nanoseconds
 from lango_store.interchange.source import MAX_NAME
-from lango_store.model import Message
 
 _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 

@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.encoding import checked_key
+from lango_store._rows.encoding import checked_key
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import known_role, mapping, storable_text
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.lango.database import Database, Row
 from lango_store.interchange.moments import moment
-from lango_store.model import Message, MessageRole, ToolCall
 
 NAME: Final = "lango"
 

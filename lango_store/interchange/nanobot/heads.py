@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from lango_store.encoding import encode_json, encode_text
+from lango_store._rows.encoding import encode_json, encode_text
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.nanobot.names import NAME

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lango_store.encoding import encode_large_json, encode_text
+from lango_store._operations.batches import Batch
+from lango_store._rows.encoding import encode_large_json, encode_text
+from lango_store._values.model import Message, MessageRole, ToolCall, as_asked
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import known_role, mapping
 from lango_store.interchange.moments import moment
-from lango_store.model import Message, MessageRole, ToolCall, as_asked
-from lango_store.operations.batches import Batch
 
 RAW: Final = "_nanobot"
 

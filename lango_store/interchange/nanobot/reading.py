@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lango_store._rows.encoding import checked_key
 from lango_store.backup import files
-from lango_store.encoding import checked_key
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import known_role

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
+from lango_store._values.model import Message
 from lango_store.backup import files
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.fidelity import mapping
@@ -15,7 +16,6 @@ from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot.heads import OFFSETS, Head, metadata_of, offset_of, read_object, title_of
 from lango_store.interchange.nanobot.lines import STYLES, Style, lines_from_message, text_from_message
 from lango_store.interchange.nanobot.names import NAME, file_name
-from lango_store.model import Message
 
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lango_store._values.model import Message
 from lango_store.backup.files import writing
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.fidelity import mapping, storable_text
 from lango_store.interchange.moments import moment
 from lango_store.interchange.shepherd.messages import messages_to
 from lango_store.interchange.shepherd.names import INDICES, NAME, PREFIX, VERSION, file_name
-from lango_store.model import Message
 
 
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:

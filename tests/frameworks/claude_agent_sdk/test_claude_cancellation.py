@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from conftest import MakeDatabase
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
-from lango_store import LangoStoreError, Store, cancellation, create_engine
+from lango_store import LangoStoreError, Store, create_engine
+from lango_store._connections import cancellation
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore, transcripts
 
 pytestmark = pytest.mark.anyio

@@ -27,8 +27,8 @@ from conftest import MakeDatabase
 from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
 
 from lango_store import Message, MessageRole, Store, ToolCall
+from lango_store._operations.binds import MESSAGE, TURN
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
-from lango_store.operations.binds import MESSAGE, TURN
 
 NEWER = "session_store_flush" in ClaudeAgentOptions.__dataclass_fields__
 """Whether this version runs under trio, and stores what a tool said before the model answers; older ones do neither."""

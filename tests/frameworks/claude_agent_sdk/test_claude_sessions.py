@@ -13,8 +13,8 @@ from conftest import Clock
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
 from lango_store import AsyncStore, DamagedMessage, InvalidKey, InvalidMessage, LangoStoreError, Store
+from lango_store._operations.binds import MESSAGE
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
-from lango_store.operations.binds import MESSAGE
 
 pytestmark = pytest.mark.anyio
 PROJECT = KEY["project_key"]

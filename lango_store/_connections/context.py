@@ -1,0 +1,220 @@
+"""The policy of a store: the clock, the default TTL, the token counter, and where its calls get a connection."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from lango_store._connections import cancellation
+from lango_store._connections.providers import Callers, Connections, Pooled
+from lango_store._connections.replicas import Replicated, position_of, text_of
+from lango_store._connections.retry import Retry
+from lango_store._connections.schema_gate import SchemaGate
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Observer
+from lango_store._operations import sessions
+from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+R = TypeVar("R")
+
+IN_ASYNC_SESSIONS: Final = (
+    "inside an async session (SQLAlchemy's, which needs greenlet: pip install 'lango-store[asyncio]') write "
+    "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
+)
+
+Clock = Callable[[], datetime]
+DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
+TokenCounter = Callable[[Message], int]
+
+
+def utc_now() -> datetime:
+    """Return the time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+class Access:
+    """Lends connections of an engine, or, after `using`, the caller's own inside the caller's transaction."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        owned: bool,
+        migrate: bool = False,
+        default_ttl: DefaultTTL = None,
+        clock: Clock | None = None,
+        token_counter: TokenCounter | None = None,
+        on_statement: Observer | None = None,
+        retry: timedelta | None = None,
+        replica: sa.Engine | None = None,
+    ) -> None:
+        if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
+            raise ValueError(f"retry={retry!r}: give a timedelta of 0 or more, or None")
+        self.engine = engine
+        self._owned = owned
+        self._default_ttl = default_ttl
+        self._clock = clock
+        self.token_counter = token_counter
+        self._gate = SchemaGate(migrate=migrate)
+        self._gates = [self._gate]
+        self._replica = replica
+        self._on_statement = on_statement
+        pooled = Pooled(engine, self._gate, on_statement)
+        self._connections: Connections = pooled
+        if replica is not None:
+            if not all(dialect_of(each).has_replicas for each in (engine, replica)):
+                raise ValueError("replica: SQLite has none: give URLs of PostgreSQL")
+            self._gates.append(SchemaGate(migrate=False))
+            self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
+        self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
+        self._is_bound = False
+        self.in_callers_transaction = False
+        """Whether the connections are the caller's, and the transaction too."""
+        self.gives_ids = self._retry.is_on
+        """Whether messages and turns without an id get one, so that a second try is recognized."""
+        self.stores_unchanged = token_counter is None and not self.gives_ids
+        """Whether messages are stored without an id or a count of tokens from the store."""
+
+    # Policy
+
+    def moment(self, connection: AnyConnection) -> Moment:
+        """Return the time for one statement: None where that tells it, by the database's clock for all that connect."""
+        if self._clock is not None:
+            return self.clock_time()
+        dialect = dialect_of(connection)
+        if not dialect.tells_time:
+            return utc_now()
+        return sessions.server_time(connection) if dialect.asks_time else None
+
+    def now(self, connection: AnyConnection) -> datetime:
+        """Return the time for several statements, asking the database if it tells it."""
+        moment = self.moment(connection)
+        return sessions.server_time(connection) if moment is None else moment
+
+    def clock_time(self) -> datetime:
+        """Return the time by the store's clock, or by this machine's if it was given none."""
+        if self._clock is None:
+            return utc_now()
+        moment = self._clock()
+        if moment.tzinfo is None:
+            raise ValueError("the store's clock gave a time without a time zone: use datetime.now(UTC)")
+        return moment.astimezone(UTC)
+
+    def ttl(self, key: str, ttl: timedelta | None | Unset) -> timedelta | None:
+        """Decide the TTL of a new session: the caller's, else the store's default."""
+        if ttl is not UNSET:
+            return ttl
+        return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
+
+    def counted(self, message: Message) -> Message:
+        """Count a message's tokens if it carries no count and there is a counter; of a record no model reads any."""
+        if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
+            return message  # anything else is refused where it is encoded
+        if message.role is MessageRole.RECORD:
+            return message
+        return message.model_copy(update={"tokens": self.token_counter(message)})
+
+    def identified(self, message: Message) -> Message:
+        """Give a message an id that has none, where it may be sent twice."""
+        if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
+            return message
+        return message.model_copy(update={"id": self.new_id()})
+
+    def new_id(self) -> str:
+        """Create an id that is nobody else's, for a session, a turn or a message: a UUIDv7 of the store's time."""
+        return new_key(self.clock_time())
+
+    # Tries
+
+    def trying(self, call: Callable[[], R], *, if_lost: bool = True, told_apart: bool = False) -> R:
+        """Call, and call again what fails for a passing reason; see `Retry.again`."""
+        try:
+            return call()
+        except (DatabaseBusy, DatabaseUnavailable) as error:
+            failed = error
+        return self.again(call, failed, if_lost=if_lost, told_apart=told_apart)
+
+    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool = False) -> R:
+        """Call again what failed with this error, if that may pass, and raise it otherwise."""
+        if self.in_callers_transaction:  # which is over, or the caller's to repeat
+            raise error
+        return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
+
+    # Connections
+
+    def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, without a transaction around them; a replica's if it may be anywhere."""
+        return self._connections.single(writes=False, anywhere=anywhere)
+
+    def single_write(self) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for one append, committed with as few round trips as the database allows."""
+        cancellation.begin_write()
+        return self._connections.single(writes=True)
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment; a replica's if it may be anywhere."""
+        return self._connections.snapshot(anywhere=anywhere)
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+        cancellation.begin_write()
+        return self._connections.transaction()
+
+    def ping(self) -> None:
+        """Check that the database answers, and its schema again."""
+        with self.snapshot() as connection:
+            self._gate.reset(connection.engine)
+            self._gate.check_connection(connection)
+
+    def position(self) -> str | None:
+        """Return up to where the database has written by now; None where there are no replicas that could be behind."""
+        if not dialect_of(self.engine).has_replicas:
+            return None
+        with self.single_read() as connection:
+            return text_of(dialect_of(self.engine).written(connection))
+
+    def at(self, position: str | None) -> Access:
+        """Return the same access for reads that have to see what was written up to a position."""
+        access = copy.copy(self)
+        access._connections = self._connections.at(0 if position is None else position_of(position))
+        access._is_bound = True
+        return access
+
+    def using(self, lender: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Access:
+        """Return the same access on the caller's own connection; what it writes, the caller commits."""
+        if isinstance(lender, orm.Session | orm.scoped_session):
+            lend: Callable[[], sa.Connection] = lambda: lender.connection()  # noqa: E731
+        elif isinstance(lender, sa.Connection):
+            lend = lambda: lender  # noqa: E731
+        else:
+            raise TypeError(
+                f"using() takes a Connection or a Session, not {type(lender).__name__}; {IN_ASYNC_SESSIONS}"
+            )
+        return self.bound(lend)
+
+    def bound(self, lend: Callable[[], sa.Connection], *, read_only: bool = False) -> Access:
+        """Return the same access on a connection whose transaction somebody else ends."""
+        access = copy.copy(self)
+        access._connections = Callers(lend, self._gate, self._on_statement, read_only=read_only)
+        access._is_bound = access.in_callers_transaction = True
+        access.gives_ids = False
+        access.stores_unchanged = self.token_counter is None
+        return access
+
+    def close(self) -> None:
+        """Refuse calls from now on, and close the engine if it is the store's own."""
+        if self._is_bound:
+            return
+        for gate in self._gates:
+            gate.close()
+        if self._owned:
+            self.engine.dispose()
+        if self._replica is not None:
+            self._replica.dispose()

@@ -1,0 +1,293 @@
+"""How an operation gets its connection, from the engine's pool or from the caller, and how its transaction ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.pool import PoolProxiedConnection
+
+from lango_store._connections.hooks import observed, observer_of
+from lango_store._dialect import AnyConnection, Dialect, dialect_of
+from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
+from lango_store._dialect.statement import ALONE, OBSERVER, Observer
+from lango_store._engine import pool
+from lango_store.errors import LangoStoreError
+
+
+class Gate(Protocol):
+    """Checks the database and its schema before a connection is used."""
+
+    def check_engine(self, engine: sa.Engine) -> None:
+        """Check a pool's database."""
+
+    def check_connection(self, connection: sa.Connection) -> None:
+        """Check the database of a caller's connection."""
+
+    def reset(self, engine: sa.Engine) -> None:
+        """Check the schema again the next time."""
+
+
+class Connections(Protocol):
+    """Lends connections, each for one operation."""
+
+    in_callers_transaction: bool
+    """Whether an operation is a part of something that may not be rolled back, nor committed."""
+
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, or for one append, with as few round trips as the database allows.
+
+        Reads `anywhere` may be a replica's.
+        """
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment, a replica's too if they may be `anywhere`."""
+
+    def at(self, position: int) -> Connections:
+        """Return the same connections for reads that have to see what was written up to a position."""
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+
+
+class Pooled:
+    """Lends connections of an engine's pool, and commits."""
+
+    in_callers_transaction = False
+
+    def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
+        self.engine = engine
+        dialect_of(engine)  # which refuses what is not supported
+        self.gate = gate
+        self._on_statement = on_statement
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect, as it is known by now."""
+        return dialect_of(self.engine)
+
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a driver's connection, unless a host listens to transactions."""
+        return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
+
+    def snapshot(
+        self, *, anywhere: bool = False, before: Callable[[sa.Connection], None] | None = None
+    ) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment; something may be done `before` that."""
+        if before is None:
+            return self._lend(self.dialect.snapshot)
+
+        @contextmanager
+        def around(connection: sa.Connection) -> Iterator[None]:
+            before(connection)
+            with self.dialect.snapshot(connection):
+                yield
+
+        return self._lend(around)
+
+    def at(self, position: int) -> Pooled:
+        """Return itself: there is nothing that could be behind."""
+        return self
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+        return self._lend(self.dialect.transaction)
+
+    @contextmanager
+    def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
+        self.gate.check_engine(self.engine)
+        with (
+            translated_errors(self.engine),
+            self.engine.connect() as connection,
+            _learning_from_errors(connection, self.gate),
+            around(connection),
+            observed(connection, self._on_statement),
+            self.dialect.bytes_for_bad_text(connection),
+            _leaving_interrupted(connection),
+        ):
+            yield connection
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the execution options of a connection that is used for one operation."""
+        if self._on_statement is None and not self.engine.logger.isEnabledFor(logging.INFO):
+            return _USED_ALONE
+        return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self._on_statement)}
+
+    def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
+        """Take note of what a driver's error says of its connection and of the database."""
+        _learn(error, self.engine, driver, proxy, self.gate)
+
+
+class Callers:
+    """Lends the caller's own connection, inside the caller's transaction."""
+
+    in_callers_transaction = True
+
+    def __init__(
+        self,
+        lend: Callable[[], sa.Connection],
+        gate: Gate,
+        on_statement: Observer | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._connection = lend
+        self._read_only = read_only
+        self._gate = gate
+        self._on_statement = on_statement
+
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection, for one append with a savepoint where that takes several statements."""
+        if writes:
+            self._refuse_snapshot()
+        return self._lend(_append_whole if writes else nullcontext)
+
+    def at(self, position: int) -> Callers:
+        """Return itself: what it sees is the caller's choice."""
+        return self
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection as it is: what it sees is the caller's choice."""
+        return self._lend(nullcontext)
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend the connection, with a savepoint."""
+        self._refuse_snapshot()
+        # A caller who catches our error and commits must not commit half of an operation.
+        return self._lend(sa.Connection.begin_nested)
+
+    def _refuse_snapshot(self) -> None:
+        if self._read_only:
+            raise LangoStoreError("a snapshot is for reads: write with the store itself, or in store.transaction()")
+
+    @contextmanager
+    def _lend(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
+        connection = self._connection()
+        refuse_translated(connection)
+        with translated_errors(connection.engine):
+            if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
+                connection.begin()
+            dialect_of(connection).join(connection)
+            self._gate.check_connection(connection)
+            with (
+                observed(connection, self._on_statement),
+                _learning_from_errors(connection, self._gate),
+                within(connection),
+                dialect_of(connection).bytes_for_bad_text(connection),
+                _leaving_interrupted(connection),
+            ):
+                yield connection
+
+
+def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
+    return dialect_of(connection).append_whole(connection)
+
+
+_USED_ALONE: Final[Mapping[str, Any]] = {ALONE: True}
+
+
+class _Single:
+    """A driver's connection from the pool, without what SQLAlchemy puts around a transaction."""
+
+    __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
+
+    connection: Any
+
+    def __init__(self, pooled: Pooled, writes: bool) -> None:
+        self._pooled = pooled
+        self._writes = writes
+        self.dialect = pooled.engine.dialect
+
+    def get_execution_options(self) -> Mapping[str, Any]:
+        """Return that it is used alone, and the observer, if there is one."""
+        return self._options
+
+    def __enter__(self) -> AnyConnection:
+        pooled = self._pooled
+        pooled.gate.check_engine(pooled.engine)
+        try:
+            # Interrupted before this is done, the pool has the connection back when the proxy is forgotten.
+            self._proxy = proxy = pool.take(pooled.engine)
+            self.connection = self._driver = proxy.dbapi_connection
+            try:
+                self._options = pooled.options()
+                self._dialect = dialect_of(self)
+                self._started = self._dialect.start(self._driver, writes=self._writes)
+            except BaseException as error:
+                self._give_back(error)
+                raise
+        except Exception as error:
+            translate(error, pooled.engine)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            try:
+                self._dialect.finish(self._driver, self._started, failed=error is not None)
+            except BaseException as ending:
+                self._give_back(ending)
+                raise
+            if error is None:
+                self._proxy.close()
+            else:
+                self._give_back(error)
+        except Exception as ending:
+            if error is None:  # else what the caller is told is the first error
+                translate(ending, self._pooled.engine)
+                raise
+        if error is not None:
+            translate(error, self._pooled.engine)
+
+    def _give_back(self, error: BaseException) -> None:
+        driver = self._driver
+        self._pooled.learn(error, driver, self._proxy)
+        interrupted = not isinstance(error, Exception) or dialect_of(self).is_answering(driver)
+        if interrupted or getattr(driver, "closed", False):
+            self._proxy.invalidate()
+        self._proxy.close()
+
+
+@contextmanager
+def _leaving_interrupted(connection: sa.Connection) -> Iterator[None]:
+    """Ask nothing more of a connection whose statement was interrupted: its errors would hide the interruption."""
+    driver = connection.connection.driver_connection
+    try:
+        yield
+    except BaseException:
+        if dialect_of(connection).is_answering(driver):
+            connection.invalidate()
+        raise
+
+
+@contextmanager
+def _learning_from_errors(connection: sa.Connection, gate: Gate) -> Iterator[None]:
+    proxy = connection.connection
+    driver = proxy.dbapi_connection
+    try:
+        yield
+    except Exception as error:
+        _learn(of_driver(error), connection.engine, driver, proxy, gate)
+        raise
+
+
+def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProxiedConnection, gate: Gate) -> None:
+    """Let the pool make new connections once this one serves nothing any more, and look again what has changed."""
+    dialect = dialect_of(engine)
+    if dialect.is_spent(driver, error):
+        pool.retire(engine, proxy)
+    if dialect.is_outgrown(error):
+        gate.reset(engine)
+
+
+def refuse_translated(connection: sa.Connection) -> None:
+    """Raise `LangoStoreError` if a connection names other schemas than its statements."""
+    if connection.get_execution_options().get("schema_translate_map"):
+        raise LangoStoreError(
+            "schema_translate_map is not supported, as not every statement would follow it: "
+            "name the schema in the search path, on PostgreSQL "
+            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
+        )

@@ -1,0 +1,162 @@
+"""Reads from a replica of the server that takes the writes, as far as it has what the reader wrote."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from time import monotonic, sleep
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from lango_store._connections.providers import Pooled
+from lango_store._dialect import AnyConnection, Passing
+from lango_store._dialect.driver_errors import of_driver
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
+
+C = TypeVar("C", bound=AnyConnection)
+
+_PATIENCE: Final = 0.1
+_PAUSE: Final = 0.005
+_LEFT_ALONE: Final = 5.0
+
+
+class ReplicaLost(DatabaseUnavailable):
+    """A replica went away, or took a read back, in the middle: the primary can answer."""
+
+
+class _Behind(Exception):
+    """A replica has not got there yet."""
+
+
+class Written:
+    """Up to where one store has written, for all that read with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.position = 0
+        self.is_known = True
+
+    def note(self, position: int) -> None:
+        """Note where the primary stood after a write."""
+        with self._lock:
+            self.position = max(self.position, position)
+            self.is_known = True
+
+
+class Replicated:
+    """Lends connections of a primary's pool, and for reads that may be from anywhere those of a replica's."""
+
+    in_callers_transaction = False
+
+    def __init__(self, primary: Pooled, replica: Pooled, written: Written | None = None, least: int = 0) -> None:
+        self._primary = primary
+        self._replica = replica
+        self._written = Written() if written is None else written
+        self._least = least
+        self._replayed: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._waits = True
+        self._away_until = 0.0
+
+    def at(self, position: int) -> Replicated:
+        """Return the same connections for reads that have to see what was written up to a position."""
+        return Replicated(self._primary, self._replica, self._written, max(self._least, position))
+
+    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Lend a connection for single reads, or for one append."""
+        if writes:
+            return self._noting(self._primary.single(writes=True))
+        if not anywhere:
+            return self._primary.single(writes=False)
+        return self._lend(self._primary.single(writes=False), self._checked_single())
+
+    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several reads that see one moment."""
+        if not anywhere:
+            return self._primary.snapshot()
+        return self._lend(self._primary.snapshot(), self._replica.snapshot(before=self._refuse_behind))
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for several writes that land together or not at all."""
+        return self._noting(self._primary.transaction())
+
+    # Writes
+
+    @contextmanager
+    def _noting(self, lent: AbstractContextManager[C]) -> Iterator[C]:
+        with lent as connection:
+            yield connection
+        self._written.is_known = False
+        try:
+            with self._primary.single(writes=False) as connection:
+                position = self._primary.dialect.written(connection)
+        except LangoStoreError:
+            return  # what was written is written: until the next write tells, reads are the primary's
+        self._written.note(position)
+
+    # Reads
+
+    @contextmanager
+    def _lend(self, primary: AbstractContextManager[C], replica: AbstractContextManager[C]) -> Iterator[C]:
+        connection: C | None = None
+        try:
+            with ExitStack() as stack:
+                connection = self._from_replica(stack, replica)
+                yield stack.enter_context(primary) if connection is None else connection
+        except (DatabaseUnavailable, DatabaseBusy) as error:
+            cause = error.__cause__
+            reason = None if cause is None else self._replica.dialect.passing(of_driver(cause))
+            if connection is None or reason not in (Passing.LOST, Passing.UNDONE):
+                raise
+            self._away_until = monotonic() + _LEFT_ALONE
+            raise ReplicaLost(str(error)) from cause
+
+    def _from_replica(self, stack: ExitStack, replica: AbstractContextManager[C]) -> C | None:
+        if not self._written.is_known or monotonic() < self._away_until:
+            return None
+        try:
+            return stack.enter_context(replica)
+        except _Behind:
+            return None
+        except (DatabaseUnavailable, DatabaseBusy, SchemaOutOfDate):
+            self._away_until = monotonic() + _LEFT_ALONE
+            return None
+
+    @contextmanager
+    def _checked_single(self) -> Iterator[AnyConnection]:
+        with self._replica.single(writes=False) as connection:
+            self._refuse_behind(connection)
+            yield connection
+
+    def _refuse_behind(self, connection: AnyConnection) -> None:
+        """Raise `_Behind` if a replica lacks what has to be seen; wait for it a little, if that was of use before."""
+        needed = max(self._least, self._written.position)
+        driver = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if self._replayed.get(driver, 0) >= needed:
+            return
+        deadline = monotonic() + _PATIENCE
+        while (found := self._replica.dialect.replayed(connection)) < needed:
+            if not self._waits or monotonic() > deadline:
+                self._waits = False
+                raise _Behind
+            sleep(_PAUSE)
+        self._replayed[driver] = found
+        self._waits = True
+
+
+def position_of(text: str) -> int:
+    """Return the number of a position; ValueError for a text that `Store.position` does not give."""
+    if not isinstance(text, str):
+        raise TypeError(f"position is {type(text).__name__}: give what position() returned")
+    if not re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}", text):
+        raise ValueError(f"position={text!r} is not one: give what position() returned")
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def text_of(position: int) -> str:
+    """Write a position as PostgreSQL does."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

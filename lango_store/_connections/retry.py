@@ -1,0 +1,128 @@
+"""Trying again what failed for a passing reason: what may be, how often, and for how long."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from lango_store._connections import cancellation
+from lango_store._connections.replicas import ReplicaLost
+from lango_store._dialect import Passing, dialect_of
+from lango_store._dialect.driver_errors import of_driver
+from lango_store.errors import (
+    Conflict,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    MessageNotFound,
+    SessionExists,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger("lango_store")
+
+_PATIENCE_WITH_OTHERS: Final = 30.0  # what SQLite has with whoever holds its lock
+_SHORTEST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 1.0
+_DOUBLINGS: Final = 7
+
+_REFUSALS: Final = (SessionExists, MessageNotFound, Conflict)
+"""What a call may meet that was done already."""
+
+
+class Retry:
+    """Tries calls again, for so many seconds; what others' transactions undid, always."""
+
+    def __init__(self, engine: sa.Engine, seconds: float) -> None:
+        self._engine = engine
+        self._seconds = seconds
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is tried again but what others' transactions undid."""
+        return self._seconds > 0
+
+    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool) -> R:
+        """Call again what failed with this error, until it is done or the time is up.
+
+        A call whose connection was lost may have been done: it is called again `if_lost`, and unless a second call is
+        `told_apart` from the first, what it finds there already is an error of its own.
+        """
+        first, since, calls, lost = error, monotonic(), 1, False
+        while True:
+            reason = self._reason(error)
+            lost = lost or reason is Passing.LOST
+            left = since + self._patience(reason) - monotonic()
+            pause = random.uniform(0, min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(calls, _DOUBLINGS)))
+            if left <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, left)):
+                break
+            calls += 1
+            try:
+                done = call()
+            except (DatabaseBusy, DatabaseUnavailable) as failed:
+                error = failed
+            except _REFUSALS as refusal:
+                if not lost or told_apart:
+                    raise
+                raise DatabaseUnavailable(
+                    f"the connection was lost, and a second try found: {refusal.fact}; it may have been this call that "
+                    "did it: look what is stored"
+                ) from refusal
+            except cancellation.Cancelled:
+                break
+            else:
+                logger.warning("done after %d tries in %.1f s; the first failed: %s", calls, monotonic() - since, first)
+                return done
+        if calls > 1:
+            logger.warning("given up after %d tries in %.1f s: %s", calls, monotonic() - since, error)
+        raise error
+
+    def _reason(self, error: LangoStoreError) -> Passing | None:
+        if isinstance(error, ReplicaLost):
+            return Passing.UNDONE
+        return None if error.__cause__ is None else dialect_of(self._engine).passing(of_driver(error.__cause__))
+
+    def _patience(self, reason: Passing | None) -> float:
+        if reason is None:
+            return 0
+        return max(self._seconds, _PATIENCE_WITH_OTHERS) if reason is Passing.UNDONE else self._seconds
+
+
+class _HasAccess(Protocol):
+    @property
+    def _access(self) -> Any: ...
+
+
+S = TypeVar("S", bound=_HasAccess)
+Verb = Callable[Concatenate[S, P], R]
+
+
+def retried(verb: Verb[S, P, R]) -> Verb[S, P, R]:
+    """Let a verb be tried again that comes to the same when it is done twice."""
+    return _retried(verb, if_lost=True)
+
+
+def retried_unless_lost(verb: Verb[S, P, R]) -> Verb[S, P, R]:
+    """Let a verb be tried again unless it may have been done: what came in since would go too."""
+    return _retried(verb, if_lost=False)
+
+
+def _retried(verb: Verb[S, P, R], *, if_lost: bool) -> Verb[S, P, R]:
+    @functools.wraps(verb)
+    def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return verb(self, *arguments, **options)
+        except (DatabaseBusy, DatabaseUnavailable) as error:
+            failed = error
+        again: R = self._access.again(functools.partial(verb, self, *arguments, **options), failed, if_lost=if_lost)
+        return again
+
+    return call

@@ -1,0 +1,97 @@
+"""What has to be right before a store's first call: the database's settings, and its schema."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._connections.providers import refuse_translated
+from lango_store._dialect import detect_dialect, dialect_of
+from lango_store._dialect.driver_errors import translated_errors
+from lango_store._engine.pool import DatabaseFile, watch_file
+from lango_store._operations import revision
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.tables import SCHEMA_REVISION
+
+logger = logging.getLogger("lango_store")
+
+_UNCHECKED: Final = object()
+
+
+class SchemaGate:
+    """Looks at the schema of each engine once, and brings it up to date if it may."""
+
+    def __init__(self, *, migrate: bool) -> None:
+        self._migrate = migrate
+        self._passed: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile | None] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def check_engine(self, engine: sa.Engine) -> None:
+        """Check the schema, the first time, and the database's file."""
+        file: Any = self._passed.get(engine, _UNCHECKED)
+        if file is _UNCHECKED:
+            with self._lock:
+                if engine not in self._passed:
+                    with translated_errors(engine):
+                        self._migrate_and_check(engine)
+        elif file is not None:
+            file.check()
+
+    def check_connection(self, connection: sa.Connection) -> None:
+        """Check the schema of a caller's connection, the first time, and the database's file."""
+        if connection.engine not in self._passed:
+            self._check(connection)
+        if (file := self._passed[connection.engine]) is not None:
+            file.check()
+
+    def reset(self, engine: sa.Engine) -> None:
+        """Check the schema again the next time."""
+        self._passed.pop(engine, None)
+
+    def close(self) -> None:
+        """Let no more connections through."""
+        self._closed = True
+        self._passed.clear()
+
+    def _migrate_and_check(self, engine: sa.Engine) -> None:
+        self._refuse_closed()
+        dialect = dialect_of(engine)
+        if self._migrate:
+            with engine.connect() as connection, dialect.snapshot(connection):
+                self._refuse_incompatible(connection)
+            from lango_store import schema  # Alembic: only a store that migrates should wait for its import
+
+            schema.upgrade(engine)
+        with engine.connect() as connection, dialect.snapshot(connection):
+            self._check(connection)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise LangoStoreError("this store is closed: make a new one")
+
+    def _check(self, connection: sa.Connection) -> None:
+        self._refuse_closed()
+        self._refuse_incompatible(connection)
+        found = revision.found(connection)
+        if found is None or found < SCHEMA_REVISION:
+            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
+        if found > SCHEMA_REVISION:
+            logger.warning(
+                "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",
+                found,
+                SCHEMA_REVISION,
+            )
+        detect_dialect(connection)
+        path = dialect_of(connection).file(connection)
+        self._passed[connection.engine] = None if path is None else watch_file(connection.engine, path)
+
+    @staticmethod
+    def _refuse_incompatible(connection: sa.Connection) -> None:
+        refuse_translated(connection)
+        if fault := dialect_of(connection).incompatibility(connection):
+            raise LangoStoreError(fault)

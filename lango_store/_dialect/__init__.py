@@ -1,0 +1,132 @@
+"""Each difference between SQLite and PostgreSQL, named, with its reason. Nothing else asks which database it is."""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+
+from lango_store._dialect.base import (
+    AnyConnection,
+    AppendMethod,
+    Dialect,
+    ForeignKey,
+    Moment,
+    Passing,
+    Started,
+    reflected,
+)
+from lango_store._dialect.citus import Citus, OfTenant
+from lango_store._dialect.distribution import Distribution, Step
+from lango_store._dialect.postgresql import PostgreSQL
+from lango_store._dialect.sqlite import SQLite
+from lango_store._rows.columns import TimeColumn
+
+__all__ = [
+    "SEARCH_TABLES",
+    "AnyConnection",
+    "AppendMethod",
+    "Dialect",
+    "Distribution",
+    "ForeignKey",
+    "Moment",
+    "Now",
+    "NowTogether",
+    "Passing",
+    "Started",
+    "Step",
+    "WhereGiven",
+    "compiler",
+    "detect_dialect",
+    "dialect_of",
+    "reflected",
+]
+
+_DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
+_CITUS, _OF_TENANT = Citus(), OfTenant()
+_OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
+_IS_GIVEN: Final = "lango_store_time_is_given"
+
+SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
+"""The tables of the search index, where it is made: ours, but of no revision."""
+
+
+class Now(sa.sql.functions.FunctionElement[datetime]):
+    """The time of a statement: the one that is bound, or the database's in the text for statements without one."""
+
+    name = "now"
+    type = TimeColumn()
+    inherit_cache = True
+
+
+class NowTogether(Now):
+    """The same time for all statements of a transaction that holds nothing but one call of ours."""
+
+    inherit_cache = True
+
+
+class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
+    """The first of two times in the text for statements whose time is given, in the other one the second."""
+
+    name = "where_given"
+    type = TimeColumn()
+    inherit_cache = True
+
+
+@compiles(Now)
+def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
+    if vars(compiler.dialect).get(_IS_GIVEN, True):
+        return str(compiler.process(element.clauses, **options))
+    return dialect_of(compiler).current(of_transaction=isinstance(element, NowTogether))
+
+
+@compiles(WhereGiven)
+def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) -> str:
+    given, otherwise = element.clauses
+    is_given = vars(compiler.dialect).get(_IS_GIVEN, True)
+    return str(compiler.process(given if is_given else otherwise, **options))
+
+
+def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
+    """Return what compiles statements for an engine: those whose time is given, or those that ask the database."""
+    # Two texts, as no expression tells them apart in one: Citus refuses coalesce() around what is not immutable.
+    made = copy.copy(dialect)
+    vars(made)[_IS_GIVEN] = time_is_given
+    return made
+
+
+def detect_dialect(connection: sa.Connection) -> None:
+    """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
+    dialect = _checked(connection)
+    if dialect.is_distributed(connection):
+        of_a_tenant = dialect.distribution is not None and dialect.distribution.is_of_a_tenant(connection)
+        dialect = _OF_TENANT if of_a_tenant else _CITUS
+    vars(connection.dialect)[_OURS] = dialect
+
+
+class _HasDialect(Protocol):
+    @property
+    def dialect(self) -> sa.Dialect: ...
+
+
+def dialect_of(connection: _HasDialect) -> Dialect:
+    """Return the dialect of a connection or an engine; ValueError for a database or driver that is not supported."""
+    return vars(connection.dialect).get(_OURS) or _checked(connection)
+
+
+def _checked(connection: _HasDialect) -> Dialect:
+    dialect = _DIALECTS.get(connection.dialect.name)
+    if dialect is not None and connection.dialect.driver == "asyncpg":
+        raise ValueError(
+            "the store's statements cannot run on asyncpg's connections: make this engine with "
+            'create_async_engine(url.set(drivername="postgresql+psycopg")), or use AsyncStore(url) beside it'
+        )
+    if dialect is None or connection.dialect.driver not in dialect.drivers:
+        raise ValueError(
+            f"{connection.dialect.name}+{connection.dialect.driver} is not supported: "
+            "use sqlite or postgresql+psycopg, best through lango_store.create_engine(url)"
+        )
+    return dialect

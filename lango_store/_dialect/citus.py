@@ -1,0 +1,142 @@
+"""What PostgreSQL does otherwise where Citus has distributed our tables among servers, with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store._dialect.base import AnyConnection, AppendMethod, Passing
+from lango_store._dialect.postgresql import PostgreSQL
+from lango_store._dialect.postgresql_migrations import CitusMigrations
+from lango_store._rows.columns import TimeColumn
+from lango_store.errors import DatabaseUnavailable, LangoStoreError
+
+# Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_OF_ONE_SERVER: Final = re.compile("not allowed in CASE or COALESCE|cannot be called with column references")
+_LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
+
+
+class Citus(PostgreSQL):
+    """A row is on the server that has its session's key; what one transaction writes on several costs two phases."""
+
+    modifying_cte = False  # its parts would run one by one, and commit in two phases
+    append_method = AppendMethod.PIPELINE
+    locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
+    migrations = CitusMigrations()
+
+    def is_outgrown(self, error: BaseException) -> bool:
+        # Of a statement that another thread began before the look.
+        return super().is_outgrown(error) and bool(_OF_ONE_SERVER.search(str(error)))
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        if _is_lost_commit(error):
+            return DatabaseUnavailable(f"PostgreSQL: {str(error).strip()}; see that all nodes run, and what is stored")
+        return super().translate_error(error)
+
+    def passing(self, error: BaseException) -> Passing | None:
+        return Passing.LOST if _is_lost_commit(error) else super().passing(error)
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
+
+    def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
+        # Nothing stable may stand in a CASE. The factor is 1, and NULL for a session that never expires.
+        factor = sa.cast(session.expires_at == session.expires_at, sa.Integer)
+        next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
+        return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
+
+    @contextmanager
+    def several(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if not driver.autocommit or driver.pgconn.transaction_status:
+            yield
+            return
+        driver.execute(_BEGIN)
+        try:
+            yield
+            driver.execute("COMMIT")
+        finally:
+            _end(driver)
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        # Here are only shells of what is distributed, and there is no such size of what is not.
+        def size(name: str) -> sa.ColumnElement[int]:
+            table = sa.cast(name, postgresql.REGCLASS)
+            distributed = sa.exists().where(
+                sa.table("pg_dist_partition", sa.column("logicalrelid")).c.logicalrelid == table
+            )
+            return sa.case(
+                (distributed, sa.func.citus_total_relation_size(table)), else_=sa.func.pg_total_relation_size(table)
+            )
+
+        return sum(connection.execute(sa.select(*map(size, tables))).one())
+
+    @contextmanager
+    def append_whole(self, connection: sa.Connection) -> Iterator[None]:
+        with connection.begin_nested():  # several statements, and the caller may catch an error of ours
+            yield
+
+    @contextmanager
+    def together(self, driver: Any) -> Iterator[None]:
+        first: BaseException | None = None
+        try:
+            with driver.pipeline():
+                try:
+                    driver.execute(_BEGIN)
+                    yield
+                    driver.execute("COMMIT")
+                except BaseException as error:  # the pipeline would log what follows from it
+                    first = error
+        except Exception as error:
+            raise first or _interruption(driver, error) or error from None
+        finally:
+            _end(driver)
+        if first is not None:
+            raise first
+
+
+class OfTenant(Citus):
+    """The tables of a schema that Citus keeps on one server, for a tenant: a statement runs there as a whole."""
+
+    # Citus writes an INSERT … SELECT anew that holds a stable function, and here as "WHERE ( IS NOT NULL)".
+    asks_time = True
+    modifying_cte = True
+    append_method = AppendMethod.STATEMENT
+    locks_many = True
+
+
+def _is_lost_commit(error: BaseException) -> bool:
+    # A node that went away before it answered a COMMIT is an internal error, which no SQLSTATE tells from others.
+    return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
+
+
+def _interruption(driver: Any, error: BaseException | None) -> BaseException | None:
+    """Return what interrupted the pipeline before this error came of it; None if nothing did."""
+    # Of a pipeline that was left busy it is the first that is not the driver's own, of others what is no Exception.
+    left_busy = not driver.closed and driver.pgconn.pipeline_status
+    while isinstance(error, Exception) and (not left_busy or hasattr(error, "sqlstate")):
+        error = error.__context__
+    return error
+
+
+def _end(driver: Any) -> None:
+    if driver.closed:
+        return
+    if driver.pgconn.pipeline_status:  # interrupted: answers are still to come, and nobody would know whose
+        driver.pgconn.finish()
+    else:
+        driver.rollback()  # nothing to do after a commit
+
+
+def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+    # In UTC, where it is immutable: what depends on the connection's time zone may meet no column.
+    utc = sa.literal_column("'UTC'", sa.Text())
+    there = sa.func.timezone(utc, now, type_=sa.DateTime()).op("+")(interval)
+    return sa.func.timezone(utc, there, type_=TimeColumn())

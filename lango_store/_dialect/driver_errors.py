@@ -1,0 +1,44 @@
+"""Errors of SQLAlchemy and the driver as the store's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from lango_store._dialect import dialect_of
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+
+@contextmanager
+def translated_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise errors of SQLAlchemy and the driver as the store's."""
+    try:
+        yield
+    except Exception as error:
+        translate(error, engine)
+        raise
+
+
+def translate(error: BaseException, engine: sa.Engine) -> None:
+    """Raise an error of SQLAlchemy or the driver as one of the store's; return if it is another."""
+    if isinstance(error, sa.exc.TimeoutError):
+        raise DatabaseBusy(
+            f"no connection became free in time: {error}; "
+            "make the pool larger: create_engine(url, pool_size=…), or use fewer threads"
+        ) from error
+    driver_error = of_driver(error)
+    if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
+        raise dialect_of(engine).translate_error(driver_error) from error
+    if isinstance(error, sa.exc.DBAPIError):
+        raise dialect_of(engine).translate_error(error) from error
+    if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
+        raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
+    if isinstance(error, OverflowError):
+        raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
+
+
+def of_driver(error: BaseException) -> BaseException:
+    """Return the driver's error that SQLAlchemy wrapped, or the error itself."""
+    return error.orig or error if isinstance(error, sa.exc.DBAPIError) else error

@@ -1,0 +1,320 @@
+"""What PostgreSQL does in its own way, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store._dialect.base import (
+    NO_TRANSACTION,
+    AnyConnection,
+    AppendMethod,
+    Dialect,
+    ForeignKey,
+    Moment,
+    Passing,
+    Started,
+    ensure_transaction,
+)
+from lango_store._dialect.distribution import Distribution
+from lango_store._dialect.gin import Gin
+from lango_store._dialect.postgresql_driver import (
+    REPEATABLE_READ,
+    autocommit,
+    is_answering,
+    isolated,
+    read_committed,
+    set_config,
+)
+from lango_store._dialect.postgresql_migrations import PostgreSQLMigrations
+from lango_store._rows.columns import TimeColumn
+from lango_store.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    NotPermitted,
+    SessionHeld,
+    UniqueViolation,
+)
+
+_CLOCKS_MAY_DIFFER: Final = 5.0
+_READ_ONLY: Final = "25006"
+_NOT_SUPPORTED: Final = "0A000"
+
+
+class PostgreSQL(Dialect):
+    """Many writers, row locks, and a network in between: round trips are what costs."""
+
+    name = "postgresql"
+    drivers = ("psycopg",)
+    has_replicas = True
+    purge_pause = 0.0  # only rows are locked
+    modifying_cte = True
+    append_method = AppendMethod.STATEMENT
+    locks_many = True
+    tells_time = True  # clients are on many machines, whose clocks differ
+    asks_time = False
+    reads_ahead = True
+    migrations = PostgreSQLMigrations()
+    search_index = Gin()
+    distribution = Distribution()
+
+    def written(self, connection: AnyConnection) -> int:
+        # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
+        return self._place(connection, "pg_current_wal_insert_lsn()")
+
+    def replayed(self, connection: AnyConnection) -> int:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        with autocommit(driver):  # in a transaction, the look would be its moment
+            return self._place(
+                connection,
+                "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
+            )
+
+    @staticmethod
+    def _place(connection: AnyConnection, place: str) -> int:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(f"SELECT ({place} - '0/0')::bigint")
+            return int(cursor.fetchone()[0])
+        finally:
+            cursor.close()
+
+    def time(self, moment: Moment) -> Moment:
+        return moment
+
+    def is_outgrown(self, error: BaseException) -> bool:
+        # Distributed tables refuse the expressions that these statements reckon with, before anything is written.
+        return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
+
+    def is_distributed(self, connection: sa.Connection) -> bool:
+        if connection.exec_driver_sql("SELECT to_regclass('pg_catalog.pg_dist_partition')").scalar() is None:
+            return False
+        query = "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('lango_session'))"
+        return bool(connection.exec_driver_sql(query).scalar())
+
+    def current(self, *, of_transaction: bool = False) -> str:
+        # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
+        return "transaction_timestamp()" if of_transaction else "statement_timestamp()"
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        return sa.false()  # a timestamptz has no form
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
+
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        # For IN (SELECT …) the planner hashes the few and reads the whole table.
+        return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        # Other collations than C fold other letters, each its own; SQLite folds A to Z.
+        return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
+
+    def insert(self, table: sa.Table) -> Any:
+        return postgresql.insert(table)
+
+    def join(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        if driver.autocommit:
+            raise LangoStoreError(NO_TRANSACTION)
+
+    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return read_committed(connection)
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        # READ COMMITTED shows each statement its own moment.
+        with isolated(connection, REPEATABLE_READ, read_only=True), ensure_transaction(connection):
+            if getattr(connection.connection.dbapi_connection, "isolation_level", None) != REPEATABLE_READ:
+                try:
+                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                except sa.exc.DBAPIError as error:
+                    if getattr(error.orig, "sqlstate", None) != "25001":
+                        raise
+                    raise LangoStoreError(
+                        "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
+                        "transaction open, so that several reads cannot see one moment: commit it in the listener, "
+                        "or set what is needed in a listener for `begin`"
+                    ) from error
+            yield
+
+    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return nullcontext()  # one statement, and after an error the transaction commits nothing
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        # A transaction around one statement costs three round trips, autocommit one.
+        if driver.autocommit:
+            return Started.ALONE
+        if driver.pgconn.transaction_status:  # begun by a listener, and what it set may end with the transaction
+            return Started.TRANSACTION
+        driver.autocommit = True
+        return Started.SWITCHED
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is Started.ALONE or driver.closed:
+            return
+        if started is Started.SWITCHED:
+            # Left on, the next transaction on this pooled connection could not be rolled back.
+            driver.autocommit = False
+        elif failed:
+            driver.rollback()
+        else:
+            driver.commit()
+
+    def release(self, cursor: Any, text: str, count: int) -> None:
+        """Do nothing: a cursor that is closed has let them go."""
+
+    def file(self, connection: sa.Connection) -> None:
+        return None
+
+    def schema(self, connection: sa.Connection) -> str | None:
+        # A name without a schema is looked for along the whole search path: in a schema that has no tables of ours
+        # yet, those of another tenant further down would be found.
+        found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
+        return found
+
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        # SQLAlchemy's query of the catalog takes ten times as long on a new connection.
+        return connection.exec_driver_sql("SELECT to_regclass(%s)", (name,)).scalar() is not None
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        before = connection.exec_driver_sql("SHOW search_path").scalar()
+        if self.schema(connection) is None:
+            raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
+        connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
+        yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
+        set_config(connection, "search_path", before)
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
+        return sum(connection.execute(sizes).one())
+
+    def free_bytes(self, connection: sa.Connection) -> None:
+        return None  # deleted rows are freed later, by a vacuum
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        state = getattr(error, "sqlstate", None)
+        reason = f"PostgreSQL: {str(error).strip()}"
+        if state in ("23503", "23001"):
+            return SessionHeld(None, reason)
+        if state in ("40001", "40P01", "55P03", "57014"):
+            return DatabaseBusy(f"{reason}; try again")
+        if self.is_outgrown(error):
+            return DatabaseBusy(f"{reason}; its tables may have been changed or distributed just now: try again")
+        if state == _READ_ONLY:
+            return DatabaseUnavailable(
+                f"{reason}; this server takes no writes: try again, the next call connects anew, and "
+                "where the URL has several hosts and target_session_attrs=read-write to the one that takes them"
+            )
+        if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
+            return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
+        if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
+            return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
+        if state == "42501":
+            return NotPermitted(f"{reason}; grant it to the role of this URL")
+        return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+
+    def is_answering(self, driver: Any) -> bool:
+        return is_answering(driver)
+
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
+        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
+
+    def passing(self, error: BaseException) -> Passing | None:
+        state = getattr(error, "sqlstate", None)
+        if state in ("40001", "40P01"):
+            return Passing.UNDONE
+        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.is_outgrown(error):
+            return Passing.REFUSED
+        kinds = _kinds(error)
+        if state is None and kinds & {"OperationalError", "InterfaceError"}:
+            # psycopg's errors of connections that were not made have no SQLSTATE.
+            unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
+            return Passing.REFUSED if unmade else Passing.LOST
+        return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) == "23505"
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        def columns(of: str, numbers: str) -> str:
+            return (
+                f"ARRAY(SELECT a.attname::text FROM unnest(k.{numbers}) WITH ORDINALITY AS n (number, place) "
+                f"JOIN pg_attribute a ON a.attrelid = k.{of} AND a.attnum = n.number ORDER BY place)"
+            )
+
+        query = (
+            "SELECT k.conname::text, ts.nspname::text, t.relname::text, "
+            f"{columns('conrelid', 'conkey')}, rs.nspname::text, r.relname::text, {columns('confrelid', 'confkey')}, "
+            "CASE k.confdeltype WHEN 'r' THEN 'RESTRICT' WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' "
+            "WHEN 'd' THEN 'SET DEFAULT' ELSE 'NO ACTION' END FROM pg_constraint k "
+            "JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace ts ON ts.oid = t.relnamespace "
+            "JOIN pg_class r ON r.oid = k.confrelid JOIN pg_namespace rs ON rs.oid = r.relnamespace "
+            "WHERE k.contype = 'f' AND k.conparentid = 0 AND has_table_privilege(t.oid, 'SELECT') "
+            "AND has_schema_privilege(ts.oid, 'USAGE') ORDER BY 1, 2, 3"
+        )
+        return [
+            ForeignKey(
+                name,
+                sa.table(table, *map(sa.column, columns), schema=schema),
+                tuple(columns),
+                (referred_schema, referred_table),
+                tuple(referred),
+                on_delete,
+            )
+            for name, schema, table, columns, referred_schema, referred_table, referred, on_delete in (
+                connection.exec_driver_sql(query)
+            )
+        ]
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        return False  # the server checks the encoding of what comes in
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
+        yield
+
+    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
+        query = (
+            "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+            "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "
+            "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # those of Citus
+            "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+        )
+        return [(table, name) for table, name in connection.exec_driver_sql(query)]
+
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        wanted = {
+            "fsync": "a crash of the machine can destroy the database",
+            "full_page_writes": "a crash of the machine can destroy the database",
+            "synchronous_commit": "a crash can take the last appends",
+            "autovacuum": "tables grow without end",
+        }
+        server: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        ahead = (datetime.now(UTC) - server).total_seconds()
+        if abs(ahead) > _CLOCKS_MAY_DIFFER:
+            yield (
+                f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's",
+                "set both by NTP; the server's decides what has expired, unless a store was given a clock",
+            )
+        for name, risk in wanted.items():
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
+                yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+
+    def incompatibility(self, connection: sa.Connection) -> str | None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
+        return None
+
+
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}

@@ -1,0 +1,294 @@
+"""What SQLite does in its own way, with the reason."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from lango_store._dialect.base import (
+    NO_TRANSACTION,
+    AnyConnection,
+    AppendMethod,
+    Dialect,
+    ForeignKey,
+    Moment,
+    Passing,
+    Started,
+    ensure_transaction,
+    reflected,
+)
+from lango_store._dialect.fts5 import Fts5
+from lango_store._dialect.sqlite_driver import begin_immediate, immediate
+from lango_store._dialect.sqlite_migrations import SQLiteMigrations
+from lango_store._engine.pool import BEGIN_OPTION
+from lango_store._rows.columns import TimeColumn
+from lango_store._rows.encoding import encode_time_text
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
+
+
+class SQLite(Dialect):
+    """One writer at a time, in this process or another; no server, so that round trips are free."""
+
+    name = "sqlite"
+    drivers = ("pysqlite", "aiosqlite")
+    has_replicas = False
+    purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
+    modifying_cte = False
+    append_method = AppendMethod.TRANSACTION
+    locks_many = True  # as it locks the file
+    tells_time = False  # whoever opens the file is on its machine
+    asks_time = False
+    reads_ahead = False
+    migrations = SQLiteMigrations()
+    search_index = Fts5()
+    distribution = None  # one file
+
+    def time(self, moment: Moment) -> str | None:
+        return None if moment is None else encode_time_text(moment)
+
+    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        digits = "[0-9][0-9]"
+        form = f"{digits}{digits}-{digits}-{digits}T{digits}:{digits}:{digits}.{digits}{digits}{digits}+00:00"
+        text = sa.type_coerce(column, sa.Text)
+        return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
+
+    def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
+        # SQLite reckons in milliseconds: it adds whole seconds here, and the microseconds are added beside it.
+        million: sa.ColumnElement[int] = sa.literal_column("1000000", sa.Integer)
+        whole = sa.cast(ttl, sa.Integer)
+        rest = sa.cast(sa.func.round((ttl - whole) * million), sa.Integer)
+        micros = sa.cast(_part(now, 21, 6), sa.Integer) + rest
+        seconds = sa.func.strftime(
+            sa.literal_column("'%Y-%m-%dT%H:%M:%S'"),
+            _part(now, 1, 19),
+            sa.cast(whole + micros // million, sa.Text).concat(sa.literal_column("' seconds'")),
+            type_=sa.Text,
+        )
+        digits = sa.func.printf(sa.literal_column("'.%06d+00:00'"), micros % million, type_=sa.Text)
+        return sa.case((ttl.is_not(None), sa.type_coerce(seconds.concat(digits), TimeColumn())))
+
+    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
+        return column.in_(chosen)
+
+    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        return sa.func.instr(sa.func.lower(column), part) > sa.literal_column("0")
+
+    def insert(self, table: sa.Table) -> Any:
+        return sqlite.insert(table)
+
+    def join(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        options = connection.get_execution_options()
+        alone = driver.isolation_level is None and not driver.in_transaction
+        if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
+            raise LangoStoreError(NO_TRANSACTION)
+        begin_immediate(connection)
+
+    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return immediate(connection)
+
+    @contextmanager
+    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+        before = connection.get_execution_options().get(BEGIN_OPTION, "IMMEDIATE")
+        try:
+            with ensure_transaction(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
+                if not connection.connection.in_transaction:
+                    connection.exec_driver_sql("BEGIN")
+                yield
+        finally:
+            connection.execution_options(**{BEGIN_OPTION: before})
+
+    @contextmanager
+    def append_whole(self, connection: sa.Connection) -> Iterator[None]:
+        # An append is several statements. Past SQLAlchemy, whose savepoint takes three times as long as the append.
+        driver: Any = connection.connection.driver_connection
+        cursor: Any = connection.connection.cursor()
+        try:
+            cursor.execute("SAVEPOINT lango_append")
+            try:
+                yield
+            except BaseException:
+                if driver.in_transaction:  # a full disk may have rolled all back already
+                    cursor.execute("ROLLBACK TO lango_append")
+                    cursor.execute("RELEASE lango_append")
+                raise
+            cursor.execute("RELEASE lango_append")
+        finally:
+            cursor.close()
+
+    def start(self, driver: Any, *, writes: bool) -> Started:
+        if not writes:  # a single read is its own transaction when none was begun
+            return Started.ALONE
+        if not driver.in_transaction:
+            driver.execute("BEGIN IMMEDIATE")
+        return Started.TRANSACTION
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        if started is Started.ALONE:
+            return
+        try:
+            if not failed:
+                driver.execute("COMMIT")
+        finally:
+            driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
+
+    def release(self, cursor: Any, text: str, count: int) -> None:
+        # The driver's prepared statement keeps them until it is given others. The last of these cannot be bound, so
+        # that nothing runs.
+        with suppress(sqlite3.Error):
+            cursor.execute(text, [None] * (count - 1) + [object()])
+
+    def file(self, connection: sa.Connection) -> str | None:
+        for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):
+            if name == "main":
+                return path or None
+        return None
+
+    def schema(self, connection: sa.Connection) -> None:
+        return None
+
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        return connection.exec_driver_sql(f"PRAGMA table_info({name})").first() is not None
+
+    @contextmanager
+    def confined(self, connection: sa.Connection) -> Iterator[None]:
+        yield
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        # What each table takes is told only by reading the whole file: this is the file, less its free pages.
+        pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        return pages * size - self.free_bytes(connection)
+
+    def free_bytes(self, connection: sa.Connection) -> int:
+        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+        return int(connection.exec_driver_sql(free).scalar_one())
+
+    def translate_error(self, error: BaseException) -> LangoStoreError:
+        code = getattr(error, "sqlite_errorcode", None)
+        reason = f"SQLite: {error}"
+        match None if code is None else code & 0xFF:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return DatabaseBusy(f"{reason}; another connection held the file for too long, try again")
+            case sqlite3.SQLITE_FULL:
+                return DatabaseUnavailable(f"{reason}; nothing was written: make room, then try again")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
+            case sqlite3.SQLITE_CANTOPEN:
+                return DatabaseUnavailable(f"{reason}; see that the folder exists and may be written")
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return DatabaseUnavailable(
+                    f"{reason}; restore the file from a backup, or save its rows with `sqlite3 FILE .recover`"
+                )
+            case sqlite3.SQLITE_IOERR:
+                return DatabaseUnavailable(f"{reason}; the disk refused")
+            case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+                return SessionHeld(None, reason)
+            case _:
+                return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        return False  # there is no server that could go away; files that do are looked after by `pool`
+
+    def passing(self, error: BaseException) -> Passing | None:
+        code = getattr(error, "sqlite_errorcode", None)
+        busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return Passing.REFUSED if busy else None
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+        return getattr(error, "sqlite_errorcode", None) in codes
+
+    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
+        # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
+        found: list[ForeignKey] = []
+        with reflected():
+            tables = sa.inspect(connection).get_multi_foreign_keys()
+        for (_, table), named in tables.items():
+            names = {tuple(each["constrained_columns"]): each["name"] for each in named}
+            pragma = sa.text("SELECT * FROM pragma_foreign_key_list(:name) ORDER BY id, seq")
+            rows = connection.execute(pragma, {"name": table}).all()
+            for _, parts in itertools.groupby(rows, key=lambda row: row.id):
+                key = list(parts)
+                columns = tuple(row[3] for row in key)
+                to = tuple(row.to for row in key)
+                found.append(
+                    ForeignKey(
+                        names.get(columns) or f"({', '.join(columns)})",
+                        sa.table(table, *map(sa.column, columns)),
+                        columns,
+                        (None, key[0].table),
+                        to if None not in to else tuple(self._primary_key(connection, key[0].table)),
+                        key[0].on_delete,
+                    )
+                )
+        return found
+
+    @staticmethod
+    def _primary_key(connection: sa.Connection, table: str) -> list[str]:
+        with reflected():
+            return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
+
+    def is_undecodable(self, error: BaseException) -> bool:
+        # The driver says it without a code.
+        return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
+
+    @contextmanager
+    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "driver_connection", connection.connection)
+        before, driver.text_factory = driver.text_factory, _text_or_bytes
+        try:
+            yield
+        finally:
+            driver.text_factory = before
+
+    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
+        query = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
+        return [(table, name) for table, name in connection.exec_driver_sql(query)]
+
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
+            if fault != "ok":
+                yield (
+                    f"the file is damaged: {fault}",
+                    "restore it from a backup, or save its rows with `sqlite3 FILE .recover`",
+                )
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        if mode not in ("wal", "memory"):
+            yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
+
+    def incompatibility(self, connection: sa.Connection) -> str | None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            return f"SQLite is {sqlite3.sqlite_version}, 3.35 is needed for RETURNING: install a newer Python or SQLite"
+        if not connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+            return (
+                "this engine's connections have foreign keys off, a delete would leave messages behind: "
+                "make the engine with lango_store.create_engine(url), or add "
+                '`sqlalchemy.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = ON"))`'
+            )
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would do nothing
+            return (
+                "this engine's connections have sqlite3's autocommit=True and make no transaction: "
+                'make the engine with connect_args={"autocommit": False}, or without it'
+            )
+        return None
+
+
+def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:
+    """Write a part of a text in SQL, with no value to bind."""
+    return sa.func.substr(text, sa.literal_column(str(start)), sa.literal_column(str(length)), type_=sa.Text)
+
+
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored

@@ -1,0 +1,205 @@
+"""From a URL to an engine with the settings we rely on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+
+from lango_store._engine import pool
+from lango_store._engine.url import milliseconds, parse
+
+Durability = Literal["full", "normal"]
+
+_TIMEOUT: Final = 30.0
+# A peer that is gone is noticed after 25 s: it acknowledges nothing that it is sent, and answers no probe.
+_PEER: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+    "fallback_application_name": "lango_store",
+}
+_ENVIRONMENT: Final = {"connect_timeout": "PGCONNECT_TIMEOUT"}
+# A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
+_POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
+
+
+def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
+    """Create an engine with the store's settings, to share between a `Store` and your own queries.
+
+    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`; those of
+    async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL
+    `?prepare_threshold=none` (or a number) in the URL is psycopg's setting, and `?statement_timeout=5s` the longest
+    that a statement may take. Passwords are in no text of the engine. `durability="normal"` gives up SQLite's fsync per
+    commit; on PostgreSQL the server decides. `options` go to SQLAlchemy's create_engine. Connects to nothing.
+    ValueError for other databases.
+    """
+    parsed, connect_args = parse(url)
+    options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
+    make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
+    engine = make(parsed, durability, options)
+    if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
+        pool.start_anew_in_children(engine)
+    return engine
+
+
+def read_only_engine(url: str | sa.URL) -> sa.Engine:
+    """Create an engine as `create_engine` does, whose connections the database lets write nothing."""
+    parse(url)  # in words that show no password
+    given = sa.make_url(url)
+    if given.get_backend_name() == "sqlite":
+        engine = create_engine(given)
+        event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
+        return engine
+    # With the connection, since a setting made later would leak to others behind a pooler.
+    options = [*sa.util.to_list(given.query.get("options"), []), "-c default_transaction_read_only=on"]
+    return create_engine(given.update_query_dict({"options": " ".join(options)}))
+
+
+def _in_memory(url: sa.URL) -> bool:
+    in_memory = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+    return in_memory and url.get_backend_name() == "sqlite"
+
+
+# SQLite
+
+
+def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
+    in_memory = _in_memory(url)
+    connect_args: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+    if "timeout" not in url.query:
+        connect_args["timeout"] = _TIMEOUT
+    options["connect_args"] = connect_args | options["connect_args"]
+    if in_memory:  # one connection is one database: threads take turns
+        options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+    elif "poolclass" not in options:
+        options = _POOL | {"poolclass": QueuePool} | options
+    engine = sa.create_engine(url, **options)
+
+    if not in_memory:
+
+        @event.listens_for(engine, "do_connect")
+        def connect(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> sqlite3.Connection:
+            pool.look_at_file(engine)  # a connection made here keeps other listeners from being called
+            return _connect(*names, **settings)
+
+    @event.listens_for(engine, "connect")
+    def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        try:
+            driver.execute("PRAGMA foreign_keys = ON")
+            driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
+            if not in_memory:
+                _ensure_wal(driver)
+        except BaseException:
+            driver.close()  # the pool forgets it
+            raise
+
+    event.listen(engine, "begin", pool.begin_sqlite)
+    return engine
+
+
+def database_file(url: sa.URL) -> Path | None:
+    """Return the file of a SQLite database, None for other databases and those in memory."""
+    if url.get_backend_name() != "sqlite" or _in_memory(url):
+        return None
+    name = url.database or ""
+    return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
+
+
+def _connect(name: str, **options: Any) -> sqlite3.Connection:
+    """Open a file; a new one is readable by its owner only, and so is what SQLite writes beside it.
+
+    Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
+    """
+    if not options.get("uri") and not Path(name).exists():
+        with suppress(OSError):  # SQLite's own error says more
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    driver: sqlite3.Connection = sqlite3.connect(name, **options)
+    try:
+        driver.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
+            return driver  # the first statement meets the error again
+        driver.close()
+        uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
+        driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
+    except BaseException:
+        driver.close()
+        raise
+    return driver
+
+
+def _ensure_wal(driver: sqlite3.Connection) -> None:
+    """Switch a file to WAL, once: look first, and try again, since the switch ignores the timeout."""
+    deadline = time.monotonic() + _TIMEOUT
+    while True:
+        try:
+            if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                driver.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                return  # a file to read from: its journal mode is its owner's affair
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+# PostgreSQL
+
+
+def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
+    # Without a look for the extension hstore at the first connection: SQLAlchemy reads and writes its type as well.
+    options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
+    if "poolclass" not in options:
+        options = _POOL | {"poolclass": QueuePool} | options
+    connect_args = {name: value for name, value in _PEER.items() if name not in url.query and not _in_environment(name)}
+    connect_args |= options["connect_args"]
+    timeout = milliseconds(connect_args.pop("statement_timeout", 0))
+    if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
+        given = connect_args.get("options") or url.query.get("options") or ""
+        connect_args["options"] = f"{given} -cstatement_timeout={timeout}".strip()
+    engine = sa.create_engine(url, **options | {"connect_args": connect_args})
+
+    if timeout:
+
+        @event.listens_for(engine, "do_connect")
+        def connect(_: sa.Dialect, __: ConnectionPoolEntry, words: Any, settings: Any) -> Any:
+            from lango_store._engine.answer_timeout import (
+                BoundedConnection,  # psycopg: only PostgreSQL's users wait for its import
+            )
+
+            driver = BoundedConnection.connect(*words, **settings)
+            driver.patience = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can
+            return driver
+
+    @event.listens_for(engine, "connect")
+    def settings(driver: Any, _: ConnectionPoolEntry) -> None:
+        try:
+            was, driver.autocommit = driver.autocommit, True
+            driver.execute("SET TIME ZONE 'UTC'")
+            driver.autocommit = was
+        except BaseException:
+            driver.close()
+            raise
+
+    event.listen(engine, "checkout", pool.checked_out)
+    event.listen(engine, "reset", pool.given_back)
+    return engine
+
+
+def _in_environment(name: str) -> bool:
+    return name in _ENVIRONMENT and bool(os.environ.get(_ENVIRONMENT[name]))

@@ -1,0 +1,195 @@
+"""The statements of an append. Each way counts in the session's row under its lock, and writes what it counted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from lango_store._dialect import Dialect
+from lango_store._dialect.statement import Statement
+from lango_store._operations import sessions
+from lango_store._operations.binds import (
+    KEY,
+    LIVE,
+    LIVE_SESSION,
+    MESSAGE,
+    NOW,
+    NOW_TOGETHER,
+    SESSION,
+    TURN,
+    column,
+    number,
+    of_session,
+)
+from lango_store._operations.rows import MESSAGE_GIVEN
+from lango_store._rows.columns import TimeColumn
+from lango_store.tables import live_at
+
+_ADDED: Final[dict[str, sa.ColumnElement[int]]] = {
+    "last_seq": number("seqs_added"),
+    "message_count": number("messages_added"),
+    "record_count": number("records_added"),
+    "token_count": number("tokens_added"),
+    "turn_count": number("turns_added"),
+    "last_turn_no": number("turns_added"),
+}
+"""By how much an append raises the counters of its session."""
+
+_IS_EXPECTED: Final = tuple(
+    SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
+    for name, bound in (("last_seq", "after"), ("revision", "expect"))
+)
+"""Whether the session is where the caller expects it; NULL expects nothing. One text serves both."""
+
+_COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
+"""What an append needs to know of its session. No more: a damaged field that cannot be read must not fail a write."""
+
+
+def _counted(dialect: Dialect, now: sa.ColumnElement[datetime]) -> dict[sa.Column[Any], Any]:
+    counters = {name: SESSION.c[name] + added for name, added in _ADDED.items()}
+    times = {"updated_at": now, "expires_at": dialect.later_expiry(now, SESSION.c)}
+    return {SESSION.c[name]: value for name, value in (counters | times | sessions.REVISED).items()}
+
+
+def _count(dialect: Dialect) -> sa.UpdateBase:
+    # Counting first takes the row lock, or SQLite's write lock: no two writers get the same seq, and their order is
+    # the order of their commits.
+    update = sa.update(SESSION).where(LIVE_SESSION, *_IS_EXPECTED).values(_counted(dialect, NOW))
+    return update.returning(*_COUNTED)
+
+
+def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
+    insert: Any = sessions.insertion(dialect, _ADDED)
+    upsert = insert.on_conflict_do_update(
+        index_elements=[SESSION.c.key], set_=_counted(dialect, NOW), where=sa.and_(LIVE, *_IS_EXPECTED)
+    )
+    return upsert.returning(*_COUNTED)  # type: ignore[no-any-return]
+
+
+def _given_messages() -> Any:
+    """Return the messages that are bound as arrays, as a table."""
+    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
+        "tokens": sa.BigInteger(),
+        "created_at": TimeColumn(),
+    }
+    arrays: list[Any] = [
+        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
+    ]
+    return sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="position").render_derived(name="given")
+
+
+def _insert_messages(
+    session: sa.FromClause,
+    key: sa.ColumnElement[str],
+    last_seq: sa.ColumnElement[int],
+    now: sa.ColumnElement[datetime],
+    turn_no: sa.ColumnElement[int] | None,
+    *,
+    one: bool,
+) -> sa.Insert:
+    """Insert the bound messages; `last_seq` is the seq of the last one. One is bound as it is, several as arrays."""
+    source = session
+    if one:  # arrays of one value would cost a fifth more
+        row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN} | {"seq": last_seq}
+    else:
+        given = _given_messages()
+        source = session.join(given, sa.true())
+        row = {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
+        row["seq"] = last_seq - number("added") + given.c.position
+    row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now)}
+    if turn_no is not None:
+        row["turn_no"] = turn_no
+    return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
+
+
+def _turn(
+    turn_no: sa.ColumnElement[int],
+    last_seq: sa.ColumnElement[int],
+    key: sa.ColumnElement[str] = KEY,
+    now: sa.ColumnElement[datetime] = NOW,
+) -> dict[str, Any]:
+    names = ("id", "usage", "metadata", "kind", "replaced_upto")
+    given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
+    seqs = {"first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
+    return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | given
+
+
+# PostgreSQL: one statement, and so one round trip
+
+
+def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool) -> sa.Executable:
+    session = (_count_or_create if creates else _count)(dialect).cte("session")
+    last_seq, now, turn_no = session.c
+    inserts = [_insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one).cte("messages")]
+    if turn:
+        row = _turn(turn_no, last_seq)
+        inserts.append(sa.insert(TURN).from_select(list(row), sa.select(*row.values())).cte("turn"))
+    return sa.select(*session.c).add_cte(*inserts)
+
+
+@functools.cache
+def append(*, one: bool, turn: bool, creates: bool) -> Statement:
+    """Return the statement that does all of an append; with `creates`, of a session that may not exist yet."""
+    return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates))
+
+
+# SQLite: a short transaction, where a statement costs no round trip
+
+count: Final = Statement(_count)
+insert_message: Final = Statement(
+    lambda _: sa.insert(MESSAGE).values(
+        {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *MESSAGE_GIVEN)}
+    )
+)
+insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
+
+
+# Citus: statements that are sent together, so that none can use what another one returns. Rows are written after the
+# session's last_seq, then the session counts them if they are there.
+
+_NEW_MESSAGE: Final = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq > SESSION.c.last_seq)
+_NEW_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
+
+
+def _locked_session() -> sa.FromClause:
+    columns = (SESSION.c.key, SESSION.c.last_seq, SESSION.c.last_turn_no)
+    chosen = sa.select(*columns).where(of_session(SESSION), live_at(NOW_TOGETHER), *_IS_EXPECTED)
+    return chosen.with_for_update(key_share=True).subquery("session")
+
+
+def _messages_first(*, one: bool, turn: bool) -> sa.Executable:
+    session = _locked_session()
+    turn_no = session.c.last_turn_no + 1 if turn else None
+    last_seq = session.c.last_seq + number("seqs_added")
+    return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one)
+
+
+def _then_turn(*, after_messages: bool) -> sa.Executable:
+    session = SESSION if after_messages else _locked_session()
+    row = _turn(session.c.last_turn_no + 1, session.c.last_seq + number("seqs_added"), session.c.key, NOW_TOGETHER)
+    chosen = sa.select(*row.values()).select_from(session)
+    return sa.insert(TURN).from_select(
+        list(row), chosen.where(of_session(SESSION), _NEW_MESSAGE) if after_messages else chosen
+    )
+
+
+def _count_last(dialect: Dialect, *, has_messages: bool) -> sa.Executable:
+    written = _NEW_MESSAGE if has_messages else _NEW_TURN
+    update = sa.update(SESSION).where(of_session(SESSION), written).values(_counted(dialect, NOW_TOGETHER))
+    return update.returning(*_COUNTED)
+
+
+@functools.cache
+def pipeline(messages: int, *, turn: bool) -> Sequence[Statement]:
+    """Return the statements of an append of this many messages, where 2 stands for several, and of a turn."""
+    statements: list[Statement] = []
+    if messages:
+        statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn)))
+    if turn:
+        statements.append(Statement(lambda _: _then_turn(after_messages=messages > 0)))
+    return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0))]

@@ -1,0 +1,262 @@
+"""Appends: messages get their seq and are written, alone or as a turn; the same id only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
+from lango_store._dialect.statement import is_alone, run_in_order, run_together
+from lango_store._operations import append_statements as statements
+from lango_store._operations import messages, removals, sessions
+from lango_store._operations.batches import Batch
+from lango_store._operations.binds import MESSAGE, of_session
+from lango_store._operations.messages import check_seq
+from lango_store._operations.rows import MESSAGE_GIVEN, stored_time, whole_number
+from lango_store._operations.sessions import ANYTHING, Expected, New
+from lango_store._rows.encoding import checked_key
+from lango_store._values.model import Message
+from lango_store.errors import SessionExpired, SessionNotFound
+
+
+@dataclass(frozen=True)
+class NewTurn:
+    """A turn about to be saved, encoded; a compaction skips seqs before its summary."""
+
+    id: str | None = None
+    usage: str | None = None
+    metadata: str | None = None
+    kind: str = "turn"
+    replaced_upto: int | None = None
+    skipped: int = 0
+
+
+class Appended(NamedTuple):
+    """Messages as they were stored, and the last seq, the time and the turn that they were stored with."""
+
+    messages: list[Message]
+    last_seq: int
+    created_at: datetime
+    turn_no: int | None
+
+
+def append(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    expected: Expected = ANYTHING,
+    create: New | None = None,
+) -> list[Message]:
+    """Append messages to a live session, whatever their ids, and return them as stored.
+
+    The database refuses an id that is stored already: `append_new_ids` leaves it out.
+    """
+    if new.rows:
+        return write(connection, now, key, new, expected, create).messages
+    if create is not None:
+        sessions.insert(connection, now, create)
+    sessions.refuse(connection, now, checked_key(key), expected)
+    return []
+
+
+def append_new_ids(
+    connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING
+) -> list[Message]:
+    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
+    sessions.lock(connection, now, key)
+    if not new.rows:
+        return append(connection, now, key, new, expected)
+    stored = messages.with_ids(connection, key, new.ids)
+    fresh = unstored(new, stored)
+    return merged(new, stored, append(connection, now, key, fresh, expected) if fresh.rows else [])
+
+
+def unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
+    """Return the messages whose ids are not stored; of two with one id, the first."""
+    seen = set(stored)
+    positions: list[int] = []
+    for position, message in enumerate(new.messages):
+        if message.id is None:
+            positions.append(position)
+        elif message.id not in seen:
+            positions.append(position)
+            seen.add(message.id)
+    return new.only(positions)
+
+
+def merged(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
+    """Return all messages as stored, in their order: those that were `written` now, and those that existed."""
+    existing = dict(stored)
+    fresh = iter(written)
+    found: list[Message] = []
+    for message in new.messages:
+        if message.id is not None and message.id in existing:
+            found.append(_replayed(existing[message.id]))
+            continue
+        found.append(next(fresh))
+        if message.id is not None:
+            existing[message.id] = found[-1]
+    return found
+
+
+def _replayed(message: Message) -> Message:
+    return message.model_copy(update={"replayed": True})
+
+
+# Written
+
+
+def write(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: Batch,
+    expected: Expected = ANYTHING,
+    create: New | None = None,
+    turn: NewTurn | None = None,
+) -> Appended:
+    """Write messages at the end of a live session, in a turn if there is one, whatever their ids.
+
+    The session is created if there is none and `create` says of what, but not in the place of an expired one.
+    """
+    checked_key(key)
+    dialect = dialect_of(connection)
+    added = len(new.rows)
+    bound = {
+        "key": key,
+        "now": dialect.time(now),
+        "after": expected.last_seq,
+        "expect": expected.revision,
+        "added": added,
+        "seqs_added": added,
+        "messages_added": added - new.records,
+        "records_added": new.records,
+        "tokens_added": new.tokens,
+        "turns_added": 0,
+    }
+    if turn is not None:
+        bound |= {f"turn_{name}": value for name, value in vars(turn).items()}
+        bound |= {"seqs_added": added + turn.skipped, "turns_added": 1}
+    append = _METHODS[dialect.append_method]
+    tries = sessions.TRIES
+    while (row := append(connection, now, bound, new.rows, create)) is None:
+        tries -= 1
+        try:
+            sessions.refuse(connection, now, key, expected, tries_left=tries)
+        except SessionExpired:
+            raise
+        except SessionNotFound:  # an expired one that was purged since
+            if create is None or not tries:
+                raise
+    last_seq = whole_number(key, "last_seq", row[0])
+    created_at = now or stored_time(key, "updated_at", row[1])
+    turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
+    stored: list[Message] = []
+    for seq, message in enumerate(new.messages, last_seq - added + 1):
+        fields = {"seq": seq, "created_at": message.created_at or created_at, "turn_no": turn_no, "replayed": False}
+        stored.append(message.model_copy(update=fields))
+    return Appended(stored, last_seq, created_at, turn_no)
+
+
+Row = dict[str, Any]
+
+_Append = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
+"""Counts and writes; returns what the session is at, or None, with nothing written, if no session is as expected."""
+
+
+def _by_statement(
+    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+) -> Sequence[Any] | None:
+    statement = statements.append(one=len(rows) == 1, turn=bound["turns_added"] > 0, creates=create is not None)
+    if create is not None:
+        bound = bound | create.row | sessions.new_life()
+    found = statement.run(connection, bound | _messages(rows))
+    return found[0] if found else None
+
+
+def _in_transaction(
+    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+) -> Sequence[Any] | None:
+    found = statements.count.run(connection, bound)
+    if not found and create is not None and sessions.insert(connection, now, create):
+        found = statements.count.run(connection, bound)
+    if not found:
+        return None
+    last_seq, updated_at, last_turn_no = found[0]
+    if type(last_seq) is not int:  # before rows are written after it
+        whole_number(bound["key"], "last_seq", last_seq)
+    turn_no = last_turn_no if bound["turns_added"] else None
+    written: list[Row] = []
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
+        created_at = row["created_at"]
+        time = updated_at if created_at is None else dialect_of(connection).time(created_at)
+        written.append(row | {"session_key": bound["key"], "seq": seq, "turn_no": turn_no, "created_at": time})
+    statements.insert_message.run_many(connection, written)
+    if turn_no is not None:
+        statements.insert_turn.run_many(connection, [bound | {"last_seq": last_seq, "turn_no": turn_no}])
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _by_pipeline(
+    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+) -> Sequence[Any] | None:
+    together = statements.pipeline(min(len(rows), 2), turn=bound["turns_added"] > 0)
+    bound = bound | _messages(rows)
+    if is_alone(connection):
+        found = run_together(connection, together, bound)
+        if found or create is None:
+            return found[0] if found else None
+    # In a longer transaction, the time of its beginning would be the time of each of its writes.
+    now = now or sessions.server_time(connection)
+    bound["now"] = now
+    with dialect_of(connection).several(connection):
+        found = run_in_order(connection, together, bound)
+        if not found and create is not None and sessions.insert(connection, now, create):
+            found = run_in_order(connection, together, bound)
+    return found[0] if found else None
+
+
+def _messages(rows: Sequence[Row]) -> Row:
+    return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
+
+
+_METHODS: Final[Mapping[AppendMethod, _Append]] = {
+    AppendMethod.STATEMENT: _by_statement,
+    AppendMethod.TRANSACTION: _in_transaction,
+    AppendMethod.PIPELINE: _by_pipeline,
+}
+
+
+# Replaced
+
+
+def replace(
+    connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected = ANYTHING
+) -> list[Message]:
+    """Delete what comes after a seq and append, both or neither; a call that was made before changes nothing.
+
+    An id of what is dropped is free again; a message whose id stays is not moved.
+    """
+    check_seq("replace_after", after)
+    found = sessions.lock(connection, now, key)
+    stored = messages.with_ids(connection, key, new.ids)
+    if len(stored) == len(new.ids) and _follows(connection, key, new, after):
+        return [_replayed(stored[str(message.id)]) for message in new.messages]
+    expected.check(key, found.last_seq, found.revision)
+    removals.refuse_blank(connection, key, after, found.last_seq)
+    removals.cut(connection, now, key, after, found.last_seq)
+    return append_new_ids(connection, now, key, new)
+
+
+def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
+    """Return whether all that comes after a seq are messages of these, by their ids, and in their order."""
+    if not new.rows or any(message.id is None for message in new.messages):
+        return False
+    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))
+    ids = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
+    return ids == [id for id in dict.fromkeys(message.id for message in new.messages) if id in ids]

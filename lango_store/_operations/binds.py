@@ -1,0 +1,96 @@
+"""What the statements of all operations are written with: the tables, the values to bind, and whose rows are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import Now, NowTogether
+from lango_store._rows.columns import TimeColumn
+from lango_store._values.model import MessageRole
+from lango_store.tables import Base, live_at
+
+SESSION: Final = Base.metadata.tables["lango_session"]
+MESSAGE: Final = Base.metadata.tables["lango_message"]
+TURN: Final = Base.metadata.tables["lango_turn"]
+VALUE: Final = Base.metadata.tables["lango_value"]
+SHARED_VALUE: Final = Base.metadata.tables["lango_shared_value"]
+
+_now: Final = sa.bindparam("now", type_=TimeColumn(), required=True)
+NOW: Final = Now(_now)
+NOW_TOGETHER: Final = NowTogether(_now)
+
+
+def number(name: str) -> sa.BindParameter[int]:
+    """Bind a whole number by this name."""
+    return sa.bindparam(name, type_=sa.BigInteger(), required=True)
+
+
+def text(name: str) -> sa.BindParameter[str]:
+    """Bind a text by this name."""
+    return sa.bindparam(name, type_=sa.Text(), required=True)
+
+
+def time(name: str) -> sa.BindParameter[datetime]:
+    """Bind a time by this name, as `Dialect.time` gives it."""
+    return sa.bindparam(name, type_=TimeColumn(), required=True)
+
+
+def column(of: sa.Column[Any], name: str | None = None) -> sa.BindParameter[Any]:
+    """Bind a value of a column, by the column's name or by this one."""
+    return sa.bindparam(name or of.name, type_=of.type, required=True)
+
+
+def session_key(name: str) -> sa.BindParameter[str]:
+    """Bind a session's key by this name."""
+    return column(SESSION.c.key, name)
+
+
+KEY: Final = session_key("key")
+
+
+# Whose rows
+
+
+def key_column(rows: sa.FromClause) -> sa.ColumnElement[str]:
+    """Return the column of a table, or of rows chosen from it, that names its session or scope."""
+    return next(rows.c[name] for name in ("session_key", "key", "scope") if name in rows.c)
+
+
+def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
+    """Whether a row belongs to the session with this key, the bound one by default: its own row, or a part of it."""
+    return key_column(rows) == key
+
+
+def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Whether a row belongs to one of the sessions with these keys."""
+    return key_column(rows).in_(keys)
+
+
+OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)
+"""Whether a turn is the one that a message is of."""
+
+IS_COMPACTION: Final = TURN.c.kind == "compaction"
+"""Whether a turn is a compaction, its messages a summary."""
+
+IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
+"""Whether a message belongs to a summary, of which nobody said a word."""
+
+RECORD: Final = sa.literal_column(f"'{MessageRole.RECORD.value}'", sa.Text())
+"""The role of a record, in the statement itself: a planner that sees it knows how many there are."""
+
+IS_RECORD: Final = MESSAGE.c.role == RECORD
+"""Whether a row of the log is a record: nobody said it, it is in no window, and counted apart."""
+
+
+LIVE: Final = live_at(NOW)
+"""Whether a session lives."""
+
+LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)
+"""Whether this is the row of the session with the bound key, and it lives."""
+
+BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
+"""The time to read at for those who look at an expired session too."""

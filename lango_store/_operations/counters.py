@@ -1,0 +1,114 @@
+"""The counters in a session's row, compared with its messages and turns, and corrected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._operations import sessions
+from lango_store._operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
+from lango_store.errors import DamagedMessage, SessionNotFound
+
+NAMES: Final = (
+    "message_count",
+    "record_count",
+    "token_count",
+    "turn_count",
+    "last_seq",
+    "last_turn_no",
+    "last_consolidated",
+    "summary_turn",
+    "summarized_upto",
+)
+
+
+def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counters of a session that contradict its rows, as they should be.
+
+    `last_seq` and `last_turn_no` may be higher than the rows say, since removals use numbers up, and
+    `last_consolidated` is at most the number of messages.
+    """
+    correct = {**rows, "last_consolidated": rows["message_count"]}
+    for name, is_possible in (
+        ("last_seq", int.__ge__),
+        ("last_turn_no", int.__ge__),
+        ("last_consolidated", int.__le__),
+    ):
+        if type(stored[name]) is int and type(correct[name]) is int and is_possible(stored[name], correct[name]):
+            correct[name] = stored[name]
+    return {name: correct[name] for name in NAMES if stored[name] != correct[name]}
+
+
+def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[Any, dict[str, tuple[Any, Any]]]]:
+    """Yield the sessions, or the one with this key, whose counters are wrong: the stored and the correct ones."""
+    stored = [SESSION.c[name] for name in NAMES]
+    columns, rows = _of_rows()
+    query = sa.select(SESSION.c.key, *stored, *columns.values()).select_from(rows)
+    if key is not None:
+        query = query.where(of_session(SESSION, key))
+    for each, *numbers in connection.execute(query):
+        before = dict(zip(NAMES, numbers, strict=False))
+        counted = dict(zip(columns, map(_number, numbers[len(NAMES) :]), strict=True))
+        if found := corrections(before, counted):
+            yield each, {name: (before[name], value) for name, value in found.items()}
+
+
+def correct(connection: sa.Connection, key: str) -> None:
+    """Set the counters of a session to what its messages and turns say."""
+    locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
+    if connection.execute(locked).first() is None:
+        raise SessionNotFound(key)
+    for _, found in wrong(connection, key):
+        for name, (_, value) in found.items():
+            if isinstance(value, str | bytes | float):
+                raise DamagedMessage(key, 0, name, f"its rows say {value!r}")
+        values = {name: value for name, (_, value) in found.items()}
+        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(values | sessions.REVISED))
+
+
+def _of_rows() -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
+    """Return what the counters should be by the rows of a session, and the rows that these columns are from."""
+    messages = _grouped(
+        MESSAGE,
+        count=sa.func.count().filter(~IS_RECORD),
+        records=sa.func.count().filter(IS_RECORD),
+        tokens=sa.func.sum(MESSAGE.c.tokens).filter(~IS_RECORD),
+        last_seq=sa.func.max(MESSAGE.c.seq),
+    )
+    turns = _grouped(
+        TURN,
+        count=sa.func.count(),
+        last_seq=sa.func.max(TURN.c.last_seq),
+        last_turn_no=sa.func.max(TURN.c.turn_no),
+        summary_turn=sa.func.max(TURN.c.turn_no).filter(IS_COMPACTION),
+    )
+    summary = TURN.alias()
+    by_messages, by_turns = sa.func.coalesce(messages.c.last_seq, 0), sa.func.coalesce(turns.c.last_seq, 0)
+    columns = {
+        "message_count": sa.func.coalesce(messages.c.count, 0),
+        "record_count": sa.func.coalesce(messages.c.records, 0),
+        "token_count": sa.func.coalesce(messages.c.tokens, 0),
+        "turn_count": sa.func.coalesce(turns.c.count, 0),
+        "last_seq": sa.case((by_turns > by_messages, by_turns), else_=by_messages),
+        "last_turn_no": sa.func.coalesce(turns.c.last_turn_no, 0),
+        "summary_turn": turns.c.summary_turn,
+        "summarized_upto": sa.func.coalesce(summary.c.replaced_upto, 0),
+    }
+    is_summary = sa.and_(of_session(summary, SESSION.c.key), summary.c.turn_no == turns.c.summary_turn)
+    rows = SESSION.outerjoin(messages, of_session(messages, SESSION.c.key))
+    return columns, rows.outerjoin(turns, of_session(turns, SESSION.c.key)).outerjoin(summary, is_summary)
+
+
+def _grouped(table: sa.Table, **columns: sa.ColumnElement[Any]) -> sa.Subquery:
+    labelled = [column.label(name) for name, column in columns.items()]
+    return sa.select(table.c.session_key, *labelled).group_by(table.c.session_key).subquery()
+
+
+def _number(found: Any) -> Any:
+    """Return a number of the database as an int; SQLite's columns may hold something else, which is returned."""
+    try:
+        return found if isinstance(found, str | bytes | None) else int(found)
+    except OverflowError:
+        return found

@@ -1,0 +1,237 @@
+"""Many sessions at once: chosen by filters, listed page by page, walked through, counted; never a message."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final, Literal, TypedDict
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter, ValidationError
+
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations.binds import LIVE, NOW, SESSION, number, session_key, text, time
+from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
+from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key, encode_text
+from lango_store._values.model import SessionInfo
+from lango_store._values.reports import Page
+from lango_store.errors import InvalidCursor
+from lango_store.tables import expired_at
+
+MAX_PAGE: Final = 1_000
+
+Order = Literal["updated", "created"]
+"""What a list begins with: the session that was active last, or the one that was made last."""
+
+
+class Filters(TypedDict, total=False):
+    """The conditions by which sessions are chosen, as a caller names them; see `Filter`."""
+
+    agent_id: str | None
+    user_id: str | None
+    key_prefix: str | None
+    title: str | None
+    updated_since: datetime | None
+    created_since: datetime | None
+    created_before: datetime | None
+    expired: bool | None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which sessions are meant; `expired` is False for live ones, True for expired ones, None for both."""
+
+    agent_id: str | None = None
+    user_id: str | None = None
+    key_prefix: str | None = None
+    title: str | None = None
+    updated_since: datetime | None = None
+    created_since: datetime | None = None
+    created_before: datetime | None = None
+    expired: bool | None = False
+
+    def named(self) -> tuple[str, ...]:
+        """Return the names of the conditions that this filter sets."""
+        given = tuple(
+            each.name for each in fields(self) if each.name != "expired" and getattr(self, each.name) is not None
+        )
+        return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
+
+    def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
+        """Return the values of those conditions, as the driver takes them."""
+        prefix = encode_text(self.key_prefix, "key_prefix") or ""
+        times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
+        return {
+            "agent_id": encode_text(self.agent_id, "agent_id"),
+            "user_id": encode_text(self.user_id, "user_id"),
+            "key_prefix": prefix,
+            "prefix_end": end_of_prefix(prefix),
+            "title": ascii_lower(encode_text(self.title, "title") or ""),
+            "now": dialect.time(now),
+            **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
+        }
+
+
+_ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
+
+_CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
+    "agent_id": SESSION.c.agent_id == text("agent_id"),
+    "user_id": SESSION.c.user_id == text("user_id"),
+    "key_prefix": sa.and_(SESSION.c.key >= session_key("key_prefix"), SESSION.c.key < session_key("prefix_end")),
+    "updated_since": SESSION.c.updated_at >= time("updated_since"),
+    "created_since": SESSION.c.created_at >= time("created_since"),
+    "created_before": SESSION.c.created_at < time("created_before"),
+    "live": LIVE,
+    "expired": expired_at(NOW),
+    "after": SESSION.c.key > session_key("after"),
+    **{
+        f"behind in {order}": sa.tuple_(place, SESSION.c.key)
+        < sa.tuple_(time("cursor_time"), session_key("cursor_key"))
+        for order, place in _ORDERS.items()
+    },
+}
+_LIMIT: Final = number("limit")
+
+
+def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    for name in conditions:
+        yield dialect.holds(SESSION.c.title, text("title")) if name == "title" else _CONDITIONS[name]
+
+
+@cache
+def _page(order: Order, *conditions: str) -> Statement:
+    if order not in _ORDERS:
+        raise ValueError(f"order={order!r}: give one of {', '.join(_ORDERS)}")
+    place = _ORDERS[order]
+    return Statement(
+        lambda dialect: (
+            sa.select(*SESSION_COLUMNS)
+            .where(*_where(dialect, conditions))
+            .order_by(place.desc(), SESSION.c.key.desc())
+            .limit(_LIMIT)
+        )
+    )
+
+
+@cache
+def _walk(*conditions: str, keys_only: bool) -> Statement:
+    columns = [SESSION.c.key] if keys_only else SESSION_COLUMNS
+    return Statement(
+        lambda dialect: sa.select(*columns).where(*_where(dialect, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
+    )
+
+
+@cache
+def _count(*conditions: str) -> Statement:
+    return Statement(
+        lambda dialect: sa.select(sa.func.count()).select_from(SESSION).where(*_where(dialect, conditions))
+    )
+
+
+def page(
+    connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
+) -> Page:
+    """List sessions, the last updated or the last created first, from a cursor on."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
+    dialect = dialect_of(connection)
+    values = chosen.values(dialect, now) | {"limit": limit + 1}
+    conditions = chosen.named()
+    if cursor is not None:
+        moment, values["cursor_key"] = _read_cursor(cursor, order)
+        values["cursor_time"] = dialect.time(moment)
+        conditions += (f"behind in {order}",)
+    items = _values([decode_session(row) for row in _page(order, *conditions).run(connection, values)])
+    return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
+
+
+def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
+    """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
+    return _values([decode_session(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
+
+
+def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
+    """Walk page by page; `read_page` reads what comes after a key, and nothing is held between two calls of it."""
+    after = ""
+    while True:
+        found = read_page(after)
+        yield found
+        if len(found) < size:
+            return
+        after = next_place(after, found[-1].key)
+
+
+def keys(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:
+    """Read the keys alone of what `walk` reads: sessions that cannot be read too."""
+    return [key for (key,) in _walked(connection, now, chosen, after, limit, keys_only=True)]
+
+
+def _walked(
+    connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool
+) -> list[Any]:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
+    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
+    return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
+
+
+_infos: Final = TypeAdapter(list[SessionInfo])
+
+
+def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
+    try:
+        return _infos.validate_python(rows)
+    except ValidationError:
+        return [session_value(SessionInfo, row) for row in rows]  # for the error that names the session
+
+
+def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
+    """Count sessions."""
+    rows = _count(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
+    return int(rows[0][0])
+
+
+def _cursor(last: SessionInfo, order: Order) -> str:
+    moment = last.updated_at if order == "updated" else last.created_at
+    text = json.dumps([order, moment.isoformat(), last.key])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
+    try:
+        of, moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        place = aware(datetime.fromisoformat(moment)), checked_key(key)
+    except (ValueError, TypeError) as error:
+        raise InvalidCursor(f"{cursor!r} is not a cursor of list_sessions: give back Page.next as it was") from error
+    if of != order:
+        raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
+    return place
+
+
+def aware(moment: datetime) -> datetime:
+    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
+    if getattr(moment, "tzinfo", None) is None:
+        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
+
+
+def ascii_lower(text: str) -> str:
+    """Return a text with the letters A to Z in lower case, and no others: the folding that both databases have."""
+    return text.encode().lower().decode()
+
+
+def end_of_prefix(prefix: str) -> str:
+    """Return the first text that sorts after every text with this prefix."""
+    for length in range(len(prefix), 0, -1):
+        following = ord(prefix[length - 1]) + 1
+        if following <= 0x10FFFF:
+            return prefix[: length - 1] + chr(0xE000 if following == 0xD800 else following)
+    return chr(0x10FFFF) * (MAX_KEY_LENGTH + 1)

@@ -1,0 +1,70 @@
+"""A session's rows, page by page: a page is bounded in rows and in bytes, however many there are and however large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Dialect
+from lango_store._dialect.statement import Statement, size_of
+from lango_store._operations.binds import column, number, of_session
+from lango_store._operations.rows import next_place
+
+ROWS: Final = 500
+BYTES: Final = 1 << 20
+
+
+class Pages:
+    """The rows of a session in one table, in the order of their place there, which is behind `first`."""
+
+    def __init__(
+        self,
+        table: sa.Table,
+        place: str,
+        columns: Sequence[sa.ColumnElement[Any]],
+        *conditions: sa.ColumnElement[bool],
+        first: int | str = 0,
+    ) -> None:
+        self._first = first
+        self._table, self._columns, self._conditions = table, columns, conditions
+        self._place = table.c[place]
+        self._position = next(n for n, each in enumerate(columns) if each is self._place)
+        self._statement = Statement(self._write)
+
+    def _write(self, dialect: Dialect) -> sa.Executable:
+        of_page = [of_session(self._table), self._place > column(self._place, "after"), *self._conditions]
+        if dialect.reads_ahead:
+            of_page.append(self._place <= self._last(*of_page))
+        return sa.select(*self._columns).where(*of_page).order_by(self._place).limit(number("rows"))
+
+    def _last(self, *of_page: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+        none: sa.ColumnElement[int] = sa.literal_column("0")
+        size = none
+        for each in self._columns:  # `read` counts the same ones
+            if isinstance(each.type, sa.Text):
+                size += sa.func.coalesce(sa.func.octet_length(each), none)
+        sized = sa.select(self._place.label("place"), size.label("size")).where(*of_page).order_by(self._place)
+        rows = sized.limit(number("rows")).subquery()  # the window counts these alone, not the rest of the session
+        before = sa.func.sum(rows.c.size).over(order_by=rows.c.place, rows=(None, -1))
+        counted = sa.select(rows.c.place, sa.func.coalesce(before, none).label("before")).subquery()
+        return sa.select(sa.func.max(counted.c.place)).where(counted.c.before < number("bytes")).scalar_subquery()
+
+    def read(
+        self, connection: AnyConnection, key: str, values: Mapping[str, Any] | None = None
+    ) -> Iterator[list[Sequence[Any]]]:
+        """Yield rows, so many that they hold about a megabyte, or one that is larger; `values` are the conditions'."""
+        after: Any = self._first
+        rows = ROWS
+        bounds = {"key": key, "bytes": BYTES, **(values or {})}
+        while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, most=BYTES):
+            after = next_place(after, found[-1][self._position])
+            # A character takes at most four bytes: fewer of them were cut short by no bound on bytes.
+            complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES
+            rows = min(ROWS, 2 * len(found))  # where rows are large, few are asked for their size
+            page = [found]
+            del found  # only the reader holds it, since it may be large
+            yield page.pop()
+            if complete:
+                return

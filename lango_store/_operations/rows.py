@@ -1,0 +1,308 @@
+"""Rows and the values that they are: encoded for the driver, and decoded again, for sessions, messages and turns.
+
+`InvalidMessage` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import (
+    NO_CONTENT,
+    content_fault,
+    decode_json,
+    decode_time,
+    encode_content,
+    encode_id,
+    encode_json,
+    encode_role,
+    encode_text,
+)
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage
+
+
+def stored_json(key: str, seq: int, field: str, text: str) -> Any:
+    """Decode a stored JSON text; `DamagedMessage` names the field that cannot be read."""
+    try:
+        return decode_json(text)
+    except ValueError as error:
+        raise DamagedMessage(key, seq_or_zero(seq), field, str(error)) from None
+
+
+# Sessions
+
+_TEXTS: Final = ("agent_id", "user_id", "title", "model", "forked_from")
+_OBJECTS: Final = ("settings", "metadata")
+_SESSION_JSON: Final = (*_OBJECTS, "tools")
+_TIMES: Final = ("created_at", "updated_at", "expires_at")
+_COUNTERS: Final = (
+    "last_seq",
+    "message_count",
+    "record_count",
+    "turn_count",
+    "summarized_upto",
+    "last_consolidated",
+    "revision",
+)
+SESSION_FIELDS: Final = tuple(name for name in SessionInfo.model_fields)
+SESSION_COLUMNS: Final = [as_stored(SESSION.c[name]) for name in SESSION_FIELDS]
+
+
+def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Encode fields of a session as the driver takes them; `InvalidMessage` names the one that cannot be stored."""
+    row: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _TEXTS:
+            row[name] = encode_text(value, name)
+        elif name in _OBJECTS or name == "tools":
+            kind = list if name == "tools" else dict
+            if value is not None and not isinstance(value, kind):
+                raise InvalidMessage(name, f"is {type(value).__name__}, not a {kind.__name__}")
+            row[name] = encode_json(value, name) if value else None
+        else:
+            row[name] = value
+    return row
+
+
+def decode_session(row: Sequence[Any]) -> dict[str, Any]:
+    """Decode a row of `SESSION_COLUMNS` to the fields of `SessionInfo`."""
+    value = {name: each for name, each in zip(SESSION_FIELDS, row, strict=True) if each is not None}
+    key = _key_of(value)
+    for name in _COUNTERS:
+        if type(value.get(name)) is not int:
+            whole_number(key, name, value.get(name))
+    for name in _TIMES:
+        if name in value:
+            value[name] = stored_time(key, name, value[name])
+    for name in _SESSION_JSON:
+        if name in value:
+            value[name] = stored_json(key, 0, name, value[name])
+    return value
+
+
+def stored_time(key: str, name: str, stored: Any) -> datetime:
+    """Decode a time of a session; `DamagedMessage` if it is not one."""
+    try:
+        return decode_time(stored)
+    except ValueError as error:
+        raise DamagedMessage(key, 0, name, str(error)) from None
+
+
+def _key_of(value: Mapping[str, Any]) -> str:
+    key = value.get("key")
+    return key if isinstance(key, str) else repr(key)
+
+
+Info = TypeVar("Info", bound=SessionInfo)
+
+
+def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
+    """Return the value of a decoded row of a session."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        raise DamagedMessage(_key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
+
+
+def whole_number(key: str, name: str, stored: Any) -> int:
+    """Return a stored counter of a session; `DamagedMessage` if it is not a whole number."""
+    if type(stored) is not int:
+        raise DamagedMessage(key, 0, name, f"{stored!r} is not a whole number")
+    return stored
+
+
+# Messages
+
+MESSAGE_GIVEN: Final = (
+    "id",
+    "role",
+    "author",
+    "name",
+    "tool_call_id",
+    "text",
+    "content",
+    "tool_calls",
+    "tokens",
+    "extra",
+    "created_at",
+)
+"""The columns of a message that its caller gives."""
+
+MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_GIVEN)
+MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
+
+_ROLES: Final = {role.value: role for role in MessageRole}
+_many: Final = TypeAdapter(list[Message])
+
+
+def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_json) -> dict[str, Any]:
+    """Encode a message as the driver takes it, its JSON by `encode`; `InvalidMessage` for what cannot be stored."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(
+            "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
+        )
+    created_at = message.created_at
+    if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
+        raise InvalidMessage("created_at", f"{created_at!r} is not a time with a time zone: use datetime.now(UTC)")
+    tokens = message.tokens
+    if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
+        raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
+    text, content = encode_content(message.content, encode)
+    return {  # most fields are None, and a test is cheaper than a call
+        "id": None if message.id is None else encode_id(message.id),
+        "role": encode_role(message.role),
+        "author": None if message.author is None else encode_text(message.author, "author"),
+        "name": None if message.name is None else encode_text(message.name, "name"),
+        "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
+        "text": text,
+        "content": content,
+        "tool_calls": _encoded_calls(message.tool_calls, encode) if message.tool_calls else None,
+        "tokens": tokens,
+        "extra": encode(message.extra, "extra") if message.extra else None,
+        "created_at": None if created_at is None else _in_range(created_at),
+    }
+
+
+def _in_range(created_at: datetime) -> datetime:
+    try:
+        return created_at.astimezone(UTC)
+    except OverflowError:
+        reason = f"{created_at} is outside the years 1 to 9999 in UTC: give a time within them"
+        raise InvalidMessage("created_at", reason) from None
+
+
+def _encoded_calls(calls: Sequence[ToolCall], encode: Callable[[Any, str], str]) -> str:
+    plain = [_plain_call(call) for call in calls]
+    try:
+        return encode(plain, "tool_calls")
+    except InvalidMessage:  # each value by itself: one may use all levels, and the error names the guilty one
+        return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
+
+
+def _plain_call(call: ToolCall) -> dict[str, Any]:
+    plain: dict[str, Any] = {"id": call.id, "name": call.name}
+    if "arguments" in call.model_fields_set:
+        plain["arguments"] = call.arguments
+    if call.answered:
+        plain["output"] = call.output
+    if call.extra:
+        plain["extra"] = call.extra
+    return plain
+
+
+def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
+    members = (f'"{name}":{encode_json(value, f"{field}.{name}")}' for name, value in plain.items())
+    return "{" + ",".join(members) + "}"
+
+
+def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
+    """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
+    values: list[dict[str, Any]] = []
+    if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number behind all others
+        raise DamagedMessage(key, 0, "seq", f"{rows[-1][0]!r} is not a number")
+    for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
+        value = {"role": _ROLES.get(role, role), "seq": seq}
+        if content is None and type(text) is str:
+            value["content"] = text
+        elif damaged := content_fault(text, content):
+            raise DamagedMessage(key, seq_or_zero(seq), *damaged)
+        elif content != NO_CONTENT:
+            value["content"] = stored_json(key, seq, "content", content)
+        if tool_calls is not None:
+            value["tool_calls"] = stored_json(key, seq, "tool_calls", tool_calls)
+        if extra is not None:
+            value["extra"] = stored_json(key, seq, "extra", extra)
+        if turn_no is not None:
+            value["turn_no"] = turn_no
+        if id_ is not None:
+            value["id"] = id_
+        if author is not None:
+            value["author"] = author
+        if name is not None:
+            value["name"] = name
+        if call_id is not None:
+            value["tool_call_id"] = call_id
+        if tokens is not None:
+            value["tokens"] = tokens
+        try:
+            value["created_at"] = decode_time(created_at)
+        except ValueError as error:
+            raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
+        values.append(value)
+    try:
+        return _many.validate_python(values)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        number, *field = fault["loc"]
+        raise DamagedMessage(
+            key, seq_or_zero(values[int(number)]["seq"]), ".".join(map(str, field)), fault["msg"]
+        ) from None
+
+
+def salvage_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
+    """Decode rows of `MESSAGE_COLUMNS`, a damaged one as the error that names it."""
+    try:
+        return list(decode_messages(key, rows))
+    except DamagedMessage as error:
+        if len(rows) == 1:
+            return [error]
+    middle = len(rows) // 2
+    return salvage_messages(key, rows[:middle]) + salvage_messages(key, rows[middle:])
+
+
+def seq_or_zero(seq: Any) -> int:
+    """Return a stored seq for an error to name: 0 for what is not a number."""
+    return seq if type(seq) is int else 0
+
+
+# Turns
+
+TURN_FIELDS: Final = tuple(name for name in Turn.model_fields if name not in ("messages", "replayed"))
+TURN_COLUMNS: Final = [as_stored(TURN.c[name]) for name in TURN_FIELDS]
+_TURN_JSON: Final = ("usage", "metadata")
+
+
+def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
+    """Encode a dict, an empty one as none; `InvalidMessage` for anything else."""
+    if value is not None and not isinstance(value, dict):
+        raise InvalidMessage(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
+    return encode_json(value, field) if value else None
+
+
+def decode_turn(key: str, stored: Sequence[Any]) -> Turn:
+    """Decode a row of `TURN_COLUMNS`, without its messages; `DamagedMessage` names what cannot be read."""
+    row = dict(zip(TURN_FIELDS, stored, strict=True))
+    value = {name: each for name, each in row.items() if each is not None}
+    for name in _TURN_JSON:
+        if name in value:
+            value[name] = turn_json(key, row["turn_no"], name, value[name])
+    try:
+        return Turn.model_validate(value | {"created_at": decode_time(value["created_at"])})
+    except (ValidationError, ValueError) as error:
+        raise DamagedMessage(key, 0, f"turn {row['turn_no']}", str(error)) from None
+
+
+def turn_json(key: str, turn_no: int, name: str, text: str) -> Any:
+    """Decode a JSON column of a turn."""
+    return stored_json(key, 0, f"{name} of turn {turn_no}", text)
+
+
+Place = TypeVar("Place", int, str, tuple[str, str])
+
+
+def next_place(after: Place, last: Place) -> Place:
+    """Return where the next page begins: past the last row of this one, or a damaged index would lead in a circle."""
+    if type(last) is not type(after) or last <= after:
+        raise DatabaseUnavailable(
+            f"the database gives rows out of their order ({last!r} after {after!r}), it is damaged: "
+            "run `lango-store doctor`, restore it from a backup"
+        )
+    return last

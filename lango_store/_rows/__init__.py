@@ -1,0 +1,1 @@
+"""The boundary to the database: column types, and values encoded as drivers take them."""

@@ -1,0 +1,299 @@
+"""What roles, JSON, texts and times are inside a database, and the way back: plain functions that know no database."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from lango_store._values.json_faults import JSON_REMEDY, levels_within, no_json
+from lango_store._values.model import MessageRole
+from lango_store.errors import InvalidKey, InvalidMessage
+
+MAX_KEY_LENGTH: Final = 512
+MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
+MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reason
+MAX_LEVELS: Final = 200
+NO_CONTENT: Final = "null"
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+_PIECE: Final = 1 << 16
+
+# Roles
+
+
+def encode_role(role: MessageRole) -> str:
+    """Return the text that a database stores for a role."""
+    if type(role) is MessageRole:
+        return role._value_  # `value` is computed
+    try:
+        return MessageRole(role).value
+    except ValueError:
+        raise InvalidMessage("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
+
+
+def decode_role(text: str) -> MessageRole:
+    """Return the role of a stored text; ValueError if it is not one of them."""
+    return MessageRole(text)
+
+
+# Texts
+
+
+def encode_text(text: str | None, field: str) -> str | None:
+    """Return a text that both databases can store; `InvalidMessage` for a NUL or a lone surrogate."""
+    if text is None:
+        return None
+    if fault := _text_fault(text):
+        raise InvalidMessage(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
+    return text
+
+
+def encode_id(text: str | None) -> str | None:
+    """Return a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
+    if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
+        raise InvalidMessage("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
+    return text
+
+
+def checked_key(key: str, what: str = "session key") -> str:
+    """Return a session key, or a scope or name, which are texts like it, or raise `InvalidKey`."""
+    fault = _text_fault(key)
+    if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
+        fault = f"has {len(key)} characters"
+    if fault is not None:
+        kind = what.removeprefix("session ")
+        raise InvalidKey(f"{what}: {fault}; a {kind} is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
+    return key
+
+
+def checked_name(owner: str, name: str, what: str = "session key") -> str:
+    """Return the name of a value of a session or a scope, or raise `InvalidKey` for either of them."""
+    checked_key(owner, what)
+    checked_key(name, "name")
+    if (size := len(owner.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
+        raise InvalidKey(
+            f"{what} and name {name!r}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: shorten one"
+        )
+    return name
+
+
+def encode_content(content: Any, encode: Callable[[Any, str], str]) -> tuple[str | None, str | None]:
+    """Return a message's content as a text, or else as JSON: what the columns `text` and `content` hold."""
+    if isinstance(content, str) and _text_fault(content) is None:
+        return content if type(content) is str else str.__str__(content), None
+    return None, encode(content, "content")
+
+
+def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
+    """Return what the columns `text` and `content` hold of a content given as JSON, None for no content.
+
+    A JSON string that would come back as other characters, say with other escapes, stays the JSON that it is.
+    """
+    if json_text is None:
+        return None, NO_CONTENT
+    text = _string_of_json(json_text) if json_text.startswith('"') else None
+    return (None, json_text) if text is None or _text_fault(text) else (text, None)
+
+
+def _string_of_json(json_text: str) -> str | None:
+    """Return the string that is written as this JSON, None if another JSON would be written for it."""
+    if not _ESCAPED.search(json_text, 1, len(json_text) - 1):  # nor is anything decoded: it may be large
+        return json_text[1:-1] if len(json_text) > 1 and json_text.endswith('"') else None
+    try:
+        text = decode_json(json_text)
+    except ValueError:  # damaged: the reader says so
+        return None
+    return text if _is_plain(text, json_text) else None
+
+
+def _is_plain(text: str, json_text: str) -> bool:
+    """Whether this is the JSON of a text with no more escapes than it needs; compared in pieces, as it may be large."""
+    at = 1
+    for start in range(0, len(text), _PIECE):
+        piece = json.dumps(text[start : start + _PIECE], ensure_ascii=False)[1:-1]
+        if not json_text.startswith(piece, at):
+            return False
+        at += len(piece)
+    return json_text[at:] == '"'
+
+
+def json_of_content(text: str | None, content: str | None) -> str | None:
+    """Return as JSON what the columns `text` and `content` hold, None for no content; the way back."""
+    if text is not None:
+        return json.dumps(text, ensure_ascii=False)
+    return None if content == NO_CONTENT else content
+
+
+def content_fault(text: object, content: object) -> tuple[str, str] | None:
+    """Return which of the columns `text` and `content` is damaged, and how; None if exactly one holds a content."""
+    if text is None:
+        return ("content", "is missing, and so is text") if content is None else None
+    if content is not None:
+        return "content", "is there, and so is text"
+    return None if isinstance(text, str) else ("text", f"is {_described(text)}, not text")
+
+
+def _text_fault(text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not text"
+    if "\0" in text:
+        return "holds a NUL"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "holds a lone surrogate"
+    return None
+
+
+# JSON
+
+
+def encode_json(value: Any, field: str) -> str:
+    """Encode a value as JSON text that decodes to an equal value; `InvalidMessage` names the field if none does.
+
+    `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
+    reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
+    The error names the place inside of the value, too: `content.items[3].when`.
+    """
+    try:
+        if type(value) is str:
+            return to_json(value).decode()
+        # One level more than the value has: from_json reads 201, and 200 is what we promise.
+        text = to_json([value])
+        if from_json(text, allow_inf_nan=False) != [value]:
+            raise no_json(value, field, "does not survive as JSON")
+        return str(memoryview(text)[1:-1], "utf-8")  # without a copy: it may be large
+    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        if isinstance(error, InvalidMessage):
+            raise
+        return _encode_surrogates(value, field)
+
+
+def encode_large_json(value: Any, field: str) -> str:
+    """Encode a value as `encode_json` does, in less memory where its texts are large.
+
+    `to_json` leaves a copy in UTF-8 with each text that it is given, and what it wrote has to be read again.
+    """
+    if _letters(value) <= _PIECE:
+        return encode_json(value, field)
+    encoded = bytearray()
+    try:
+        for piece in _pieces(value, MAX_LEVELS - 1):
+            encoded += piece
+    except (PydanticSerializationError, ValueError, TypeError):
+        return encode_json(value, field)  # lone surrogates, the last level, or a fault to be named
+    return encoded.decode()
+
+
+def _letters(value: Any) -> int:
+    """Count the characters of a value's texts."""
+    count = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if type(part) is str:
+            count += len(part)
+        elif type(part) is dict:
+            waiting += part.values()
+        elif type(part) is list:
+            waiting += part
+    return count
+
+
+def _pieces(value: Any, levels: int) -> Iterator[bytes]:
+    """Yield the JSON of a value in pieces; ValueError or another error for what is not JSON, or has more levels."""
+    kind = type(value)
+    if kind in (dict, list) and not levels:
+        raise ValueError("more levels")
+    if kind is str:
+        yield b'"'
+        for start in range(0, len(value), _PIECE):
+            yield to_json(value[start : start + _PIECE])[1:-1]
+        yield b'"'
+    elif kind is dict:
+        mark = b"{"
+        for name, item in value.items():
+            yield mark + encode_json(name, "").encode() + b":"
+            yield from _pieces(item, levels - 1)
+            mark = b","
+        yield b"}" if value else b"{}"
+    elif kind is list:
+        mark = b"["
+        for item in value:
+            yield mark
+            yield from _pieces(item, levels - 1)
+            mark = b","
+        yield b"]" if value else b"[]"
+    else:
+        yield encode_json(value, "").encode()
+
+
+def _encode_surrogates(value: Any, field: str) -> str:
+    if not levels_within(value, MAX_LEVELS):
+        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {JSON_REMEDY}")
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        if json.loads(text) == value:
+            return text
+        reason = "does not survive as JSON"
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = f"is not JSON ({error})"
+    raise no_json(value, field, reason)
+
+
+def decode_json(text: str) -> Any:
+    """Read JSON text that `encode_json` made; ValueError if it is damaged."""
+    if not isinstance(text, str):
+        raise ValueError(f"is {_described(text)}, not text")
+    try:
+        return from_json(text)
+    except ValueError:  # lone surrogates, or levels that one field's guard could not count
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("is nested too deeply") from None
+
+
+def refuse_constant(word: str) -> Any:
+    """Refuse NaN and Infinity, which Python's decoder reads though they are not JSON."""
+    raise ValueError(f"{word} is not JSON")
+
+
+def _described(stored: object) -> str:
+    """Describe what stands where a text should: SQLite's columns hold values of any type."""
+    if not isinstance(stored, bytes):
+        return type(stored).__name__
+    try:
+        stored.decode()
+        return "bytes"
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 ({error.reason} at byte {error.start + 1})"
+
+
+# Times
+
+
+def encode_time_text(moment: datetime) -> str:
+    """Encode a time as the text that SQLite stores: always UTC, six digits, so that it sorts."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def decode_time(stored: datetime | str) -> datetime:
+    """Return a stored time, aware, in UTC; ValueError if it is not a time."""
+    if isinstance(stored, str):
+        moment = datetime.fromisoformat(stored)
+    elif isinstance(stored, datetime):
+        moment = stored
+    else:
+        raise ValueError(f"is {_described(stored)}, not a time")
+    if moment.tzinfo is UTC:
+        return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC") from None

@@ -1,0 +1,1 @@
+"""Calls of the store that take more than one operation: appends that may be repeated, purges, searches."""

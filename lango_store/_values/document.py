@@ -1,0 +1,306 @@
+"""A session as an HTML document for people: one file, without a script and without a request to anywhere.
+
+Everything stored is escaped, and what would turn text around or steer a reader is made visible. Markdown stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+
+from lango_store._values.content_blocks import parts_of, text_of
+from lango_store._values.escaping import ON_ONE_LINE, PICTURES
+from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
+from lango_store.errors import DamagedMessage
+
+_LONGEST: Final = 4_000
+_MOST_LINES: Final = 60
+_BRIEF: Final = 100
+
+_KINDS: Final = {"model": "assistant", "function": "tool", "developer": "system"}
+_SPACE: Final = re.compile(r"\s+")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def document(
+    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+) -> Iterator[str]:
+    """Yield the document in pieces: the session, then its messages one by one, with the turns they are in."""
+    yield beginning(session.title or session.key)
+    yield head(session)
+    yield from log(session, messages, turns)
+    yield END
+
+
+def beginning(title: str, policy: str | None = None) -> str:
+    """Return how a document begins, up to what it shows, under a content security policy; it ends with `END`."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy or POLICY}">\n'
+        f"<title>{line(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+    )
+
+
+def framed(text: str) -> str:
+    """Return a document as a frame inside of another, whose styles and scripts do not reach it."""
+    return f'<iframe sandbox srcdoc="{escape(text)}" style="width:100%;height:40em;border:0" title="session"></iframe>'
+
+
+def head(session: SessionInfo) -> str:
+    """Return what stands above the messages."""
+    counted = ((session.message_count, "message"), (session.record_count, "record"), (session.token_count, "token"))
+    counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counted if number]
+    rows = [
+        ("key", line(session.key)),
+        ("agent", line(session.agent_id)),
+        ("user", line(session.user_id)),
+        ("model", line(session.model)),
+        ("holds", ", ".join(counts)),
+        ("created", time_of(session.created_at)),
+        ("updated", time_of(session.updated_at)),
+        ("expires", time_of(session.expires_at)),
+    ]
+    listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
+    folded = "".join(
+        _folded(name, _json(value)) for name in ("settings", "metadata") if (value := getattr(session, name))
+    )
+    return (
+        f'<header class="session"><h1 dir="auto">{line(session.title or session.key)}</h1>'
+        f"<dl>{listed}</dl>{folded}</header>\n"
+    )
+
+
+def log(
+    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+) -> Iterator[str]:
+    """Yield the messages, each turn announced before the first of its messages."""
+    waiting = {turn.turn_no: turn for turn in turns}
+    compactions = {number for number, turn in waiting.items() if turn.kind == "compaction"} | {session.summary_turn}
+    for message in messages:
+        if isinstance(message, DamagedMessage):
+            yield _damaged(message)
+            continue
+        turn = None if message.turn_no is None else waiting.pop(message.turn_no, None)
+        if turn is not None:
+            # A turn without messages stands where it was saved: before the next one.
+            empty = [
+                each for each in waiting.values() if each.turn_no < turn.turn_no and each.last_seq < each.first_seq
+            ]
+            for each in empty:
+                del waiting[each.turn_no]
+            yield from map(_turn, (*empty, turn))
+        if message.role == "record":
+            yield _record(message)
+        else:
+            is_summary = message.turn_no is not None and message.turn_no in compactions
+            yield _message(message, is_summary=is_summary)
+    yield from map(_turn, (turn for turn in waiting.values() if turn.last_seq < turn.first_seq))
+
+
+# One message
+
+
+def _message(message: Message, *, is_summary: bool) -> str:
+    kind = "summary" if is_summary else _KINDS.get(message.role, message.role)
+    role = f"summary, {message.role}" if is_summary else str(message.role)
+    names = "".join(
+        f' <span class="by" dir="auto">{line(name)}</span>' for name in (message.author, message.name) if name
+    )
+    facts = [time_of(message.created_at)] if message.created_at else []
+    if message.tokens is not None:
+        facts.append(f"{message.tokens:,} tokens")
+    return (
+        f'<article class="{kind}" id="m{message.seq}">'
+        f'<header><h2><a href="#m{message.seq}">{message.seq}</a> <span class="role">{role}</span>{names}</h2>'
+        f'<p class="facts">{" · ".join(facts)}</p></header>'
+        f"{_content(message.content)}{''.join(map(_call, message.tool_calls))}</article>\n"
+    )
+
+
+def _record(message: Message) -> str:
+    said = [] if message.content is None else [_brief(message.content)]
+    said += [f"{line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
+    body = _folded(f"{message.seq} record", _json(message.content), brief=" ".join(said))
+    return f'<article class="record" id="m{message.seq}">{body}</article>\n'
+
+
+def _damaged(error: DamagedMessage) -> str:
+    return (
+        f'<article class="damaged"><header><h2>{error.seq} <span class="role">damaged</span></h2></header>'
+        f'<p class="text">{_text(str(error))}</p></article>\n'
+    )
+
+
+def _turn(turn: Turn) -> str:
+    facts = [f"{line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
+    if turn.id:
+        facts.insert(0, line(turn.id))
+    if turn.kind == "compaction":
+        what = f"compaction {turn.turn_no}, in the place of what came up to {turn.replaced_upto}"
+    else:
+        what = f"turn {turn.turn_no}"
+    return f'<p class="turn" id="t{turn.turn_no}"><strong>{what}</strong> {" · ".join(facts)}</p>\n'
+
+
+def _content(content: Any) -> str:
+    if content is None:
+        return ""
+    text = text_of(content)
+    if text is not None:
+        return _paragraph(text)
+    parts = parts_of(content)
+    if parts is None and isinstance(content, list) and all(isinstance(block, dict) for block in content):
+        parts = content
+    if parts is None:
+        return f"<pre>{_json(content)}</pre>" if _is_short(content) else _folded("content", _json(content))
+    return "".join(_paragraph(part) if isinstance(part, str) else _block(part) for part in parts)
+
+
+def _paragraph(text: str) -> str:
+    shown = f'<div class="text" dir="auto">{_text(text)}</div>'
+    if len(text) <= _LONGEST and text.count("\n") < _MOST_LINES:
+        return shown
+    return (
+        f'<details class="long"><summary dir="auto">{_brief(text)} <small>{len(text):,} characters</small>'
+        f"</summary>{shown}</details>"
+    )
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    fields = {name: value for name, value in block.items() if name != "type" and value is not None}
+    name = line(kind) if isinstance(kind, str) and kind else "block"
+    brief = " ".join(f"{line(name)} {_brief(value)}" for name, value in fields.items())
+    body = "".join(f"<h3>{line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
+    return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
+
+
+def _call(call: ToolCall) -> str:
+    parts = [f'<p class="id">{line(call.id)}</p>'] if call.id else []
+    brief = []
+    if call.arguments is not None:
+        parts.append(f"<h3>arguments</h3><pre>{_json(call.arguments)}</pre>")
+        brief.append(_brief(call.arguments))
+    if call.answered:
+        parts.append(f"<h3>output</h3><pre>{_json(call.output)}</pre>")
+        brief.append(f"→ {_brief(call.output)}")
+    summary = f'<span class="name">{line(call.name)}</span> <small>{" ".join(brief)}</small>'
+    return f'<details class="call"><summary>{summary}</summary>{"".join(parts)}</details>'
+
+
+# Pieces
+
+
+def _folded(name: str, body: str, brief: str = "") -> str:
+    small = f" <small>{brief}</small>" if brief else ""
+    return f"<details><summary>{name}{small}</summary><pre>{body}</pre></details>"
+
+
+def _is_short(value: Any) -> bool:
+    text = _written(value)
+    return len(text) <= _LONGEST and text.count("\n") < _MOST_LINES
+
+
+def _brief(value: Any) -> str:
+    said = text_of(value)
+    text = json.dumps(value, ensure_ascii=False) if said is None else said
+    return line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
+
+
+def _json(value: Any) -> str:
+    return _text(_written(value))
+
+
+def _written(value: Any) -> str:
+    said = text_of(value)
+    return json.dumps(value, ensure_ascii=False, indent=2) if said is None else said
+
+
+def _text(text: str) -> str:
+    return escape(_encodable(text.translate(PICTURES)))
+
+
+def line(text: str | None) -> str:
+    """Return stored text as it stands on one line of a document."""
+    return escape(_encodable((text or "").translate(ON_ONE_LINE)))
+
+
+def _encodable(text: str) -> str:
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def time_of(moment: datetime | None) -> str:
+    """Return a time as it stands in a document, nothing for None."""
+    if moment is None:
+        return ""
+    return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S}</time>'
+
+
+STYLE: Final = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--dim:#595f69;--line:#d5d9de;--card:#f6f7f9;
+--user:#0b57c4;--assistant:#11723c;--tool:#8a5300;--system:#6f3ab0;--bad:#b3261e}
+@media(prefers-color-scheme:dark){:root{--bg:#14161a;--fg:#e7e9ec;--dim:#a3abb6;--line:#363c45;--card:#1d2026;
+--user:#86b4ff;--assistant:#79d39b;--tool:#f0b45b;--system:#cda6ff;--bad:#ff9a92}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
+main{max-width:52rem;margin:0 auto;padding:1rem}
+h1{font-size:1.4rem;margin:.5rem 0;overflow-wrap:anywhere}
+h2{font-size:1rem;margin:0;font-weight:400;overflow-wrap:anywhere}
+h3{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
+dl{display:flex;flex-wrap:wrap;gap:.2rem 1.5rem;margin:0}
+dl div{display:flex;gap:.4rem;min-width:0}
+dt{color:var(--dim)}
+dd{margin:0;overflow-wrap:anywhere}
+header.session{border-bottom:1px solid var(--line);padding-bottom:.7rem;margin-bottom:1rem}
+article{border-left:.3rem solid var(--dim);background:var(--card);border-radius:.3rem;
+padding:.5rem .8rem;margin:.6rem 0}
+article>header{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem}
+article .role{font-weight:700}
+article a{color:var(--dim);text-decoration:none;display:inline-block;min-width:1.5rem;min-height:1.5rem}
+article a:hover,article a:focus{text-decoration:underline}
+.user{border-color:var(--user)}.user .role{color:var(--user)}
+.assistant{border-color:var(--assistant)}.assistant .role{color:var(--assistant)}
+.tool{border-color:var(--tool)}.tool .role{color:var(--tool)}
+.system{border-color:var(--system)}.system .role{color:var(--system)}
+.summary{border-color:var(--system);border-left-style:double}.summary .role{color:var(--system)}
+.damaged{border-color:var(--bad)}.damaged .role{color:var(--bad)}
+.record{background:none;padding:0 .8rem;margin:.2rem 0;color:var(--dim);border-left-style:dotted}
+.by{color:var(--dim)}.by::before{content:"· "}
+.facts,.id,small{color:var(--dim);font-size:.85rem;margin:0}
+.turn{color:var(--dim);border-top:1px solid var(--line);margin:1.2rem 0 .4rem;padding-top:.3rem;overflow-wrap:anywhere}
+.text{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;margin:.3rem 0}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:.85rem/1.45 ui-monospace,monospace}
+details{margin:.3rem 0}
+summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
+mark{background:var(--user);color:var(--bg)}
+summary .name{font-family:ui-monospace,monospace;font-weight:700}
+nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
+nav a,td a{color:var(--user)}
+form{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end;margin:.6rem 0}
+label{display:flex;flex-direction:column;color:var(--dim);font-size:.85rem}
+input,select,button{font:inherit;padding:.25rem .5rem;border:1px solid var(--dim);border-radius:.3rem;max-width:100%;
+background:var(--bg);color:var(--fg)}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.35rem .5rem;border-bottom:1px solid var(--line);overflow-wrap:anywhere;
+vertical-align:top}
+th{color:var(--dim);font-weight:400}
+@media print{nav,form{display:none}main{max-width:none;padding:0}
+article{break-inside:avoid;background:none;border:1px solid #999;border-left-width:.3rem}
+details::details-content{content-visibility:visible;display:block;height:auto}}
+@media(max-width:30rem){main{padding:.5rem}article{padding:.4rem .6rem}}
+""".strip()
+"""One style for a terminal's width of text, light and dark, on paper and on a telephone."""
+
+_STYLE_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
+"""What a browser may do for such a document: show it with this style, and load nothing."""
+
+END: Final = "</main>\n</body>\n</html>\n"

@@ -1,0 +1,323 @@
+"""The values that callers hold: validated when made, detached from any database, theirs to change."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
+
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
+
+from lango_store._values.content_blocks import text_of
+from lango_store._values.value import Json, JsonList, JsonObject, Value, absent
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""Not given, where `None` has a meaning of its own."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks. Text such as "user" at the database boundary and in JSON, this type everywhere else.
+
+    `RECORD` is what nobody said and no model sees: it lies in the log with a `seq` of its own, and is in no window.
+    """
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    FUNCTION = "function"
+    MODEL = "model"
+    RECORD = "record"
+
+    @property
+    def canonical(self) -> MessageRole:
+        """The role's common name: `model` is an assistant, `function` is a tool."""
+        return _CANONICAL.get(self, self)
+
+
+_CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+
+
+class ToolCall(Value):
+    """A tool that a model asked for, and, once it ran, what it answered.
+
+    `arguments` and `output` are any JSON and are kept as handed in: a string stays that string. An `output` of None
+    counts as an answer when it was given, see `answered`. `extra` holds what a provider adds (a thought signature).
+    """
+
+    id: str
+    name: str
+    arguments: Json = None
+    output: Json = None
+    extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
+        # An output of null is an answer: what was not given must not come back as given.
+        dumped: dict[str, Any] = handler(self)
+        for name in ("arguments", "output"):
+            if name not in self.model_fields_set:
+                dumped.pop(name, None)
+        return dumped
+
+    @property
+    def answered(self) -> bool:
+        """Whether an output was given, None included."""
+        return "output" in self.model_fields_set
+
+    def to_openai(self) -> dict[str, Any]:
+        """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it.
+
+        A call of type `custom` has them as its `input`.
+        """
+        extra = dict(self.extra)
+        kind = "custom" if extra.get("type") == "custom" else "function"
+        given = {} if self.arguments is None and kind == "function" else self.arguments
+        arguments = given if isinstance(given, str) else "" if given is None else json.dumps(given)
+        body = {"name": self.name, _ARGUMENTS[kind]: arguments} | extra.pop(kind, {})
+        return {"id": self.id, "type": kind, kind: body} | extra
+
+
+class MessageFields(TypedDict, total=False):
+    """What the constructors of `Message` take besides role and content."""
+
+    author: str | None
+    name: str | None
+    tool_call_id: str | None
+    tool_calls: list[ToolCall]
+    tokens: int | None
+    id: str | None
+    extra: dict[str, Any]
+    created_at: datetime | None
+
+
+class Message(Value):
+    """One message of a session.
+
+    `author` is the agent that speaks, `name` the tool that answers. `content` is any JSON. `id` is the caller's own
+    (a request id): the database keeps one message of an id. `seq` and `created_at` are given when it is stored
+    (`created_at` is kept when set). `replayed` says that an append found the id there already and wrote nothing.
+    `Message.user("…")`, `.assistant`, `.tool` and `.system` make one of that role.
+    """
+
+    role: MessageRole
+    content: Json = None
+    author: str | None = Field(default=None, exclude_if=absent)
+    name: str | None = Field(default=None, exclude_if=absent)
+    tool_call_id: str | None = Field(default=None, exclude_if=absent)
+    tool_calls: list[ToolCall] = Field(default_factory=list, exclude_if=absent)
+    tokens: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    id: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude_if=absent)
+    extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
+    created_at: AwareDatetime | None = Field(default=None, exclude_if=absent)
+    seq: int = Field(default=0, ge=0, exclude_if=absent)
+    turn_no: int | None = Field(default=None, exclude_if=absent)
+    replayed: bool = Field(default=False, exclude=True, repr=False)
+
+    @classmethod
+    def user(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Create a message of a user."""
+        return cls(role=MessageRole.USER, content=content, **fields)
+
+    @classmethod
+    def assistant(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Create a message of a model, with the `tool_calls` it asks for if there are any."""
+        return cls(role=MessageRole.ASSISTANT, content=content, **fields)
+
+    @classmethod
+    def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Create a tool's answer to the call `tool_call_id`, or to `tool_calls` that carry their `output`."""
+        return cls(role=MessageRole.TOOL, content=content, **fields)
+
+    @classmethod
+    def system(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+        """Create a message that instructs a model."""
+        return cls(role=MessageRole.SYSTEM, content=content, **fields)
+
+    @classmethod
+    def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
+        """Read a message in OpenAI's form; a key we have no field for goes to `extra`.
+
+        `arguments` of a tool call stay the string they are. `fields` are ours to add, such as `author` or `id`.
+        """
+        known = {name: value for name, value in message.items() if name in _OPENAI_FIELDS}
+        extra = {name: value for name, value in message.items() if name not in _OPENAI_FIELDS and name != "tool_calls"}
+        calls = message.get("tool_calls")
+        if calls:
+            known["tool_calls"] = [_call_from_openai(call) for call in calls]
+        elif "tool_calls" in message:  # null or an empty list: no calls, but there when it is written again
+            extra["tool_calls"] = calls
+        return cls(**known, extra=extra, **fields)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Write the message in OpenAI's nested form, with whatever `extra` kept of it.
+
+        The `output` of a tool's one call is the content, as text. ValueError where OpenAI has several messages for this
+        one, calls with their outputs or several outputs: `window.as_prompt([message])` writes them all; and for a
+        record, which no model sees.
+        """
+        if self.role is MessageRole.RECORD:
+            raise ValueError("a record is in no prompt: leave messages of role record out")
+        answered = [call for call in self.tool_calls if call.answered]
+        if not answered:
+            return as_asked(self)
+        call = answered[0]
+        is_answer = self.role.canonical is MessageRole.TOOL and (self.tool_call_id or call.id) == call.id
+        if len(self.tool_calls) > 1 or not is_answer:
+            raise ValueError(
+                f"a message of role {self.role.value} with outputs in its tool calls is several messages for OpenAI: "
+                "window.as_prompt([message]) writes them"
+            )
+        answer = {"role": self.role.value, "content": as_text(call.output), "tool_call_id": call.id, "name": call.name}
+        return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
+
+
+def as_asked(message: Message) -> dict[str, Any]:
+    """Write a message in OpenAI's form with its calls as they were asked for, without their outputs."""
+    asked: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.name is not None:
+        asked["name"] = message.name
+    if message.tool_call_id is not None:
+        asked["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        asked["tool_calls"] = [call.to_openai() for call in message.tool_calls]
+    return asked | message.extra
+
+
+def as_text(output: Any) -> str:
+    """Write what a tool answered as the text that a model takes: blocks of text as their text, else JSON."""
+    text = text_of(output)
+    return json.dumps(output, ensure_ascii=False) if text is None else text
+
+
+_ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
+_OPENAI_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
+
+
+def _call_from_openai(call: dict[str, Any]) -> ToolCall:
+    kind = "custom" if call.get("type") == "custom" else "function"
+    body = dict(call.get(kind) or {})
+    known = {"name": body.pop("name", "")}
+    if _ARGUMENTS[kind] in body:
+        known["arguments"] = body.pop(_ARGUMENTS[kind])
+    extra = {name: value for name, value in call.items() if name not in ("id", "type", kind)}
+    if call.get("type", "function") != "function":
+        extra["type"] = call["type"]
+    if body:
+        extra[kind] = body
+    return ToolCall(id=call.get("id") or "", **known, extra=extra)
+
+
+class OwnFields(TypedDict, total=False):
+    """What a caller may say of a new session, where `metadata` is that of a turn."""
+
+    agent_id: str | None
+    user_id: str | None
+    title: str | None
+    model: str | None
+    settings: dict[str, Any] | None
+    tools: list[Any] | None
+
+
+class SessionFields(OwnFields, total=False):
+    """What a caller may say of a new session; left out and None are the same."""
+
+    metadata: dict[str, Any] | None
+
+
+class SessionChanges(SessionFields, total=False):
+    """What a caller may change of a session: what is left out stays, None clears."""
+
+    last_consolidated: int
+
+
+class SessionInfo(Value):
+    """A session without its messages: what lists show.
+
+    Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
+    highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`;
+    records are in neither, `record_count` is how many there are. `turn_count` counts turns and compactions. After a
+    compaction its turn is `summary_turn`, and what came up to `summarized_upto` is out of the window. `revision` counts
+    every write to the session; a new one begins at a random number, so that a session made anew under its key has none
+    that it had before.
+    """
+
+    key: str
+    agent_id: str | None = None
+    user_id: str | None = None
+    title: str | None = None
+    model: str | None = None
+    settings: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
+    tools: JsonList = Field(default_factory=list)
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+    ttl_seconds: float | None = None
+    last_seq: int = 0
+    message_count: int = 0
+    record_count: int = 0
+    token_count: int = 0
+    turn_count: int = 0
+    summary_turn: int | None = None
+    summarized_upto: int = 0
+    last_consolidated: int = 0
+    forked_from: str | None = None
+    revision: int = 0
+
+
+class Turn(Value):
+    """What was saved together: messages with a `seq` from `first_seq` to `last_seq`, and what they cost.
+
+    A turn without messages ends before it starts. `usage` and `metadata` are as they came. A compaction is a turn too:
+    it speaks of what stood up to `replaced_upto`. `messages` are as stored in what `save_turn` gives, and empty in
+    lists of turns. `replayed` says that the turn was there already.
+    """
+
+    turn_no: int
+    kind: Literal["turn", "compaction"] = "turn"
+    id: str | None = None
+    first_seq: int
+    last_seq: int
+    replaced_upto: int | None = Field(default=None, exclude_if=absent)
+    usage: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
+    created_at: AwareDatetime
+    messages: list[Message] = Field(default_factory=list, exclude_if=absent)
+    replayed: bool = Field(default=False, exclude=True, repr=False)
+
+
+class Compaction(Value):
+    """A summary, and what it stands for in the window: the messages with `replaced_after < seq <= replaced_upto`.
+
+    They were `replaced_messages` in number, and are still in the log unless they were `discarded`.
+    """
+
+    turn_no: int
+    summary: list[Message]
+    replaced_after: int
+    replaced_upto: int
+    replaced_messages: int
+    discarded: bool = False
+    created_at: AwareDatetime
+
+
+def new_key(now: datetime) -> str:
+    """Create a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
+    milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)
+    number = milliseconds << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

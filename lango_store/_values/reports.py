@@ -1,0 +1,130 @@
+"""What verbs over many sessions report: pages of lists, sums, findings, purges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pydantic import Field
+
+from lango_store._values.model import MessageRole, SessionInfo
+from lango_store._values.value import Value, absent
+
+
+class Page(Value):
+    """One page of a list, and in `next` the cursor of the page after it, None at the end."""
+
+    items: list[SessionInfo]
+    next: str | None = None
+
+
+class SearchHit(Value):
+    """A message that was found, and in `snippet` a part of what it says.
+
+    `places` are the words found there, each from an offset to the one behind its end. The greater `rank`, the better;
+    ranks of different searches cannot be compared.
+    """
+
+    key: str
+    seq: int
+    role: MessageRole
+    author: str | None = Field(default=None, exclude_if=absent)
+    created_at: datetime
+    title: str | None = Field(default=None, exclude_if=absent)
+    snippet: str
+    places: list[tuple[int, int]]
+    rank: float
+
+
+class SearchPage(Value):
+    """One page of hits, the best first, and in `next` the cursor of the page after it, None at the end.
+
+    `waiting` counts changes that are not indexed yet and that this search did not take into account: 0 unless more than
+    some thousands wait, or nothing can be written.
+    """
+
+    items: list[SearchHit]
+    next: str | None = None
+    waiting: int = 0
+
+
+class SearchStatus(Value):
+    """The `state` of the search index: `disabled`, `ready`, or `unusable` for a `reason`.
+
+    `indexed` counts the messages in it, `waiting` the changes that are not indexed yet, `bytes` is its size on disk.
+    """
+
+    state: str
+    configuration: str | None = None
+    indexed: int = 0
+    waiting: int = 0
+    bytes: int = 0
+    reason: str | None = Field(default=None, exclude_if=absent)
+
+
+class AgentStats(Value):
+    """What belongs to one agent, None for sessions without one."""
+
+    agent_id: str | None
+    sessions: int
+    messages: int
+    tokens: int
+
+
+class Stats(Value):
+    """A store summed up. Counts come from the sessions' own counters and are exact.
+
+    Records are not messages and have no tokens here; they are one of the `roles`, estimated from a sample when
+    `roles_estimated` says so. `bytes` is what the tables and their indexes take on disk.
+    `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
+    """
+
+    sessions: int
+    expired: int
+    messages: int
+    tokens: int
+    bytes: int
+    agents: list[AgentStats]
+    roles: dict[str, int]
+    roles_estimated: bool
+    expiring: dict[str, int]
+
+
+class Finding(Value):
+    """Something wrong in a store: what, where, and what to do about it; `repaired` once that was done."""
+
+    name: str
+    subject: str
+    detail: str
+    remedy: str
+    repaired: bool = False
+
+
+class ExpiryReport(Value):
+    """What a purge did, or with `dry_run` would do.
+
+    `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
+    go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
+    that holds it.
+    """
+
+    sessions: int = 0
+    messages: int = 0
+    bytes_freed: int | None = None
+    batches: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+    oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
+    held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)
+
+
+class Progress(Value):
+    """How far work on a table has come: `rows` of about `total`."""
+
+    table: str
+    rows: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+"""Called after each step with how far the work has come."""

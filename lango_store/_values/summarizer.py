@@ -1,0 +1,41 @@
+"""The function that a caller gives to write a summary: plain or a coroutine function, called or awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+from lango_store._values.model import Message
+
+Summary = Message | Sequence[Message]
+Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
+"""What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
+
+
+def summarize(summarizer: Summarizer, window: list[Message]) -> Summary:
+    """Return the summary of a window; what is awaitable is waited for in an event loop of its own."""
+    summary = summarizer(window)
+    return _run(summary) if inspect.isawaitable(summary) else summary
+
+
+async def summarize_async(summarizer: Summarizer, window: list[Message]) -> Summary:
+    """Return the summary of a window: a coroutine function is awaited here, any other function runs in a thread."""
+    if inspect.iscoroutinefunction(summarizer):
+        summary: Summary = await summarizer(window)
+        return summary
+    written = await asyncio.to_thread(summarizer, window)
+    return await written if inspect.isawaitable(written) else written
+
+
+def _run(awaitable: Awaitable[Summary]) -> Summary:
+    async def wait() -> Summary:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    if isinstance(awaitable, Coroutine):
+        awaitable.close()
+    raise TypeError("an event loop runs in this thread: open the session with AsyncStore, and await its compact()")
