@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
-import re
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pgbouncer
-import psycopg
 import pytest
 import sqlalchemy as sa
-from awaiting import Awaiting
-from citus_databases import CitusDatabases
-from damage import damaged_file as damaged_file
-from damage import sound_file as sound_file
-from factories import messages
 from hypothesis import HealthCheck, settings
-from places import fast_folder
-from postgres_databases import PostgresDatabases
-from postgres_server import PostgresServer
+from support import pgbouncer
+from support.awaiting import awaiting
+from support.citus_databases import CitusDatabases
+from support.damage import damaged_file as damaged_file
+from support.damage import sound_file as sound_file
+from support.databases import CITUS, KINDS, MakeDatabase
+from support.factories import messages
+from support.places import fast_folder
+from support.postgres_databases import PostgresDatabases
+from support.postgres_server import PostgresServer
 
 from lango_store import AsyncStore, Store, create_engine, schema
 from lango_store._engine.pool import _engines
-from lango_store.testing import Clock as Clock
+from lango_store.testing import Clock
 
 settings.register_profile(
     "lango",
@@ -44,20 +39,6 @@ settings.load_profile("lango")
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fast_folder()))
 
 _server: PostgresServer | None = None
-
-CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
-"""The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases take the place of all."""
-
-AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan", "indexonlyscan", "bitmapscan"))}
-"""What makes connections to PostgreSQL that read rows as they lie in a table, and not in the order of an index."""
-
-KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
-"""The databases that every behaviour is tested on."""
-
-
-def not_on_a_cluster(reason: str) -> pytest.MarkDecorator:
-    """Skip a test that cannot hold where Citus distributes our tables."""
-    return pytest.mark.skipif(CITUS is not None, reason=f"not on a cluster: {reason}")
 
 
 def _server_url() -> str:
@@ -169,9 +150,6 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-MakeDatabase = Callable[..., str]
-
-
 def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[MakeDatabase]:
     if kind == "sqlite":
 
@@ -240,21 +218,6 @@ def clock() -> Clock:
     return Clock()
 
 
-@contextmanager
-def awaiting(store: AsyncStore) -> Iterator[Store]:
-    """Make an `AsyncStore` look like a `Store`: each call is awaited on an event loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield cast(Store, Awaiting(store, loop))
-    finally:
-        asyncio.run_coroutine_threadsafe(store.close(), loop).result(120)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
 @pytest.fixture
 def store(url: str, clock: Clock) -> Iterator[Store]:
     """A store on a migrated, empty database."""
@@ -270,61 +233,6 @@ def either_store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iter
     else:
         with awaiting(AsyncStore(url, clock=clock)) as opened:
             yield opened
-
-
-@contextmanager
-def watched(engine: sa.Engine) -> Iterator[list[str]]:
-    """Collect the statements that reach the driver through this engine's connections.
-
-    They are new ones: a listener to the pool's check-outs would make the store take another path.
-    """
-    seen: list[str] = []
-
-    class Watching(psycopg.Cursor[Any]):
-        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-            seen.append(query)
-            return super().execute(query, *args, **options)
-
-        def executemany(self, query: Any, *args: Any, **options: Any) -> None:
-            seen.append(query)
-            super().executemany(query, *args, **options)
-
-    def watch(driver: Any, _: object) -> None:
-        if engine.dialect.name == "sqlite":
-            driver.set_trace_callback(seen.append)
-        else:
-            driver.cursor_factory = Watching
-
-    engine.dispose()
-    sa.event.listen(engine, "connect", watch)
-    try:
-        yield seen
-    finally:
-        sa.event.remove(engine, "connect", watch)
-        engine.dispose()
-
-
-@dataclass
-class Counts:
-    """How many statements a call sent, and how often it waited for the server."""
-
-    statements: int = 0
-    round_trips: int = 0
-
-
-@contextmanager
-def counted(engine: sa.Engine, folder: Path) -> Iterator[Counts]:
-    """Count what reaches the server through an engine of one connection: statements, and waits for an answer."""
-    counts = Counts()
-    with watched(engine) as statements, (folder / "trace").open("w") as file:
-        with engine.connect() as connection:
-            driver: Any = connection.connection.dbapi_connection
-        statements.clear()
-        driver.pgconn.trace(file.fileno())
-        yield counts
-        driver.pgconn.untrace()
-        counts.statements = len(statements)
-    counts.round_trips = len(re.findall(r"\tF\t\d+\t(?:Sync|Query)\b", (folder / "trace").read_text()))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from factories import message
+from support.factories import message
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store._values.document import document

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from factories import message, messages
 from starlette.testclient import TestClient
+from support.factories import message, messages
 
 from lango_store import Store, schema
 from lango_store.web import application

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Clock
 from nanobot.session.manager import JsonlSessionStore, SessionManager
 
 from lango_store import Store
 from lango_store.integrations.nanobot import LangoSessionStore
+from lango_store.testing import Clock
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from factories import message
 from nanobot.session import manager as nanobots
 from nanobot.session.manager import JsonlSessionStore, SessionManager
-from nanobots import KEY, private, talk
+from support.factories import message
+from support.nanobots import KEY, private, talk
 
 from lango_store import Conflict, MessageRole, Store, ToolCall
 from lango_store.integrations import nanobot as integration

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from factories import message
 from nanobot.session import manager as nanobots
 from nanobot.session.manager import JsonlSessionStore, SessionManager
-from nanobots import CALL, DATA, KEY, exported, private, written_by_nanobot
+from support.factories import message
+from support.nanobots import CALL, KEY, exported, private, written_by_nanobot
+from support.paths import DATA
 
 from lango_store import Store, ToolCall
 from lango_store.integrations.nanobot import LangoSessionStore

@@ -7,13 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import Clock, watched
 from nanobot.session.manager import Session, SessionManager
-from nanobots import KEY, talk
-from processes import Program
+from support.nanobots import KEY, talk
+from support.processes import Program
+from support.statements import watched
 
 from lango_store import Conflict, InvalidMessage, Store
 from lango_store.integrations.nanobot import LangoSessionStore
+from lango_store.testing import Clock
 
 
 def rows_written(statements: list[str]) -> int:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KINDS, Clock, MakeDatabase
-from drafts import Given
+from support.databases import KINDS, MakeDatabase
+from support.drafts import Given
 
 from lango_store import Store
 from lango_store.interchange import FORMATS
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.nanobot.names import file_name
+from lango_store.testing import Clock
 
 
 @pytest.fixture

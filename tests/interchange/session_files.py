@@ -10,15 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from session_checks import assert_sound
+from support.paths import DATA
+from support.session_checks import assert_sound
 
 from lango_store import Store, interchange
 from lango_store._values.model import Message
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import importing
 from lango_store.interchange.draft import Draft, Part, Skipped
-
-DATA = Path(__file__).parent.parent / "data"
 
 Read = Callable[[Path, list[Skipped]], list[Draft]]
 Write = Callable[[Draft, Path], Path]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import run
-from conftest import MakeDatabase
-from factories import message, messages
-from rows import ODD_TEXTS, all_rows, fill
+from support.commands import run
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.rows import ODD_TEXTS, all_rows, fill
 
 from lango_store import InvalidFile, Store
 from lango_store.interchange import backups, export, files_of, import_path

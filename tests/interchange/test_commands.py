@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
-from conftest import MakeDatabase
-from factories import message
+from support.commands import run
+from support.databases import MakeDatabase
+from support.factories import message
+from support.paths import DATA
 
 from lango_store import Store
 
-DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from commands import run
-from conftest import MakeDatabase, not_on_a_cluster
-from factories import message, messages
-from processes import LANGO_STORE, run_program, start
-from rows import all_rows, fill, message_row, put, session_row
+from support.commands import run
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.processes import LANGO_STORE, run_program, start
+from support.rows import all_rows, fill, message_row, put, session_row
 
 from lango_store import Store
 from lango_store._operations import paging
@@ -127,7 +127,7 @@ import os, signal, sys
 import sqlalchemy as sa
 from lango_store import Store
 from lango_store.backup import copying
-from lango_store.operations import transfer
+from lango_store._operations import transfer
 
 copying.BATCH = 5
 written = 0

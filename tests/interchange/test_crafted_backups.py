@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backup_lines import sealed
-from conftest import MakeDatabase
-from factories import message, messages
 from hypothesis import example, given
 from hypothesis import strategies as st
-from session_checks import assert_sound
+from support.backup_lines import sealed
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.paths import DATA
+from support.session_checks import assert_sound
 
 from lango_store import InvalidFile, SessionExpired, Store
 from lango_store._operations.sessions import MAX_TTL
@@ -27,7 +28,7 @@ from lango_store.interchange import export, import_path
 from lango_store.tables import SCHEMA_REVISION
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
-BACKUPS = Path(__file__).parent.parent / "data" / "backups"
+BACKUPS = DATA / "backups"
 BACKUP = (BACKUPS / "0005.jsonl").read_text().splitlines()
 TODAY = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(('{"session"', '{"turn"', '{"message"'))]

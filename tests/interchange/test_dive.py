@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase
 from hypothesis import given
 from hypothesis import strategies as st
 from interchange.dive_files import DIVE, MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
-from interchange.session_files import DATA, carried, golden, messages, parts
+from interchange.session_files import carried, golden, messages, parts
+from support.databases import MakeDatabase
+from support.paths import DATA
 
 from lango_store import MessageRole, Store, interchange
 from lango_store.interchange.draft import Skipped

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from interchange.dive_files import DIVE, event, file, header, read, user
-from interchange.session_files import DATA, assert_only_our_errors, messages
+from interchange.session_files import assert_only_our_errors, messages
+from support.paths import DATA
 
 from lango_store.errors import InvalidFile
 from lango_store.interchange.draft import Skipped

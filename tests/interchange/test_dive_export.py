@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conftest import MakeDatabase
 from interchange.dive_files import DIVE, MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
-from interchange.session_files import DATA, carried, messages
+from interchange.session_files import carried, messages
+from support.databases import MakeDatabase
+from support.paths import DATA
 
 from lango_store import Message, Store, ToolCall, interchange
 from lango_store.interchange.draft import Draft, Part

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from backup_lines import sealed
-from conftest import MakeDatabase
-from factories import message
-from golden_backup import CONTENTS
+from support.backup_lines import sealed
+from support.databases import MakeDatabase
+from support.factories import message
+from support.golden_backup import CONTENTS
+from support.paths import DATA, ROOT
 
 from lango_store import Session, Store
 from lango_store._operations import row_validation, transfer
@@ -22,10 +23,8 @@ from lango_store._operations.binds import MESSAGE, SESSION, TURN
 from lango_store._rows.columns import JsonColumn
 from lango_store.interchange import export, import_path
 
-BACKUPS = Path(__file__).parent.parent / "data" / "backups"
-REVISIONS = sorted(
-    path.name[:4] for path in (Path(__file__).parent.parent.parent / "migrations/versions").glob("0*.py")
-)
+BACKUPS = DATA / "backups"
+REVISIONS = sorted(path.name[:4] for path in (ROOT / "migrations/versions").glob("0*.py"))
 FILES = sorted(path.stem for path in BACKUPS.glob("*.jsonl"))
 ARCHIVES = sorted(path.stem for path in BACKUPS.glob("*.db"))
 EARLIEST = (BACKUPS / f"{row_validation.FIRST}.jsonl").read_text().splitlines()

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock
-from drafts import draft
-from factories import message, messages
+from support.drafts import draft
+from support.factories import message, messages
+from support.paths import DATA
 
 from lango_store import InvalidFile, SessionNotFound, Store, interchange
 from lango_store._operations import paging
 from lango_store.backup.files import writing
 from lango_store.interchange import exporting
+from lango_store.testing import Clock
 
-DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock
-from drafts import draft
-from factories import message, messages
-from session_checks import assert_sound
+from support.drafts import draft
+from support.factories import message, messages
+from support.paths import DATA
+from support.session_checks import assert_sound
 
 from lango_store import InvalidFile, Store, interchange
 from lango_store._operations import paging
 from lango_store.errors import DatabaseUnavailable
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Part
+from lango_store.testing import Clock
 
-DATA = Path(__file__).parent.parent / "data"
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 

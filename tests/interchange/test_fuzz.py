@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.paths import DATA
 
 from lango_store import Message, Store, interchange
 
-DATA = Path(__file__).parent.parent / "data"
 FILES = sorted((path, name) for path in DATA.rglob("*") if path.is_file() and (name := interchange.recognise(path)))
 SECONDS = float(os.environ.get("LANGO_STORE_FUZZ_SECONDS", 0))
 

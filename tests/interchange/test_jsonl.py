@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
-from factories import message, messages
 from hypothesis import given
 from hypothesis import strategies as st
-from rows import ODD_TEXTS, all_rows, fill, message_row, put, session_row
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.rows import ODD_TEXTS, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
 from lango_store._operations import paging, transfer

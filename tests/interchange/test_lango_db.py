@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase
-from interchange.session_files import DATA, assert_only_our_errors, golden, messages
+from interchange.session_files import assert_only_our_errors, golden, messages
+from support.databases import MakeDatabase
+from support.paths import DATA
 
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MakeDatabase
-from processes import run_program
+from support.databases import MakeDatabase
+from support.processes import run_program
 
 from lango_store import Message, Store, interchange
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nanobot_files import DATA, G1, G2, HELLO, METADATA, exported, imported, seen
+from support.nanobot_files import G1, G2, HELLO, METADATA, exported, imported, seen
+from support.paths import DATA
 
 from lango_store import MessageRole, Store, ToolCall, interchange
 from lango_store.interchange.nanobot.names import file_name, key_of_name

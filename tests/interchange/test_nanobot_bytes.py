@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeDatabase
 from hypothesis import given
 from hypothesis import strategies as st
-from nanobot_files import DATA, FILES, HELLO, METADATA, exported, imported
+from support.databases import MakeDatabase
+from support.nanobot_files import FILES, HELLO, METADATA, exported, imported
+from support.paths import DATA
 
 from lango_store import Message, Store
 from lango_store.interchange.nanobot.lines import (

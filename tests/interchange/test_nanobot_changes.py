@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Clock
-from factories import message
-from nanobot_files import DATA, HELLO, METADATA, exported, imported, lines
+from support.factories import message
+from support.nanobot_files import HELLO, METADATA, exported, imported, lines
+from support.paths import DATA
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.interchange.nanobot.lines import lines_from_message
 from lango_store.interchange.nanobot.names import file_name
+from lango_store.testing import Clock
 
 
 def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(

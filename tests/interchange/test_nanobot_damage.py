@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock
-from nanobot_files import CORRUPT, DATA, HELLO, METADATA, exported, imported, lines
+from support.nanobot_files import CORRUPT, HELLO, METADATA, exported, imported, lines
+from support.paths import DATA
 
 from lango_store import MessageRole, Store, interchange
 from lango_store.interchange.nanobot import Nanobot
 from lango_store.interchange.nanobot.lines import line_from_message
+from lango_store.testing import Clock
 
 NANOBOT = Nanobot()
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from conftest import Clock
 
 from lango_store import Message, MessageRole, SessionExists, SessionExpired, SessionNotFound, Store, ToolCall
+from lango_store.testing import Clock
 
 
 def test_create_new_session(store: Store) -> None:

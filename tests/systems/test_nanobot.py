@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import message
+from support.factories import message
 
 from lango_store import Message, Store
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Clock, awaiting
+from support.awaiting import awaiting
 
 from lango_store import AsyncStore, Message, MessageRole, Store, window
+from lango_store.testing import Clock
 
 
 def said(role: str, content: str, tokens: int | None = None) -> Message:

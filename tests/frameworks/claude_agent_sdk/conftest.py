@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
-from conftest import Clock
 
 from lango_store import Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+from lango_store.testing import Clock
 
 R = TypeVar("R")
 

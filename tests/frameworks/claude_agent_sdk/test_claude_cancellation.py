@@ -12,8 +12,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
 from frameworks.claude_agent_sdk.transcripts import KEY, written
+from support.databases import MakeDatabase
 
 from lango_store import LangoStoreError, Store, create_engine
 from lango_store._connections import cancellation

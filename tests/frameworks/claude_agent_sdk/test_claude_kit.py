@@ -7,7 +7,7 @@ from typing import Any
 
 from claude_agent_sdk import SessionStore
 from claude_agent_sdk.testing import run_session_store_conformance
-from conftest import MakeDatabase
+from support.databases import MakeDatabase
 
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 

@@ -22,9 +22,9 @@ from claude_agent_sdk import (
     list_sessions_from_store,
     project_key_for_directory,
 )
-from commands import run
-from conftest import MakeDatabase
 from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
+from support.commands import run
+from support.databases import MakeDatabase
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, TURN

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commands import run
-from framework_pages import run_replacement
-from pages import blocks
+from support.commands import run
+from support.framework_pages import run_replacement
+from support.pages import blocks
 
 from lango_store import Store
 

@@ -9,12 +9,12 @@ from typing import Any
 import claude_agent_sdk as sdk
 import pytest
 import sqlalchemy as sa
-from conftest import Clock
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
 from lango_store import AsyncStore, DamagedMessage, InvalidKey, InvalidMessage, LangoStoreError, Store
 from lango_store._operations.binds import MESSAGE
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+from lango_store.testing import Clock
 
 pytestmark = pytest.mark.anyio
 PROJECT = KEY["project_key"]

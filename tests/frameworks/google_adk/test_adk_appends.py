@@ -7,13 +7,13 @@ import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from conftest import Clock
 from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, stored, texts
 from google.adk.events import EventActions
 from google.genai import types
 
 from lango_store.errors import InvalidMessage
 from lango_store.integrations.google_adk import LangoSessionService
+from lango_store.testing import Clock
 
 # Appends
 

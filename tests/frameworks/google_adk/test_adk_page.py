@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from framework_pages import run_replacement, started
-from pages import blocks, commands
+from support.framework_pages import run_replacement, started
+from support.pages import blocks, commands
 
 PAGE = "docs/frameworks/google-adk.md"
 

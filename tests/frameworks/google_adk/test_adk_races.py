@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conftest import Clock
 from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, texts
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -17,6 +16,7 @@ from google.adk.sessions import DatabaseSessionService, Session
 
 from lango_store import Message, Store
 from lango_store.integrations.google_adk import LangoSessionService, StaleSessionError
+from lango_store.testing import Clock
 
 SERVICES, APPENDS = 8, 25
 

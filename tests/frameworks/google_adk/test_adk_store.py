@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
-from conftest import Clock, MakeDatabase
 from frameworks.google_adk.adk_events import WHERE, answered, called, changed, in_a_loop, said
 from google.adk.cli.service_registry import get_service_registry, load_services_module
 from google.adk.cli.utils.service_factory import create_session_service_from_options
 from google.adk.sessions import InMemorySessionService, Session
 from google.genai import types
+from support.commands import run
+from support.databases import MakeDatabase
 
 from lango_store import AsyncStore, Store
 from lango_store.archive import Archive
 from lango_store.backup.copying import copy
 from lango_store.integrations.google_adk import LangoSessionService
+from lango_store.testing import Clock
 
 KEY = "weather:ann:trip"
 USAGE = types.GenerateContentResponseUsageMetadata(prompt_token_count=7, candidates_token_count=5)

@@ -24,8 +24,8 @@ HERE: Final = Path(__file__).resolve()
 REPOSITORY: Final = HERE.parents[3]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 
-from postgres_server import PostgresServer  # noqa: E402
 from sqlalchemy import create_engine, make_url, text  # noqa: E402
+from support.postgres_server import PostgresServer  # noqa: E402
 
 from lango_store import schema  # noqa: E402
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from agents import Usage
-from conftest import Counts, MakeDatabase, counted, watched
+from support.databases import MakeDatabase
+from support.statements import Counts, counted, watched
 
 from lango_store import Message, Store
 from lango_store.integrations.openai_agents import LangoSession

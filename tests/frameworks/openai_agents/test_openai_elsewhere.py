@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from agents import Runner
-from commands import run
-from conftest import Clock, MakeDatabase
+from support.commands import run
+from support.databases import MakeDatabase
 
 from lango_store import Store
 from lango_store.archive import Archive
 from lango_store.integrations.openai_agents import LangoSession
+from lango_store.testing import Clock
 
 from .responses import EXCHANGE, OTHERS, Item
 from .scripted import agent, asks, says, total

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from agents import RunConfig, Runner, RunState, Usage
 from agents.memory import SessionSettings
-from conftest import MakeDatabase
-from processes import Program, run_program
+from support.databases import MakeDatabase
+from support.processes import Program, run_program
 
 from lango_store import Message, Store
 from lango_store.integrations.openai_agents import LangoSession

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from agents.memory import Session, SessionSettings
-from conftest import Clock, MakeDatabase
+from support.databases import MakeDatabase
 
 from lango_store import DamagedMessage, InvalidKey, Message, Store
 from lango_store.integrations.openai_agents import LangoSession
+from lango_store.testing import Clock
 
 from .responses import CALL_OSLO, CALL_ROME, EXCHANGE, QUESTION, SAID
 from .sessions import run, said, texts

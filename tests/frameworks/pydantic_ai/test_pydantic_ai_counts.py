@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from conftest import Counts, counted
 from frameworks.pydantic_ai.talking import conversation
 from pydantic_ai.conversation_store import ConversationStore
+from support.statements import Counts, counted
 
 from lango_store import Store
 from lango_store.integrations.pydantic_ai import LangoConversationStore

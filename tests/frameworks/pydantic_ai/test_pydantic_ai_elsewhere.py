@@ -7,10 +7,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from commands import run
-from conftest import MakeDatabase
 from frameworks.pydantic_ai.talking import weather_agent
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
+from support.commands import run
+from support.databases import MakeDatabase
 
 from lango_store import Store
 from lango_store.archive import Archive

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from conftest import MakeDatabase
 from frameworks.pydantic_ai.talking import weather_agent
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +34,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.usage import RequestUsage
+from support.databases import MakeDatabase
 
 from lango_store import DamagedMessage, InvalidMessage, MessageRole, Store
 from lango_store.integrations.pydantic_ai import LangoConversationStore

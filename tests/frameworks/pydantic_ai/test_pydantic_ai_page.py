@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from framework_pages import run_replacement, started
-from pages import blocks
+from support.framework_pages import run_replacement, started
+from support.pages import blocks
 
 PAGE = "docs/frameworks/pydantic-ai.md"
 STRICT = ("-W", "error", "-W", "ignore:SelectableGroups:DeprecationWarning")  # OpenTelemetry's, of 2.66's time

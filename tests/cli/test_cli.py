@@ -1,0 +1,146 @@
+"""The command line, as a process: what it prints, where, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import run, run_process
+
+import lango_store
+from lango_store import create_engine, schema
+from lango_store.tables import SCHEMA_REVISION
+
+
+def test_version() -> None:
+    done = run_process("--version")
+    assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
+
+
+def test_a_schema_through_its_life(empty_url: str) -> None:
+    at = ("--url", empty_url)
+    schema_name = "public" if empty_url.startswith("postgresql") else None
+    where = f" in schema {schema_name!r}" if schema_name else ""
+    assert run("db", "current", *at).stdout == f"no lango_store tables{where}, this release needs {SCHEMA_REVISION}\n"
+    missing = run("db", "check", *at)
+    assert missing.returncode == 1
+    assert "lango-store db upgrade" in missing.stdout
+    assert "CREATE TABLE lango_session" in run("db", "sql", *at).stdout
+    upgraded = run("db", "upgrade", *at)
+    assert (upgraded.stdout, upgraded.stderr, upgraded.returncode) == (f"at revision {SCHEMA_REVISION}\n", "", 0)
+    assert run("db", "check", *at).returncode == 0
+    assert json.loads(run("db", "check", "--json", *at).stdout) == {"ok": True, "differences": []}
+    assert run("db", "downgrade", "base", "--yes", *at).stdout == "no lango_store tables\n"
+    told = {"revision": None, "needed": SCHEMA_REVISION, "schema": schema_name}
+    assert json.loads(run("db", "current", "--json", *at).stdout) == told
+    assert run("db", "check", *at).returncode == 1
+    assert run("db", "stamp", SCHEMA_REVISION, *at).returncode == 0
+    drifted = run("db", "check", "--json", *at)
+    assert drifted.returncode == 1
+    assert "lango_session" in json.loads(drifted.stdout)["differences"][0]
+
+
+def test_where_the_url_comes_from(tmp_path: Path) -> None:
+    def current(*words: str, **environment: str) -> str:
+        return run("db", "current", *words, environment=environment).stdout
+
+    for name in ("option", "ours", "hosts"):
+        schema.upgrade(f"sqlite:///{tmp_path}/{name}.db")
+    with create_engine(f"sqlite:///{tmp_path}/option.db").begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
+    (tmp_path / "none.db").touch()
+    ours, hosts = f"sqlite:///{tmp_path}/ours.db", f"sqlite:///{tmp_path}/none.db"
+    assert "9999," in current("--url", f"sqlite:///{tmp_path}/option.db", LANGO_STORE_URL=ours, DATABASE_URL=hosts)
+    assert f"{SCHEMA_REVISION}," in current(LANGO_STORE_URL=ours, DATABASE_URL=hosts)
+    assert "no lango_store tables" in current(DATABASE_URL=hosts)
+    nowhere = run("db", "current")
+    assert nowhere.returncode == 2
+    assert "LANGO_STORE_URL" in nowhere.stderr
+
+
+def test_what_cannot_be_reached_is_exit_code_3_and_no_password_is_shown(tmp_path: Path) -> None:
+    for url in (
+        "postgresql://ann:hunter2@127.0.0.1:1/agents?connect_timeout=2",
+        f"sqlite:///{tmp_path}/no/such/folder/x.db",
+        f"sqlite:///{Path(__file__)}",
+    ):
+        done = run("db", "upgrade", "--url", url)
+        assert done.returncode == 3, done
+        assert done.stderr.startswith("error: ")
+        assert "Traceback" not in done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    for words in (
+        ("db", "upgrade", "--url", "mysql://x/y"),
+        ("db", "upgrade", "--url", "nonsense"),
+        ("db", "nonsense"),
+        ("db", "upgrade", "--lock-timeout", "-1", "--url", "sqlite://"),
+    ):
+        done = run(*words)
+        assert done.returncode == 2, done
+        assert "Traceback" not in done.stderr
+
+
+def test_the_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run("demo", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        for shown in ("Oslo or Bergen?", "get_weather", "{'celsius': -3, 'sky': 'clear'}", "telegram:12345678"):
+            assert shown in done.stdout
+        assert "10 messages, 174 tokens" in done.stdout
+        assert done.stdout.rstrip().endswith("demo.db")
+    with lango_store.Store(f"sqlite:///{tmp_path}/demo.db") as store:
+        assert store.info("telegram:12345678").message_count == 10
+
+
+@pytest.mark.parametrize("command", ["upgrade", "downgrade", "current", "check", "stamp", "sql"])
+def test_every_command_has_help(command: str) -> None:
+    done = run("db", command, "--help")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) > 3
+
+
+def test_a_command_loads_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    with lango_store.Store(url, migrate=True) as store:
+        store.create("k")
+    program = """
+import sys
+from lango_store.cli import main
+sys.argv = ["lango-store", "sessions", "touch", "k", "--url", sys.argv[1]]
+try:
+    main()
+finally:
+    heavy = {"alembic", "mako", "sqlite_utils", "psycopg", "rich.progress", "rich.markdown"}
+    ours = {"lango_store.schema", "lango_store.archive", "lango_store.interchange", "lango_store.cli.upkeep"}
+    print(sorted((heavy | ours) & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("never expires\n[]\n", "", 0)
+
+
+def test_help_names_every_command_and_a_mistyped_one_gets_the_nearest() -> None:
+    shown = run("--help").stdout
+    names = ("sessions", "search", "expire", "stats", "doctor", "archive", "import", "export", "copy", "db", "demo")
+    assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
+    mistyped = run("sesions", "list")
+    assert mistyped.returncode == 2
+    assert "sessions" in mistyped.stderr
+
+
+def test_importing_the_package_is_light() -> None:
+    program = """
+import sys
+import lango_store
+heavy = {"alembic", "typer", "click", "rich", "sqlite_utils", "psycopg", "mako"} & set(sys.modules)
+import sqlmodel
+print(sorted(heavy))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,188 @@
+"""A session as an HTML document: everything shown, nothing run, nothing asked for."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.commands import run
+from support.factories import message
+
+from lango_store import Message, MessageRole, Session, Store, ToolCall
+from lango_store._connections.context import utc_now
+from lango_store._values.document import POLICY, document
+from lango_store._values.model import new_key
+
+STRUCTURE = {"html", "head", "meta", "title", "style", "body", "main", "header", "article", "h1", "h2", "h3", "div"}
+TAGS = STRUCTURE | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}
+ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "id", "href", "dir", "datetime"}
+
+
+class Read(HTMLParser):
+    """What a browser makes of a document: its tags, and its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.hrefs: list[str] = []
+        self.articles: list[tuple[str, list[str]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.attributes |= set(given)
+        self.hrefs += [given["href"] or ""] if "href" in given else []
+        if tag == "article":
+            self.articles.append((given["class"] or "", []))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self.articles:
+            self.articles[-1][1].append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def session(*messages: Message, **fields: Any) -> Session:
+    now = utc_now()
+    stored = [each.model_copy(update={"seq": place}) for place, each in enumerate(messages, 1)]
+    fields = {"key": new_key(now), "created_at": now, "updated_at": now, "message_count": len(stored)} | fields
+    return Session(messages=stored, **fields)
+
+
+def read(*messages: Message, **fields: Any) -> Read:
+    return Read(session(*messages, **fields).to_html())
+
+
+anything = st.text(st.characters() | st.sampled_from("<>&\"'/\0\x1b\u202e\u2066\ud800\x85\u2028"), max_size=40)
+anything |= st.sampled_from(
+    ["<script>alert(1)</script>", "</pre></details>", "]]>", "<!--", "&lt;b&gt;", '" onload="x']
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | anything,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(anything, json_values, anything, json_values)
+def test_nothing_that_is_stored_becomes_markup(text: str, content: Any, name: str, value: Any) -> None:
+    call = ToolCall(id=text, name=name, arguments=content, output=value)
+    found = read(
+        Message.user(text, author=name),
+        Message.assistant(content, tool_calls=[call], name=text),
+        Message(role=MessageRole.RECORD, content=value),
+        title=name,
+        metadata={name: content},
+    )
+    assert set(found.tags) <= TAGS
+    assert found.attributes <= ATTRIBUTES
+    assert all(re.fullmatch(r"#m\d+", href) for href in found.hrefs)
+    shown = found.text.replace("\n", "")
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
+    )
+    found.text.encode()
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60))
+def test_a_text_is_shown_as_it_is(text: str) -> None:
+    ((_, texts),) = read(Message.user(text)).articles
+    assert text in "".join(texts)
+
+
+def test_a_document_loads_nothing() -> None:
+    html = session(Message.user("see https://example.org/picture.png")).to_html()
+    assert f'content="{POLICY}"' in html
+    assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b|url\(|@import|\bsrc=", html)
+
+
+def test_roles_authors_times_and_tokens_are_shown() -> None:
+    found = read(
+        message("hi", author="planner", tokens=1_234), Message.system("be kind"), Message(role="model", content="")
+    )
+    assert [kind for kind, _ in found.articles] == ["user", "system", "assistant"]
+    assert {"planner", "1,234 tokens"} <= {text.strip(" ·") for text in found.articles[0][1]}
+
+
+def test_calls_are_folded_with_arguments_and_outputs() -> None:
+    asked = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo"})
+    answered = ToolCall(id="c1", name="get_weather", output={"celsius": -3})
+    found = read(Message.assistant(None, tool_calls=[asked]), Message.tool(tool_calls=[answered]))
+    assert found.tags.count("details") == 2
+    assert '{\n  "city": "Oslo"\n}' in found.text
+    assert '{\n  "celsius": -3\n}' in found.text
+    assert '→ {"celsius": -3}' in found.text
+
+
+def test_long_texts_are_folded_and_whole() -> None:
+    long = "word " * 2_000
+    found = read(Message.user(long), Message.user("short"))
+    assert found.tags.count("details") == 1
+    assert long in found.text
+
+
+def test_blocks_are_shown_one_by_one() -> None:
+    blocks = [{"type": "text", "text": "Look:"}, {"type": "tool_result", "tool_use_id": "t1", "content": "one\ntwo"}]
+    found = read(Message.user(blocks), Message.user(blocks[1:]))
+    assert found.text.count("one\ntwo") == 2
+    assert found.tags.count("details") == 2
+    assert "Look:" in found.text
+
+
+def test_turns_stand_before_their_messages_with_what_they_cost(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("one"), message("two")], {"input_tokens": 10}, id="request-1")
+    conversation.save_turn([], {"input_tokens": 7}, id="empty")
+    conversation.save_turn([message("three")], {"input_tokens": 3})
+    html = conversation.get().to_html(turns=conversation.turns())
+    places = [html.index(each) for each in ("request-1", ">one<", ">two<", "empty", "turn 3", ">three<")]
+    assert places == sorted(places)
+    assert "input_tokens 10" in html
+
+
+def test_a_summary_is_told_from_what_was_said(store: Store) -> None:
+    conversation = store.open("k", messages=[message("old")])
+    conversation.compact(lambda _: [Message.assistant("we met")])
+    conversation.append_message(message("new"))
+    window = Read(conversation.get().to_html())
+    assert [kind for kind, _ in window.articles] == ["summary", "user"]
+    log = "".join(document(conversation.info(), conversation.all_messages(), conversation.turns()))
+    assert "in the place of what came up to 1" in log
+    assert [kind for kind, _ in Read(log).articles] == ["user", "summary", "user"]
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
+    found = session(Message.user("</iframe><script>x</script>"))._repr_html_()
+    assert found.count("<iframe") == 1
+    assert re.fullmatch(r'<iframe sandbox srcdoc="[^"<>]*" style="[^"]*" title="session"></iframe>', found)
+
+
+def test_the_command_writes_a_file(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        conversation = store.open("k", title="Router on fire")
+        conversation.save_turn([message("one"), message("two")], {"input_tokens": 10})
+    target = tmp_path / "out.html"
+    for _ in range(2):  # the second time in the place of the first
+        done = run("sessions", "show", "k", "--url", url, "--html", str(target))
+        assert (done.returncode, done.stderr) == (0, "")
+    found = Read(target.read_text(encoding="utf-8"))
+    assert "Router on fire" in found.text
+    assert "input_tokens 10" in found.text
+    assert len(found.articles) == 2
+
+
+def test_the_command_writes_nothing_for_a_session_that_is_not_there(url: str, tmp_path: Path) -> None:
+    done = run("sessions", "show", "nobody", "--url", url, "--html", str(tmp_path / "out.html"))
+    assert done.returncode == 1
+    assert list(tmp_path.glob("*.html*")) == []

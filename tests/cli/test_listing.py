@@ -1,0 +1,204 @@
+"""What `sessions list` and `show` print: on terminals of any width, in pipes, and in encodings that lack half of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from support.commands import run, run_on_terminal, run_process
+from support.databases import MakeDatabase
+from support.factories import message, messages
+
+from lango_store import Store
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+AGENT = "an-agent-with-a-very-long-identifier-" * 4
+UUID = "0193a1b2-7e5f-7abc-9def-0123456789ab"
+KEYS = ["telegram:12345678", UUID, "漢字:🎉キー", "L" * 512, "tab\there\nand a line\\", "turned\u202eround"]
+
+
+@pytest.fixture
+def url(make_sqlite: MakeDatabase) -> str:
+    """Sessions with keys of all kinds, the last updated first in `KEYS`."""
+    found = make_sqlite()
+    time = [NOW]
+    with Store(found, clock=lambda: time[0]) as store:
+        for n, key in enumerate(KEYS):
+            time[0] = NOW - timedelta(minutes=n)
+            store.create(key, agent_id=AGENT, user_id="ann", title="A free Saturday\x1b[31m", messages=messages(2))
+    return found
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 300])
+def test_on_a_terminal_every_key_is_whole_and_no_line_is_too_long(url: str, columns: int) -> None:
+    shown, code = run_on_terminal("sessions", "list", "--url", url, columns=columns)
+    assert code == 0, shown
+    for key in ("telegram:12345678", UUID, "漢字:🎉キー", "L" * 512, "tab␉here␊and a line\\", "turned\\u202eround"):
+        assert key in shown
+    lines = shown.splitlines()
+    assert [line for line in lines if cell_len(line) > columns and not line.startswith("LLL")] == [
+        line for line in lines if columns < len(UUID) and line == UUID
+    ]
+
+
+def test_columns_go_by_their_importance_as_a_terminal_gets_narrow(url: str) -> None:
+    def header(columns: int) -> list[str]:
+        shown, _ = run_on_terminal("sessions", "list", "--url", url, "--limit", "1", columns=columns)
+        return shown.splitlines()[0].split()
+
+    assert header(40) == ["key", "updated"]
+    assert header(50) == ["key", "messages", "updated"]
+    assert header(80) == ["key", "title", "agent", "messages", "updated", "expires"]
+    assert header(120) == ["key", "title", "agent", "user", "messages", "tokens", "updated", "expires"]
+
+
+def test_on_a_terminal_a_long_agent_is_cut_and_shown_whole_where_there_is_room(url: str) -> None:
+    cut, _ = run_on_terminal("sessions", "list", "--url", url, columns=120)
+    assert AGENT not in cut
+    assert "an-agent" in cut
+    whole, _ = run_on_terminal("sessions", "list", "--url", url, columns=300)
+    assert AGENT in whole
+
+
+def test_in_a_pipe_a_session_is_a_line_of_whole_fields_between_tabs(url: str) -> None:
+    done = run("sessions", "list", "--url", url, environment={"COLUMNS": "40"})
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
+    assert [line[0] for line in lines] == [*KEYS[:4], "tab\\there\\nand a line\\\\", "turned\\u202eround"]
+    assert lines[0][1:] == [
+        "A free Saturday\\u001b[31m",
+        AGENT,
+        "ann",
+        "2",
+        "0",
+        "2026-11-21T12:00:00+00:00",
+        "never",
+    ]
+
+
+def test_expire_says_which_sessions_would_go_in_a_pipe_and_on_a_terminal(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    with Store(url, clock=lambda: NOW - timedelta(days=400)) as store:
+        store.create(UUID, agent_id=AGENT, ttl=timedelta(days=1))
+    for out in (
+        run("expire", "--dry-run", "--url", url).stdout,
+        run_on_terminal("expire", "--dry-run", "--url", url)[0],
+    ):
+        assert UUID in out
+
+
+def test_a_list_goes_on_where_it_ended(url: str) -> None:
+    seen: list[str] = []
+    more: list[str] = []
+    for _ in range(3):
+        done = run("sessions", "list", "--json", "--limit", "2", *more, "--url", url)
+        seen += [json.loads(line)["key"] for line in done.stdout.splitlines()]
+        more = done.stderr.split()[-2:]
+    assert seen == KEYS
+    assert (more, done.stderr) == ([], "")
+    wrong = run("sessions", "list", "--cursor", "nonsense", "--url", url)
+    assert wrong.returncode == 2
+    assert "--cursor" in wrong.stderr
+
+
+def test_a_list_is_filtered_by_title_and_by_when_sessions_were_made(make_sqlite: MakeDatabase) -> None:
+    where = make_sqlite()
+    for n, title in enumerate(["Oslo in winter", "Bergen", "OSLO in summer"]):
+        made = NOW + timedelta(days=n)
+        with Store(where, clock=lambda made=made: made) as store:  # type: ignore[misc]
+            store.create(f"k{n}", title=title)
+    with Store(where, clock=lambda: NOW + timedelta(days=9)) as store:
+        store.append_message("k0", message())
+
+    def listed(*options: str) -> list[str]:
+        done = run("sessions", "list", "--json", *options, "--url", where)
+        return [json.loads(line)["key"] for line in done.stdout.splitlines()]
+
+    assert listed() == ["k0", "k2", "k1"]
+    assert listed("--order", "created") == ["k2", "k1", "k0"]
+    assert listed("--title", "oslo") == ["k0", "k2"]
+    assert listed("--created-since", "2026-11-22T12:00") == ["k2", "k1"]
+    assert listed("--created-before", "2026-11-23T12:00", "--order", "created") == ["k1", "k0"]
+
+
+@pytest.fixture
+def long(make_sqlite: MakeDatabase) -> str:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("long", messages=[message(f"message {n}.") for n in range(1, 121)])
+    return url
+
+
+def test_on_a_terminal_show_gives_the_last_messages_to_a_pager(long: str, tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text('#!/bin/sh\necho "the pager:"\ncat\n')
+    pager.chmod(0o755)
+    shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment={"PAGER": str(pager)})
+    assert (shown.startswith("the pager:"), code) == (True, 0)
+    assert "message 71." in shown
+    assert "message 70." not in shown
+    assert "70 earlier messages, --all shows them" in shown
+    everything, _ = run_on_terminal("sessions", "show", "long", "--all", "--url", long)
+    assert "message 1." in everything
+    assert "earlier messages" not in everything
+
+
+def test_a_reader_who_has_seen_enough_ends_show_quietly(long: str) -> None:
+    shown, code = run_on_terminal(
+        "sessions", "show", "long", "--all", "--full", "--url", long, environment={"PAGER": "head -n 3"}
+    )
+    assert (len(shown.splitlines()), code) == (3, 0)
+
+
+def test_without_a_pager_show_prints(long: str) -> None:
+    for pager in ("", "there-is-none"):
+        shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment={"PAGER": pager})
+        assert ("message 120." in shown, code) == (True, 0)
+
+
+def test_in_a_pipe_show_gives_all_messages(long: str) -> None:
+    out = run("sessions", "show", "long", "--url", long).stdout
+    assert "message 1." in out
+    assert "message 120." in out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
+    with Store(url) as store:
+        store.create("snow", title="☃ Ä", messages=[message("☃ 漢字 🎉 Ä")])
+    for words in (
+        ("sessions", "list"),
+        ("sessions", "show", "snow"),
+        ("sessions", "show", "☃"),
+        ("stats",),
+        ("sessions", "list", "--help"),
+    ):
+        done = run(*words, "--url", url, encoding=encoding)
+        assert done.returncode == (1 if "☃" in words else 0), done.stderr
+    lines = run("sessions", "show", "snow", "--json", "--url", url, encoding=encoding).stdout.splitlines()
+    assert json.loads(lines[1])["content"] == "☃ 漢字 🎉 Ä"
+    shown = run("sessions", "show", "snow", "--url", url, encoding=encoding).stdout
+    assert "\\u2603 \\u6f22\\u5b57 \\ud83c\\udf89" in shown
+
+
+def test_what_the_encoding_of_a_process_lacks_is_escaped(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("snow", messages=[message("☃ 漢字 🎉 Ä")])
+    environment = {"PYTHONIOENCODING": "ascii", "LANG": "C"}
+    shown = run_process("sessions", "show", "snow", "--url", url, environment=environment)
+    assert "\\u2603 \\u6f22\\u5b57 \\ud83c\\udf89" in shown.stdout
+
+
+def test_text_that_turns_a_terminals_lines_around_is_visible(url: str) -> None:
+    controls = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\x9b"
+    with Store(url) as store:
+        store.create("turned", title=controls, messages=[message(controls)])
+    for words in (("sessions", "show", "turned"), ("sessions", "list"), ("sessions", "show", controls)):
+        for out in (run(*words, "--url", url), run_on_terminal(*words, "--url", url, columns=200)):
+            text = out[0] if isinstance(out, tuple) else out.stdout + out.stderr
+            assert not set(controls) & set(text)
+            assert "202e" in text

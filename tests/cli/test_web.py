@@ -1,0 +1,266 @@
+"""A store in a browser: who knows the token sees everything, changes nothing, and nobody else sees anything."""
+
+from __future__ import annotations
+
+import html
+import re
+import signal
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
+
+import pytest
+from starlette.testclient import TestClient
+from support.commands import run
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.processes import Program
+
+from lango_store import LangoStoreError, Message, MessageRole, Store, schema
+from lango_store._engine.engine import read_only_engine
+from lango_store.web import application, new_token
+
+TOKEN = "a token of some length"
+NASTY = "<script>alert(1)</script>\"'&\u202e"
+
+
+@pytest.fixture
+def filled(url: str) -> Store:
+    with Store(url) as store:
+        store.create("telegram:1", agent_id="support", user_id="ann", title="Router on fire", messages=messages(3))
+        store.create("telegram:2", agent_id="sales", user_id="bob", messages=messages(1))
+        return store
+
+
+@pytest.fixture
+def browser(filled: Store, url: str) -> Iterator[TestClient]:
+    engine = read_only_engine(url)
+    with Store(engine) as store:
+        yield TestClient(application(store, TOKEN), base_url="http://localhost", raise_server_exceptions=True)
+    engine.dispose()
+
+
+def get(browser: TestClient, to: str, **parameters: str) -> str:
+    answer = browser.get(f"/{TOKEN}/{to}", params=parameters or None)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def links(page: str) -> dict[str, str]:
+    return {text: html.unescape(to) for to, text in re.findall(r'<a href="([^"]*)">([^<]*)</a>', page)}
+
+
+def seqs(page: str) -> list[int]:
+    return [int(seq) for seq in re.findall(r'<article class="\w+" id="m(\d+)">', page)]
+
+
+def test_the_list_shows_live_sessions_and_leads_to_them(browser: TestClient) -> None:
+    page = get(browser, "")
+    assert links(page) == {"Router on fire": "session?key=telegram%3A1", "telegram:2": "session?key=telegram%3A2"}
+    assert seqs(get(browser, links(page)["Router on fire"])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"agent_id": "sales"}, {"user_id": "bob"}, {"key_prefix": "telegram:2"}, {"user_id": "bob", "order": "created"}],
+)
+def test_filters_narrow_the_list_down(browser: TestClient, parameters: dict[str, str]) -> None:
+    assert list(links(get(browser, "", **parameters))) == ["telegram:2"]
+
+
+def test_filters_stay_in_the_form(browser: TestClient) -> None:
+    page = get(browser, "", title=NASTY, order="created")
+    assert f'name="title" value="{html.escape(NASTY[:-1])}\\u202e"' in page
+    assert "<option selected>created</option>" in page
+    assert "No session." in page
+
+
+def test_the_list_goes_on_page_by_page(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        for number in range(60):
+            store.create(f"more:{number:02}")
+    seen: list[str] = []
+    page = get(browser, "", key_prefix="more:")
+    for _ in range(3):
+        seen += [name for name in links(page) if name.startswith("more:")]
+        older = links(page).get("older")
+        if older is None:
+            break
+        page = get(browser, older.removeprefix("."))
+    assert sorted(seen) == [f"more:{number:02}" for number in range(60)]
+    assert "newest" in links(page)
+
+
+def test_a_long_session_opens_at_its_end_and_is_walked_both_ways(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        store.append_messages("long", messages(250), create=True)
+    page = get(browser, "session", key="long")
+    assert seqs(page) == list(range(151, 251))
+    assert set(links(page)) >= {"first", "earlier", "all sessions"}
+    assert not {"later", "last"} & set(links(page))
+    page = get(browser, links(page)["earlier"])
+    assert seqs(page) == list(range(51, 151))
+    page = get(browser, links(page)["earlier"])
+    assert seqs(page) == list(range(1, 51))
+    assert not {"first", "earlier"} & set(links(page))
+    page = get(browser, links(page)["later"])
+    assert seqs(page) == list(range(51, 151))
+    assert seqs(get(browser, links(page)["last"])) == list(range(151, 251))
+    assert seqs(get(browser, links(page)["first"])) == list(range(1, 101))
+
+
+def test_turns_are_shown_on_the_page_that_has_them(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        for number in range(120):
+            store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
+    page = get(browser, "session", key="turns")
+    assert re.findall(r"tokens (\d+)", page) == [str(number) for number in range(1_070, 1_120)]
+
+
+def test_records_and_damage_are_shown(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
+    with Store(url) as store:
+        store.append_message("records", Message(role=MessageRole.RECORD, content={"usd": 1}), create=True)
+    assert '<article class="record" id="m1">' in get(browser, "session", key="records")
+
+
+@not_on_a_cluster("a search index is refused on distributed tables")
+def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> None:
+    engine = read_only_engine(url)
+    with Store(engine) as store, Store(url) as searching:
+        browser = TestClient(application(store, TOKEN, searching=searching), base_url="http://localhost")
+        without = browser.get(f"/{TOKEN}/search", params={"words": "refund"})
+        assert (without.status_code, "search enable" in without.text) == (503, True)
+
+        schema.enable_search(searching.engine)
+        for number in range(25):
+            searching.append_message("telegram:1", message(f"a <b>refund</b> in Oslo {number}"))
+        page = get(browser, "search", words="oslo refund")
+        assert page.count("<mark>") == 40
+        assert "<b>" not in page
+        more = get(browser, links(page)["more"])
+        assert more.count("<article>") == 5
+        found = next(to for text, to in links(page).items() if text.startswith("Router on fire, "))
+        assert "refund" in get(browser, found)
+        assert "No message has" in get(browser, "search", words="bergen")
+        assert "<article>" not in get(browser, "search")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("path", ["/", "/session?key=telegram:1", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "//", "/%00/"])
+def test_without_the_token_there_is_nothing(browser: TestClient, path: str) -> None:
+    answer = browser.get(path)
+    assert answer.status_code == 404
+    assert "telegram" not in answer.text
+    assert "Router" not in answer.text
+
+
+def test_another_host_is_not_answered(browser: TestClient) -> None:
+    assert browser.get(f"/{TOKEN}/", headers={"Host": "rebound.example"}).status_code == 400
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_there_is_nothing_to_write(browser: TestClient, method: str) -> None:
+    assert browser.request(method, f"/{TOKEN}/session", params={"key": "telegram:1"}).status_code >= 400
+
+
+def test_the_database_itself_lets_it_write_nothing(url: str, filled: Store) -> None:
+    engine = read_only_engine(url)
+    with Store(engine) as store:
+        with pytest.raises(LangoStoreError):
+            store.append_message("telegram:1", message())
+        with pytest.raises(LangoStoreError):
+            store.delete("telegram:1")
+        assert store.info("telegram:1").message_count == 3
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("to", "parameters", "status"),
+    [
+        ("session", {"key": "nobody"}, 404),
+        ("session", {"key": ""}, 400),
+        ("session", {"key": "telegram:1", "after": "x"}, 400),
+        ("session", {"key": "telegram:1", "before": "-1"}, 400),
+        ("session", {"key": "a\0b"}, 400),
+        ("", {"cursor": "bogus"}, 400),
+        ("elsewhere", {}, 404),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error_page(
+    browser: TestClient, to: str, parameters: dict[str, str], status: int
+) -> None:
+    answer = browser.get(f"/{TOKEN}/{to}", params=parameters)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+    assert answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("to", ["", "session?key=telegram:1", "session?key=nobody", "elsewhere"])
+def test_every_answer_forbids_scripts_frames_and_caches(browser: TestClient, to: str) -> None:
+    answer = browser.get(f"/{TOKEN}/{to}")
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "script" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "no-referrer")
+    assert "<script" not in answer.text
+
+
+def test_what_is_stored_stays_text(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        store.create(NASTY, title=NASTY, agent_id=NASTY, user_id=NASTY, messages=[Message.user(NASTY)])
+    page = get(browser, "")
+    (to,) = (to for to in links(page).values() if "script" in to)
+    assert parse_qs(urlsplit(to).query)["key"] == [NASTY]
+    for each in (page, get(browser, to)):
+        assert "<script" not in each
+        assert "\u202e" not in each
+
+
+def test_a_read_only_engine_keeps_the_schema_of_its_url(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = read_only_engine(
+        f"{url}&options=-csearch_path%3Dtenant" if "?" in url else f"{url}?options=-csearch_path%3Dtenant"
+    )
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW search_path").scalar() == "tenant"
+        assert connection.exec_driver_sql("SHOW default_transaction_read_only").scalar() == "on"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql://app:se@cret@db/agents", "bogus se@cret", "mysql://app:se%40cret@db/x"])
+def test_a_read_only_engine_shows_no_password_of_a_url_that_it_refuses(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|supported") as refused:
+        read_only_engine(url)
+    assert "cret" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_token_that_can_be_guessed_is_refused(filled: Store) -> None:
+    with pytest.raises(ValueError, match="16"):
+        application(filled, "short")
+    assert len({new_token() for _ in range(10)}) == 10
+    assert len(new_token()) >= 32
+
+
+def test_the_command_serves_at_the_address_that_it_prints(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    with Store(url, migrate=True) as store:
+        store.create("k", messages=[message("hello")])
+    with Program("from lango_store.cli import main; main()", "serve", "--url", url, "--port", "0") as program:
+        try:
+            address = program.stdout.readline().strip()
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/", address), program.stderr.read()
+            with urlopen(f"{address}session?key=k", timeout=20) as answer:
+                assert b"hello" in answer.read()
+        finally:
+            program.send_signal(signal.SIGINT)
+            program.wait()
+
+
+def test_the_command_needs_a_database_that_is_there(tmp_path: Path) -> None:
+    done = run("serve", "--url", f"sqlite:///{tmp_path}/none.db")
+    assert done.returncode == 3
+    assert "does not exist" in done.stderr

@@ -1,0 +1,88 @@
+"""The statements for a cluster, on one server, where they run as well: no cluster is needed to see what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.statements import counted
+from support.statements_sent import verbs_reading_any_session
+
+from lango_store import Store
+from lango_store._connections import schema_gate
+from lango_store._dialect.citus import Citus
+from lango_store._operations import turns
+from lango_store._operations.appends import NewTurn
+from lango_store._operations.batches import Batch
+
+CLUSTER = Citus()
+
+
+@pytest.fixture(autouse=True)
+def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detect_dialect(connection: sa.Connection) -> None:
+        vars(connection.dialect)["lango_store"] = CLUSTER
+
+    monkeypatch.setattr(schema_gate, "detect_dialect", detect_dialect)
+
+
+def test_every_verb_runs_and_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
+    verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)
+    assert verbs == {f"Store.{name}" for name in ("count", "list_sessions", "iter_sessions", "expire", "delete_where")}
+
+
+APPENDS: dict[str, Callable[[Store], object]] = {
+    "a message": lambda store: store.append_message("k", message()),
+    "a message with an id": lambda store: store.append_message("k", message(id="a")),
+    "messages": lambda store: store.append_messages("k", messages(1_000)),
+    "compared": lambda store: store.append_messages("k", messages(2), after=0),
+    "a record": lambda store: store.append_message("k", message(role="record")),
+    "a turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
+}
+
+
+@pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS.keys())
+def test_an_append_is_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, append: Callable[[Store], object]
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k")
+        with counted(one_connection, tmp_path) as counts:
+            append(store)
+        assert counts.round_trips == 1
+
+
+def test_what_is_written_by_several_statements_is_given_back_as_stored(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:  # without a clock: the database tells the time
+        made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
+        again = store.append_message("k", message(), create=True)
+        turn = store.conversation("k").save_turn(messages(2), {"tokens": 1})
+        assert store.messages("k") == [*made, again, *turn.messages]
+        assert store.conversation("k").turns() == [turn.model_copy(update={"messages": []})]
+        assert store.create("new", messages=messages(2)) == store.get("new")
+
+
+def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k", messages=messages(9))
+        new = Batch(messages(2))
+        with store.access.single_write() as connection:
+            turn = turns.save(connection, None, "k", new, turn=NewTurn(skipped=3))
+        assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (13, 14, 14)
+        assert store.messages("k")[9:] == turn.messages
+
+
+def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store, ThreadPoolExecutor(8) as pool:
+        store.create("k")
+        seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))
+        assert sorted(seqs) == list(range(1, 201))
+        assert store.info("k").message_count == 200

@@ -1,0 +1,306 @@
+"""Tables spread over the nodes of a cluster and brought back: with their rows, and all or nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from threading import Event
+
+import pytest
+import sqlalchemy as sa
+from support.clusters import (
+    ALL_KEYS,
+    BY_HAND,
+    TABLES,
+    contents,
+    distributed,
+    fill,
+    foreign_keys,
+    is_whole,
+    say,
+    workers,
+)
+from support.commands import run, run_on_terminal
+from support.databases import MakeDatabase
+from support.factories import message
+from support.processes import run_program
+
+from lango_store import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    Store,
+    create_engine,
+    schema,
+)
+from lango_store.schema import Progress
+
+DISTRIBUTE = """
+import sys
+from lango_store import schema
+
+print(schema.distribute(sys.argv[1], on_progress=lambda progress: print(progress.table, flush=True)))
+"""
+
+
+@pytest.fixture
+def cluster(undistributed: str) -> str:
+    """The coordinator's URL of a database with rows in our tables, which are not distributed."""
+    fill(undistributed)
+    return undistributed
+
+
+# There and back
+
+
+@pytest.mark.citus
+def test_the_tables_are_distributed_by_the_session_and_brought_back(cluster: str) -> None:
+    rows = contents(cluster)
+    assert schema.distribute(cluster)
+    assert is_whole(cluster)
+    assert contents(cluster) == rows
+    assert schema.check(cluster) == []
+    assert schema.distribute(cluster) == []
+
+    assert schema.undistribute(cluster)
+    assert distributed(cluster) == {}
+    assert foreign_keys(cluster) == ALL_KEYS
+    assert contents(cluster) == rows
+    assert schema.check(cluster) == []
+    assert schema.undistribute(cluster) == []
+
+
+@pytest.mark.citus
+def test_a_dry_run_changes_nothing_and_gives_the_statements(cluster: str) -> None:
+    statements = schema.distribute(cluster, dry_run=True)
+    assert distributed(cluster) == {}
+    assert foreign_keys(cluster) == ALL_KEYS
+    say(cluster, "BEGIN", *statements, "COMMIT")
+    assert is_whole(cluster)
+    statements = schema.undistribute(cluster, dry_run=True)
+    assert is_whole(cluster)
+    say(cluster, "BEGIN", *statements, "COMMIT")
+    assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
+
+
+@pytest.mark.citus
+def test_commands_do_what_the_functions_do(cluster: str) -> None:
+    environment = {"LANGO_STORE_URL": cluster}
+    shown = run("db", "distribute", "--dry-run", environment=environment)
+    assert (shown.returncode, shown.stdout.count("create_distributed_table")) == (0, len(TABLES))
+    assert shown.stdout.startswith("BEGIN;\nLOCK TABLE")
+    assert shown.stdout.endswith(";\nCOMMIT;\n")
+    assert not distributed(cluster)
+    for words, said in (
+        (("db", "distribute"), "the tables are distributed by the session's key now\n"),
+        (("db", "distribute"), "nothing to do: the tables are distributed by the session's key already\n"),
+        (("db", "check"), "the schema is the one this release needs\n"),
+        (("db", "undistribute"), "the tables are not distributed now\n"),
+        (("db", "undistribute"), "nothing to do: the tables are not distributed already\n"),
+    ):
+        done = run(*words, environment=environment)
+        assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
+@pytest.mark.citus
+def test_progress_is_told_table_by_table(cluster: str) -> None:
+    for move in (schema.distribute, schema.undistribute):
+        seen: list[Progress] = []
+        move(cluster, on_progress=seen.append)
+        finished = {each.table: each.total for each in seen if each.rows == each.total}
+        assert finished["lango_session"] == 20
+        assert next(each for each in seen if each.table == "lango_session") == Progress(
+            table="lango_session", rows=0, total=20
+        )
+
+
+@pytest.mark.citus
+def test_a_terminal_shows_that_a_table_is_moved(cluster: str) -> None:
+    shown, code = run_on_terminal("db", "distribute", "--url", cluster)
+    assert code == 0, shown
+    assert "moving lango_" in shown  # which of them it shows depends on how fast they are
+    assert "the tables are distributed by the session's key now" in shown
+
+
+@pytest.mark.citus
+def test_a_schema_of_ones_own_and_the_rights_in_it_stay(make_postgres: MakeDatabase) -> None:
+    url = make_postgres(migrated=False)
+    say(url, "CREATE SCHEMA \"Mr. O''Neil\"".replace("''", "'"))
+    there = url + ("&" if "?" in url else "?") + "options=-csearch_path%3D%22Mr.%5C%20O%27Neil%22"
+    schema.upgrade(there)
+    fill(there)
+    say(there, "GRANT SELECT ON lango_message TO PUBLIC", "ALTER TABLE lango_session SET (fillfactor = 70)")
+    of_tables = (
+        "SELECT relname, relacl::text, reloptions, relowner FROM pg_class WHERE relname LIKE 'lango%' ORDER BY 1"
+    )
+    rights, rows = say(there, of_tables), contents(there)
+    schema.distribute(there)
+    assert say(there, of_tables) == rights
+    schema.undistribute(there)
+    assert say(there, of_tables) == rights
+    assert contents(there) == rows
+
+
+@pytest.mark.citus
+def test_on_a_callers_connection_the_caller_commits(cluster: str) -> None:
+    engine = create_engine(cluster)
+    with engine.connect() as connection:
+        assert schema.distribute(connection)
+        connection.rollback()
+        assert distributed(cluster) == {}
+        assert schema.distribute(connection)
+        connection.commit()
+    engine.dispose()
+    assert is_whole(cluster)
+
+
+# Half done
+
+
+@pytest.mark.citus
+@pytest.mark.parametrize("table", TABLES)
+def test_killed_in_the_middle_nothing_is_done_and_the_next_one_does_it(cluster: str, table: str) -> None:
+    rows = contents(cluster)
+    killing = DISTRIBUTE.replace("print(progress.table, flush=True)", "progress.table == sys.argv[2] and kill()")
+    kill = "import os, signal\nkill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+    done = run_program(kill + killing, cluster, table)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert contents(cluster) == rows  # which waits until the server has noticed
+    assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
+    assert schema.distribute(cluster)
+    assert is_whole(cluster)
+    assert contents(cluster) == rows
+
+
+@pytest.mark.citus
+@pytest.mark.parametrize("number", range(1, len(BY_HAND) + 1))
+def test_what_was_begun_by_hand_is_finished_or_undone(cluster: str, number: int) -> None:
+    rows = contents(cluster)
+    say(cluster, *BY_HAND[:number])
+    assert schema.distribute(cluster)
+    assert is_whole(cluster)
+    assert contents(cluster) == rows
+    schema.undistribute(cluster)
+    say(cluster, *BY_HAND[:number])
+    assert schema.undistribute(cluster)
+    assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
+    assert contents(cluster) == rows
+
+
+# Beside others
+
+
+@pytest.mark.citus
+@pytest.mark.parametrize("move", [schema.distribute, schema.undistribute])
+def test_a_table_in_use_is_waited_for_as_long_as_was_said(cluster: str, move: Callable[..., list[str]]) -> None:
+    if move is schema.undistribute:
+        schema.distribute(cluster)
+    before = distributed(cluster)
+    engine = create_engine(cluster if move is schema.distribute else workers(cluster)[0])
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM lango_message")
+        with pytest.raises(
+            (DatabaseBusy, DatabaseUnavailable)
+        ):  # by way of a worker, Citus says what it calls essential
+            move(cluster, lock_timeout=0.2)
+    engine.dispose()
+    assert distributed(cluster) == before
+    assert move(cluster)
+
+
+@pytest.mark.citus
+def test_writers_wait_and_lose_nothing(cluster: str) -> None:
+    stop = Event()
+
+    def write(number: int) -> int:
+        written = 0
+        with Store(cluster, retry=timedelta(seconds=60)) as store:
+            while not stop.is_set():
+                store.append_message(f"k{number}", message(f"{number}:{written}"))
+                written += 1
+        return written
+
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(write, number) for number in range(4)]
+        try:
+            for move in (schema.distribute, schema.undistribute, schema.distribute):
+                until_done(move, cluster)
+        finally:
+            stop.set()
+        written = [writer.result(60) for writer in writers]
+    assert min(written) > 0
+    assert is_whole(cluster)
+    for number, count in enumerate(written):
+        texts = say(cluster, f"SELECT text FROM lango_message WHERE session_key = 'k{number}' ORDER BY seq")
+        assert [text for (text,) in texts[7:]] == [f"{number}:{place}" for place in range(count)]
+    assert schema.check(cluster) == []
+
+
+def until_done(move: Callable[[str], list[str]], url: str) -> None:
+    """Try again what another transaction was in the way of, as an operator would."""
+    for _ in range(20):
+        try:
+            assert move(url)
+        except DatabaseBusy:
+            continue
+        return
+    raise AssertionError("it found no moment")
+
+
+WAITING = """
+DO $$ BEGIN
+    FOR n IN 1..3000 LOOP
+        PERFORM pg_stat_clear_snapshot();
+        EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock');
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$
+"""
+
+
+@pytest.mark.citus
+def test_who_has_read_in_a_transaction_may_write_in_it_still(cluster: str) -> None:
+    engine = create_engine(cluster)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar_one() > 0
+            moving = pool.submit(schema.distribute, cluster, lock_timeout=30)
+            say(cluster, WAITING)
+            Store(engine).using(connection).append_message("k1", message("late"))
+        assert moving.result(60)
+    with Store(engine) as store:
+        assert [each.content for each in store.messages("k1", last=1)] == ["late"]
+    engine.dispose()
+    assert is_whole(cluster)
+
+
+@pytest.mark.citus
+def test_a_migration_and_a_distribution_wait_for_each_other(cluster: str) -> None:
+    order: list[str] = []
+    migrations: list[Future[None]] = []
+
+    def migrate() -> None:
+        schema.stamp(cluster, "head")
+        order.append("migration")
+
+    def on_progress(_: Progress) -> None:
+        if not order:
+            order.append("distribution")
+            migrations.append(pool.submit(migrate))
+
+    with ThreadPoolExecutor(1) as pool:
+        schema.distribute(cluster, on_progress=on_progress)
+        order.append("distributed")
+        migrations[0].result(60)
+    assert order == ["distribution", "distributed", "migration"]
+
+
+@pytest.mark.citus
+def test_a_worker_is_refused_with_the_coordinators_name(undistributed: str) -> None:
+    made = sa.make_url(undistributed)
+    for url in workers(undistributed):
+        for change in (schema.distribute, schema.undistribute, schema.upgrade):
+            with pytest.raises(LangoStoreError, match=rf"worker of a Citus cluster.*{made.host}:{made.port}"):
+                change(url)

@@ -1,0 +1,279 @@
+"""Many writers, killed writers, many openers: nothing that was acknowledged is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.locks import until_one_waits
+from support.processes import Program
+
+from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, create_engine
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+WRITERS, EACH = 8, 100
+
+WRITER = """
+import sys
+from lango_store import Message, Store
+with Store(sys.argv[1]) as store:
+    print(flush=True)
+    sys.stdin.readline()
+    for n in range(int(sys.argv[3])):
+        store.append_message("k", Message(role="user", content=n, author=sys.argv[2]))
+"""
+
+
+def assert_whole(store: Store) -> None:
+    found = store.get("k")
+    assert [m.seq for m in found.messages] == list(range(1, WRITERS * EACH + 1))
+    assert (found.last_seq, found.message_count) == (WRITERS * EACH, WRITERS * EACH)
+    for writer in range(WRITERS):
+        assert [m.content for m in found.messages if m.author == f"w{writer}"] == list(range(EACH))
+
+
+def in_threads(number: int, work: Callable[[int], None]) -> None:
+    together = Barrier(number)
+
+    def start(n: int) -> None:
+        together.wait()
+        work(n)
+
+    with ThreadPoolExecutor(number) as pool:
+        list(pool.map(start, range(number)))
+
+
+def test_eight_threads_append_to_one_session(store: Store) -> None:
+    store.create("k")
+
+    def write(writer: int) -> None:
+        for n in range(EACH):
+            store.append_message("k", message(n, author=f"w{writer}"))
+
+    in_threads(WRITERS, write)
+    assert_whole(store)
+
+
+def test_eight_threads_share_a_store_in_memory() -> None:
+    with Store("sqlite://", migrate=True) as store:
+        store.create("k")
+
+        def write(writer: int) -> None:
+            for n in range(EACH):
+                store.append_message("k", message(n, author=f"w{writer}"))
+
+        in_threads(WRITERS, write)
+        assert_whole(store)
+
+
+def at_once(program: str, *arguments: list[str]) -> list[Program]:
+    """Start a process for each list of arguments; they go on together when each has written a first line."""
+    started = [Program(program, *each) for each in arguments]
+    for process in started:
+        assert process.stdout.readline() == "\n"
+    for process in started:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return started
+
+
+def test_eight_processes_append_to_one_session(url: str) -> None:
+    with Store(url) as store:
+        store.create("k")
+        running = at_once(WRITER, *([url, f"w{n}", str(EACH)] for n in range(WRITERS)))
+        assert [process.communicate(timeout=100)[1] for process in running] == [""] * WRITERS
+        assert_whole(store)
+
+
+def test_one_of_many_concurrent_callers_creates(store: Store) -> None:
+    keys = [f"k{n}" for n in range(20)]
+
+    def make(writer: int) -> None:
+        for key in keys:
+            store.get_or_create(key, title=f"w{writer}", messages=messages(2))
+
+    in_threads(6, make)
+    assert store.count() == len(keys)
+    assert all(len(store.get(key).messages) == 2 for key in keys)
+
+
+def test_an_id_sent_by_many_at_once_is_stored_once(store: Store) -> None:
+    store.create("k")
+
+    def send(writer: int) -> None:
+        for n in range(20):
+            store.append_message("k", message(n, id=f"id{n}"))
+            store.append_messages("k", [message(n, id=f"id{n}"), message(n, id=f"batch{n}")])
+
+    in_threads(6, send)
+    info = store.info("k")
+    assert (info.message_count, info.last_seq) == (40, 40)
+    assert len({m.id for m in store.messages("k")}) == 40
+
+
+SENDS: dict[str, Callable[[Store], Message | Turn]] = {
+    "message": lambda store: store.append_message("k", message(id="a")),
+    "turn": lambda store: store.conversation("k").save_turn(messages(2), id="t"),
+    "turn by its messages": lambda store: store.conversation("k").save_turn([message(id="b")]),
+}
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
+def test_what_is_sent_again_beside_the_first_try_waits_for_it(
+    make_postgres: MakeDatabase, send: Callable[[Store], Message | Turn]
+) -> None:
+    def again(store: Store) -> Message | Turn:
+        with store.engine.begin() as connection:
+            return send(store.using(connection))
+
+    with Store(make_postgres()) as store, ThreadPoolExecutor(1) as pool:
+        store.create("k")
+        with store.engine.begin() as connection:
+            first = send(store.using(connection))
+            late = pool.submit(again, store)
+            until_one_waits(store.engine)
+        assert late.result() == first.model_copy(update={"replayed": True})
+        assert not first.replayed
+
+
+def test_a_reader_sees_one_moment(store: Store) -> None:
+    """While messages come and go, a session's counters agree with its messages."""
+    store.create("k", messages=messages(5))
+    rounds = 60
+
+    def work(n: int) -> None:
+        if n == 0:
+            for _ in range(rounds):
+                store.append_messages("k", messages(3))
+                store.truncate("k", after=store.info("k").last_seq - 3)
+                store.clear("k")
+                store.append_messages("k", messages(5))
+        else:
+            for _ in range(rounds * 2):
+                found = store.get("k")
+                assert len(found.messages) == found.message_count
+                assert all(m.seq <= found.last_seq for m in found.messages)
+
+    in_threads(3, work)
+
+
+def test_a_reader_never_mixes_two_lives_of_a_key(store: Store) -> None:
+    def life(n: int) -> list[Message]:
+        return [message(n)] * 3
+
+    store.create("k", title="0", messages=life(0))
+
+    def work(n: int) -> None:
+        for turn in range(1, 60):
+            if n == 0:
+                store.delete("k")
+                store.create("k", title=str(turn), messages=life(turn))
+            else:
+                with contextlib.suppress(SessionNotFound):
+                    found = store.get("k")
+                    assert [m.content for m in found.messages] == [int(found.title or -1)] * 3
+
+    in_threads(3, work)
+
+
+KILLED = """
+import sys
+from lango_store import Message, Store
+store = Store(sys.argv[1])
+n = 0
+while True:
+    n += 1
+    stored = store.append_message("k", Message(role="user", content=n))
+    print(stored.seq, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 50, 173])
+def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: int) -> None:
+    with Store(url) as store:
+        store.create("k")
+    with Program(KILLED, url) as process:
+        acknowledged = [int(process.stdout.readline()) for _ in range(after)]
+        process.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in process.stdout]
+    with Store(url) as again:
+        found = again.messages("k")
+        assert [m.seq for m in found] == list(range(1, len(found) + 1))
+        assert len(found) in (len(acknowledged), len(acknowledged) + 1)
+        assert again.append_message("k", message()).seq == len(found) + 1
+
+
+OPENER = """
+import sys
+from lango_store import Message, Store, schema
+print(flush=True)
+for url in sys.argv[1:]:
+    sys.stdin.readline()
+    with Store(url, migrate=True) as store:
+        store.get_or_create("k")
+        store.append_message("k", Message(role="user", content=1))
+    print(flush=True)
+"""
+
+
+def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(3)]
+    running = at_once(OPENER, *[urls] * 6)
+    for last, url in zip((False, False, True), urls, strict=True):
+        assert [process.stdout.readline() for process in running] == ["\n"] * 6
+        with Store(url) as store:
+            assert store.info("k").message_count == 6
+        for process in running if not last else ():
+            process.stdin.write("go\n")
+            process.stdin.flush()
+    assert [process.communicate(timeout=100)[1] for process in running] == [""] * 6
+
+
+def test_a_file_held_by_another_is_busy_not_broken(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    holder = create_engine(url)
+    with Store(create_engine(url, connect_args={"timeout": 0.1})) as store:
+        store.create("k")
+        with holder.begin(), pytest.raises(DatabaseBusy, match="try again"):
+            store.append_message("k", message())
+        assert store.append_message("k", message()).seq == 1
+    holder.dispose()
+
+
+@not_on_a_cluster("lock_timeout of a connection does not reach the workers; ALTER ROLE … SET lock_timeout does")
+def test_a_session_held_by_another_is_busy_where_the_server_says_so(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with (
+        Store(f"{url}&options=-clock_timeout%3D100") as store,
+        Store(url) as other,
+        other.engine.connect() as connection,
+    ):
+        store.create("k")
+        other.using(connection).append_message("k", message())
+        with pytest.raises(DatabaseBusy):
+            store.append_message("k", message())
+        connection.commit()
+        assert store.append_message("k", message()).seq == 2
+
+
+def test_no_connection_is_left_out_of_the_pool(store: Store) -> None:
+    store.create("k")
+    for _ in range(50):
+        store.append_message("k", message(id="a"))
+        with pytest.raises(LookupError):
+            store.get("nobody")
+    pool = store.engine.pool
+    assert pool.checkedout() == 0  # type: ignore[attr-defined]

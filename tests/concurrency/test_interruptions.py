@@ -1,0 +1,230 @@
+"""Interrupted anywhere between taking a connection and giving it back, a store has all its connections."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.locks import until_one_waits
+
+from lango_store import DatabaseBusy, Store, create_engine
+from lango_store._connections import providers
+from lango_store._dialect import base, postgresql, sqlite, statement
+from lango_store._engine import pool
+
+# Before 2.1 SQLAlchemy itself loses a connection whose return is interrupted there.
+LOSING = pool.given_back.__code__ if sa.__version__.startswith("2.0.") else None
+OURS = {module.__file__ for module in (providers, base, postgresql, sqlite, pool, statement)}
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens_to_the_collector() -> Iterator[None]:
+    """Remove other tools' callbacks: an interruption inside one of them would be lost."""
+    listening = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(listening)
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises, between any two lines."""
+
+
+def interrupt_at(line: int, call: Callable[[], object]) -> bool:
+    """Call, raising at the n-th line that runs in our modules; False if there were fewer."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename not in OURS or frame.f_code is LOSING:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    assert seen < line, "the interruption was swallowed"
+    return False
+
+
+@pytest.mark.parametrize("verb", ["append", "load", "several"])
+def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: str) -> None:
+    engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        verbs: dict[str, Callable[[], object]] = {
+            "append": lambda: store.append_message("k", message()),
+            "load": lambda: store.get("k"),
+            "several": lambda: store.append_messages("k", [message()], replace_after=1),
+        }
+        call = verbs[verb]
+        line = 1
+        while interrupt_at(line, call):
+            line += 1
+            assert engine.pool.checkedout() == 0, line
+            call()
+        assert line > 10
+        with engine.connect() as connection:  # and its transactions can be rolled back
+            connection.exec_driver_sql("DELETE FROM lango_message")
+            connection.rollback()
+        found = store.get("k")
+        assert found.message_count == len(found.messages)
+    engine.dispose()
+
+
+# An interruption may come while Python deletes something, and is told of and forgotten there.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_thread_that_is_interrupted_again_and_again_gives_its_connections_back(url: str) -> None:
+    engine: Any = create_engine(url, pool_size=2, pool_timeout=20)
+    with Store(engine) as store:
+        store.create("k")
+        done = threading.Event()
+        ready: SimpleQueue[None] = SimpleQueue()  # an Event that is interrupted in its set() keeps its lock
+
+        def work() -> None:
+            while not done.is_set():
+                with suppress(Interrupted):
+                    ready.put(None)
+                    store.append_message("k", message())
+
+        def guarded() -> None:
+            while not done.is_set():
+                with suppress(Interrupted):
+                    work()
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        for _ in range(50):  # more would meet the few lines in which SQLAlchemy's queue can lose one
+            while not ready.empty():
+                ready.get()
+            ready.get(timeout=30)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
+        done.set()
+        thread.join(60)
+        gc.collect()
+        assert engine.pool.checkedout() == 0
+        found = store.get("k")
+        assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
+    engine.dispose()
+
+
+def test_an_append_that_cannot_begin_gives_its_connection_back_at_once(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    other, engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
+    with Store(engine) as store, other.connect() as connection:
+        store.create("k")
+        connection.exec_driver_sql("SELECT 1")  # which takes the write lock
+        with pytest.raises(DatabaseBusy) as raised:
+            store.append_message("k", message())
+        pool: Any = engine.pool
+        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
+        connection.rollback()
+        assert store.append_message("k", message()).seq == 1
+    engine.dispose()
+    other.dispose()
+
+
+def test_an_interrupted_connection_is_not_used_again(url: str) -> None:
+    def interrupt(text: str, _: float) -> None:
+        if armed:
+            raise Interrupted
+
+    armed: list[bool] = []
+    opened: list[object] = []
+    engine = create_engine(url)
+    sa.event.listen(engine, "connect", lambda driver, _: opened.append(driver))
+    with Store(engine, on_statement=interrupt) as store:
+        store.create("k")
+        store.append_message("k", message())
+        before = len(opened)
+        armed.append(True)
+        with pytest.raises(Interrupted):
+            store.append_message("k", message())
+        armed.clear()
+        assert store.append_message("k", message()).seq in (2, 3)
+        assert len(opened) == before + 1
+    engine.dispose()
+
+
+class TimeIsUp(Exception):
+    """What a handler raises that callers may catch, such as a task's limit of time."""
+
+
+IN_A_STATEMENT: dict[str, Callable[[Store], object]] = {
+    "append": lambda store: store.append_message("k", message()),
+    "several": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "load": lambda store: store.get("k"),
+}
+
+
+@pytest.mark.parametrize("raised", [Interrupted, TimeIsUp])
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine])
+def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
+    make_postgres: MakeDatabase, make: Any, raised: type[BaseException]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise raised
+
+    def send(to: int) -> None:
+        until_one_waits(holder)
+        signal.pthread_kill(to, signal.SIGUSR1)
+
+    def interrupted(call: Callable[[Store], object], store: Store) -> None:
+        with holder.begin() as holding, ThreadPoolExecutor(1) as thread:
+            holding.exec_driver_sql("LOCK TABLE lango_session IN ACCESS EXCLUSIVE MODE")
+            sent = thread.submit(send, threading.get_ident())
+            with pytest.raises(raised):
+                call(store)
+            sent.result()
+
+    url = make_postgres()
+    holder, engine = create_engine(url), make(url, pool_size=1, max_overflow=0, pool_reset_on_return=None)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        store = Store(engine)
+        store.create("k")
+        for call in IN_A_STATEMENT.values():
+            interrupted(call, store)
+            call(store)
+            with engine.connect() as connection:
+                interrupted(call, store.using(connection))
+            call(store)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for each in (holder, engine):
+        each.dispose()
+
+
+def test_a_pool_that_is_empty_says_how_to_make_it_larger(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite(), pool_size=1, pool_timeout=0.1)
+    with Store(engine) as store:
+        store.create("k")
+        with engine.connect():
+            for call in (store.ping, lambda: store.append_message("k", message()), store.stats, store.examine):
+                with pytest.raises(DatabaseBusy, match="pool_size"):
+                    call()
+    engine.dispose()

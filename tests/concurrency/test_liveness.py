@@ -1,0 +1,156 @@
+"""Whether a session lives is decided in one place, and a write that meets no row ends at once, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.triggers import eat
+
+from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store, create_engine
+from lango_store._values.reports import Finding
+from lango_store.testing import Clock
+
+WRITES: dict[str, Callable[[Conversation], object]] = {
+    "append": lambda c: c.append_message(message()),
+    "append after": lambda c: c.append_message(message(), after=c.info().last_seq),
+    "append with an id": lambda c: c.append_message(message(id="new")),
+    "append with an id that is there": lambda c: c.append_messages([message(id="a"), message(id="b")]),
+    "append many": lambda c: c.append_messages(messages(3)),
+    "save_turn": lambda c: c.save_turn(messages(2), {"tokens": 1}),
+    "update": lambda c: c.update(title="new"),
+    "consolidate": lambda c: c.update(last_consolidated=3),
+    "truncate": lambda c: c.truncate(after=1),
+    "pop": lambda c: c.pop_message(),
+    "update_message": lambda c: c.update_message(2, message("new")),
+    "delete_message": lambda c: c.delete_message("a"),
+    "redact_message": lambda c: c.redact_message("a"),
+    "clear": lambda c: c.clear(),
+    "compact": lambda c: c.compact(lambda window: [message("summary")]),
+    "set_values": lambda c: c.set_values({"a": 1}),
+    "fork": lambda c: c.fork("forked"),
+    "replace_after": lambda c: c.append_messages([message()], replace_after=1),
+}
+
+
+def touch(store: Store) -> None:
+    store.touch("k", ttl=timedelta(hours=2))
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_an_expiry_in_another_form_ends_a_write_at_once(
+    make_sqlite: MakeDatabase, clock: Clock, write: Callable[[Conversation], object]
+) -> None:
+    clock.time = datetime(2026, 11, 22, 5, 30, tzinfo=UTC)
+    with Store(make_sqlite(), clock=clock) as store:
+        conversation = store.open("k", messages=[message(id="a"), *messages(2)])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET expires_at = '2026-11-22 05:40:00+00:00'")
+        with pytest.raises(SessionExpired, match="05:40"):  # in this form it sorts before every time of its day
+            write(conversation)
+        assert not store.exists("k")
+        assert [info.key for info in store.list_sessions(expired=True).items] == ["k"]
+        touch(store)
+        write(conversation)
+
+
+@pytest.mark.parametrize("write", [*WRITES.values(), None], ids=[*WRITES, "touch"])
+def test_a_trigger_that_eats_updates_ends_a_write_at_once(
+    make_postgres: MakeDatabase, write: Callable[[Conversation], object] | None
+) -> None:
+    with Store(make_postgres()) as store:
+        conversation = store.open("k", ttl=timedelta(hours=1), messages=[message(id="a"), *messages(2)])
+        eat(store.engine, "UPDATE", "lango_session")
+        before = store.get("k")
+        with pytest.raises(DatabaseUnavailable, match=r"'k'|'forked'") as raised:
+            touch(store) if write is None else write(conversation)
+        for said in ("trigger", "policy", "doctor"):
+            assert said in str(raised.value)
+        assert store.get("k") == before
+        assert not store.exists("forked")
+
+
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
+@pytest.mark.parametrize("write", [w for n, w in WRITES.items() if n != "fork"], ids=[n for n in WRITES if n != "fork"])
+def test_a_policy_that_hides_a_row_from_updates_ends_a_write_at_once(
+    make_postgres: MakeDatabase, administrator: sa.Engine, write: Callable[[Conversation], object]
+) -> None:
+    url = make_postgres()
+    owner = create_engine(url)
+    with Store(owner) as store:
+        store.create("k", messages=[message(id="a"), *messages(2)])
+    with administrator.connect() as connection, suppress(sa.exc.ProgrammingError):
+        connection.exec_driver_sql("CREATE ROLE lango_reader LOGIN")
+    with owner.begin() as connection:
+        for statement in (
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO lango_reader",
+            "ALTER TABLE lango_session ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY seen ON lango_session FOR SELECT USING (true)",
+            "CREATE POLICY written ON lango_session FOR UPDATE USING (false)",
+        ):
+            connection.exec_driver_sql(statement)
+    with Store(f"{url}&options=-crole%3Dlango_reader") as reader:
+        conversation = reader.open("k")
+        before = reader.get("k")
+        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
+            write(conversation)
+        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
+            touch(reader)
+        assert reader.get("k") == before
+    owner.dispose()
+
+
+FORMS: dict[str, tuple[object, str | None]] = {
+    "a blank": ("2026-11-22 05:40:00+00:00", "2026-11-22T05:40:00.000000+00:00"),
+    "another zone": ("2026-11-22T05:40:00.000001+02:00", "2026-11-22T03:40:00.000001+00:00"),
+    "Z": ("2026-11-22T05:40:00Z", "2026-11-22T05:40:00.000000+00:00"),
+    "no zone": ("2026-11-22 05:40:00", None),
+    "a word": ("tomorrow", None),
+    "a number": (1_763_789_000, None),
+}
+"""Times by what is wrong with them, and what each is mended to, if its zone is known."""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "lango_session.created_at",
+        "lango_session.updated_at",
+        "lango_session.expires_at",
+        "lango_turn.created_at",
+        "lango_message.created_at",
+    ],
+)
+def test_doctor_finds_times_in_another_form_and_mends_those_that_name_their_zone(
+    make_sqlite: MakeDatabase, place: str
+) -> None:
+    table, column = place.split(".")
+    key_column = "key" if table == "lango_session" else "session_key"
+    with Store(make_sqlite()) as store:
+        for key in (*FORMS, "sound"):
+            store.open(key, ttl=timedelta(days=9)).save_turn([message()])
+        with store.engine.begin() as connection:
+            for key, (kept, _) in FORMS.items():
+                connection.exec_driver_sql(f"UPDATE {table} SET {column} = ? WHERE {key_column} = ?", (kept, key))
+
+        def found(*, repair: bool = False) -> dict[str, Finding]:
+            named = [each for each in store.examine(repair=repair) if each.name == "time in another form"]
+            by_key = {each.subject: each for each in named}
+            assert len(by_key) == len(named)
+            return by_key
+
+        assert {key: (place in each.detail, str(FORMS[key][0]) in each.detail) for key, each in found().items()} == (
+            dict.fromkeys(FORMS, (True, True))
+        )
+        repaired = {key: each.repaired for key, each in found(repair=True).items()}
+        assert repaired == {key: mended is not None for key, (_, mended) in FORMS.items()}
+        assert found().keys() == {key for key, (_, mended) in FORMS.items() if mended is None}
+        with store.engine.connect() as connection:
+            query = f"SELECT {key_column}, {column} FROM {table} WHERE {key_column} <> 'sound'"
+            now_kept = dict(map(tuple, connection.exec_driver_sql(query)))
+        assert now_kept == {key: mended or str(kept) for key, (kept, mended) in FORMS.items()}

@@ -1,0 +1,301 @@
+"""Engines: which URLs, which settings, and what becomes of connections that die."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message
+from support.postgres_server import PostgresServer
+from support.processes import run_program
+
+from lango_store import (
+    DatabaseUnavailable,
+    LangoStoreError,
+    SessionExists,
+    SessionHeld,
+    SessionNotFound,
+    Store,
+    create_engine,
+    schema,
+)
+
+
+def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    for durability, level in (("full", 2), ("normal", 1)):
+        engine = create_engine(url, durability=durability)  # type: ignore[arg-type]
+        with engine.connect() as connection:
+
+            def pragma(name: str, connection: sa.Connection = connection) -> object:
+                return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+            assert pragma("journal_mode") == "wal"
+            assert pragma("synchronous") == level
+            assert pragma("foreign_keys") == 1
+            assert pragma("busy_timeout") == 30_000
+        engine.dispose()
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
+    engine = create_engine(f"{scheme}{make_postgres().removeprefix('postgresql+psycopg')}")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW timezone").scalar() == "UTC"
+    with Store(engine) as store:
+        assert store.create("k").key == "k"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("given", "used"), [("none", None), ("0", 0), ("7", 7)])
+def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, used: int | None) -> None:
+    with Store(f"{make_postgres()}&prepare_threshold={given}") as store:
+        store.create("k")
+        for _ in range(12):
+            store.append_message("k", message())
+        with store.engine.connect() as connection:
+            assert connection.connection.dbapi_connection.prepare_threshold == used  # type: ignore[union-attr]
+            prepared = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
+            assert (prepared == 0) == (used is None)
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "postgresql+pg8000://x/y", "sqlite+pysqlcipher:///x", "nonsense", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:///file"):
+        Store(url)
+    with pytest.raises(ValueError, match="%40") as raised:
+        Store("postgresql://ann:hunter@2@x/y")
+    assert "hunter" not in str(raised.value)
+    with pytest.raises(ValueError, match="prepare_threshold"):
+        Store("postgresql://x/y?prepare_threshold=often")
+
+
+def test_other_databases_are_refused() -> None:
+    engine = sa.create_mock_engine("mysql://", lambda *_: None)
+    with pytest.raises(TypeError, match="URL"):
+        Store(engine)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not supported: use sqlite or"):
+        Store(sa.create_engine("mysql+pymysql://x/y", module=sqlite3))  # so that no driver is needed
+
+
+def test_making_a_store_connects_to_nothing(tmp_path: Path) -> None:
+    Store(f"sqlite:///{tmp_path}/never.db", migrate=True).close()
+    Store("postgresql://nobody@127.0.0.1:1/never").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there() -> None:
+    with (
+        Store("postgresql://ann:hunter2@127.0.0.1:1/never?connect_timeout=2") as store,
+        pytest.raises(DatabaseUnavailable) as raised,
+    ):
+        store.ping()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_server_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"postgresql://ann@127.0.0.1:{deaf.getsockname()[1]}/never?connect_timeout=2"
+        with Store(url) as store, pytest.raises(DatabaseUnavailable, match="timeout"):
+            store.ping()
+
+
+def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k")
+        store.append_message("k", message())
+        with administrator.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
+                (store.engine.url.database,),
+            )
+        assert store.append_message("k", message()).seq == 2
+        assert len(store.get("k").messages) == 2
+
+
+def test_a_server_that_goes_away_and_comes_back() -> None:
+    server = PostgresServer(fsync=True)
+    try:
+        schema.upgrade(server.url())
+        with Store(server.url()) as store:
+            store.create("k")
+            server.interrupt()
+            with pytest.raises(DatabaseUnavailable):
+                store.append_message("k", message("lost"))
+            server.resume()
+            assert store.append_message("k", message("kept")).seq == 1
+    finally:
+        server.stop()
+
+
+def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    name = f"latin_{os.getpid()}"
+    with administrator.connect() as connection:
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0 STRATEGY FILE_COPY"
+        )
+    url = sa.make_url(make_postgres()).set(database=name)
+    with Store(url) as store, pytest.raises(LangoStoreError, match="UTF8"):
+        store.ping()
+    with administrator.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_written(make_sqlite: MakeDatabase) -> None:
+    with Store(create_engine(make_sqlite(), pool_size=1, max_overflow=0)) as store:
+        store.create("k", messages=[message("a")])
+        with store.engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DatabaseUnavailable, match="make room"):
+            store.append_messages("k", [message("b"), message("x" * 1_000_000)])
+        with store.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+        assert [m.content for m in store.messages("k")] == ["a"]
+        assert store.append_message("k", message("b")).seq == 2
+
+
+def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite())
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE host (id INTEGER PRIMARY KEY)",
+            "CREATE TABLE log (host INTEGER REFERENCES host (id) DEFERRABLE INITIALLY DEFERRED)",
+            "CREATE TRIGGER logs AFTER INSERT ON lango_message BEGIN INSERT INTO log VALUES (1); END",
+        ):
+            connection.exec_driver_sql(statement)
+    with Store(engine) as store:
+        store.create("k")
+        with pytest.raises(SessionHeld, match="FOREIGN KEY") as raised:
+            store.append_message("k", message())
+        pool: Any = engine.pool
+        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
+        assert store.info("k").message_count == 0
+        with engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO host VALUES (1)")
+        assert store.append_message("k", message()).seq == 1
+    engine.dispose()
+
+
+def test_a_store_in_memory_outlives_errors() -> None:
+    with Store("sqlite://", migrate=True) as store:
+        store.create("k")
+        with pytest.raises(SessionExists):
+            store.create("k")
+        with pytest.raises(SessionNotFound):
+            store.append_message("nobody", message())
+        assert store.count() == 1
+
+
+def test_files_that_are_no_database(tmp_path: Path) -> None:
+    torn = tmp_path / "torn.db"
+    torn.write_bytes(b"this is not a database, " * 500)
+    for url in (f"sqlite:///{torn}", f"sqlite:///{tmp_path}/no/folder/x.db"):
+        with Store(url) as store, pytest.raises(DatabaseUnavailable):
+            store.ping()
+
+
+READ_ONLY = """
+import sys
+from lango_store import DatabaseUnavailable, Message, Store
+with Store(sys.argv[1]) as store:
+    print([m.content for m in store.get("k").messages], store.count())
+    try:
+        store.append_message("k", Message(role="user", content="b"))
+    except DatabaseUnavailable as error:
+        print("writable" in str(error))
+"""
+
+
+def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("k", messages=[message("a")])
+    path = Path(url.removeprefix("sqlite:///"))
+    done = run_program(READ_ONLY, f"sqlite:///file:{path}?mode=ro&uri=true")
+    assert (done.stdout, done.stderr) == ("['a'] 1\nTrue\n", "")
+
+
+def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+
+        def delete() -> None:
+            with engine.connect() as connection:
+                connection.execute(sa.text("DELETE FROM lango_message"))
+                connection.rollback()
+
+        delete()
+        with ThreadPoolExecutor(1) as thread:  # which has not met the store yet
+            thread.submit(delete).result()
+        assert len(store.get("k").messages) == 1
+    engine.dispose()
+
+
+def test_a_raw_connection_after_an_append_has_a_transaction_as_ever(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres(), pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        raw = engine.raw_connection()
+        raw.cursor().execute("DELETE FROM lango_message")
+        raw.close()
+        assert len(store.get("k").messages) == 1
+    engine.dispose()
+
+
+def test_an_append_by_a_hosts_engine_leaves_other_engines_their_transactions(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    host, engine = sa.create_engine(url), create_engine(url)
+    with Store(host) as store:
+        store.create("k")
+        store.append_message("k", message())
+        raw: Any = engine.raw_connection()
+        assert not raw.driver_connection.autocommit
+        raw.close()
+    for each in (host, engine):
+        each.dispose()
+
+
+@pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
+def test_a_listener_of_the_pool_sees_every_verb(url: str, moment: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        store.create("k")
+        store.append_message("k", message())
+        told: list[object] = []
+        sa.event.listen(engine, moment, lambda *given: told.append(given))
+        store.append_message("k", message())
+        store.get("k")
+        assert len(told) == 2
+    engine.dispose()
+
+
+def test_an_interrupted_verb_leaves_the_pool_whole(url: str) -> None:
+    interrupted = False
+
+    def clock() -> datetime:
+        if interrupted:
+            raise KeyboardInterrupt
+        return datetime.now(UTC)
+
+    engine = create_engine(url, pool_size=1)
+    with Store(engine, clock=clock) as store:
+        store.create("k", messages=[message()])
+        interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            store.get("k")
+        interrupted = False
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert store.append_message("k", message()).seq == 2
+    engine.dispose()

@@ -1,0 +1,131 @@
+"""The SQLite files that we make and read: who may read them, and what happens where nothing may be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.commands import run
+from support.factories import messages
+from support.processes import run_program
+
+from lango_store import Store
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o177, 0o600)])
+def test_a_database_and_an_archive_are_their_owners_alone_to_read(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        past = datetime.now(UTC) - timedelta(days=9)
+        with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True, clock=lambda: past) as store:
+            store.create("k", ttl=timedelta(days=1), messages=messages(1))
+            files = ["agent.db", "agent.db-shm", "agent.db-wal"]
+            assert sorted(path.name for path in tmp_path.iterdir()) == files
+            assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in files} == {mode}
+        with Store(f"sqlite:///{tmp_path}/agent.db") as store:
+            assert store.expire(archive=tmp_path / "cold.db").sessions == 1
+        assert stat.S_IMODE((tmp_path / "cold.db").stat().st_mode) == mode
+    finally:
+        os.umask(before)
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "agent.db").touch(mode=0o640)
+    (tmp_path / "agent.db").chmod(0o640)
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("k")
+    assert stat.S_IMODE((tmp_path / "agent.db").stat().st_mode) == 0o640
+
+
+COMMANDS = [
+    ("sessions", "list"),
+    ("sessions", "show", "k"),
+    ("sessions", "touch", "k"),
+    ("sessions", "delete", "k", "--yes"),
+    ("stats",),
+    ("doctor",),
+    ("expire",),
+    ("import", "."),
+    ("export", "k", "--to", "out"),
+    ("db", "check"),
+    ("db", "current"),
+    ("db", "sql"),
+    ("db", "downgrade", "base", "--yes"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_mistyped_path_makes_no_file(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in (f"sqlite:///{tmp_path}/agnet.db", f"sqlite:///file:{tmp_path}/agnet.db?uri=true"):
+        done = run(*words, "--url", url)
+        assert done.returncode == 3, done
+        assert f"database {tmp_path}/agnet.db does not exist" in done.stderr
+        assert "lango-store db upgrade" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Path]:
+    """A folder that may be made read-only."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    yield folder
+    folder.chmod(0o755)
+
+
+BOUND_BY_RIGHTS = """
+import ctypes, os
+if os.geteuid() == 0:  # root reads and writes what it likes, unless it gives that up
+    class Set(ctypes.Structure):
+        _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+    header, sets, libc = (ctypes.c_uint32 * 2)(0x20080522, 0), (Set * 2)(), ctypes.CDLL(None)
+    assert libc.capget(header, sets) == 0
+    sets[0].effective &= ~(1 << 1 | 1 << 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, sets) == 0
+from lango_store.cli import main
+main()
+"""
+
+
+def _bound(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user to whom file permissions apply."""
+    return run_program(BOUND_BY_RIGHTS, *words)
+
+
+def test_a_read_only_file_in_a_read_only_folder_is_read(shelf: Path) -> None:
+    path = shelf / "agent.db"
+    with Store(f"sqlite:///{path}", migrate=True) as store:
+        store.create("k", messages=messages(3))
+    path.chmod(0o444)
+    shelf.chmod(0o555)
+    for words in (
+        ("sessions", "list"),
+        ("sessions", "show", "k"),
+        ("stats",),
+        ("db", "check"),
+        ("export", "k", "--to", "-"),
+    ):
+        done = _bound(*words, "--url", f"sqlite:///{path}")
+        assert done.returncode == 0, (words, done.stderr)
+    refused = _bound("sessions", "touch", "k", "--url", f"sqlite:///{path}")
+    assert refused.returncode == 3, refused
+    assert "readonly" in refused.stderr
+    assert [each.name for each in shelf.iterdir()] == ["agent.db"]
+
+
+def test_a_read_only_file_that_somebody_writes_is_read_as_it_is_now(shelf: Path) -> None:
+    path = shelf / "agent.db"
+    with Store(f"sqlite:///{path}", migrate=True) as store:
+        store.create("k")
+        for each in shelf.iterdir():
+            each.chmod(0o444)
+        store.create("new")
+        done = _bound("sessions", "list", "--url", f"sqlite:///{path}")
+    assert done.returncode == 0, done.stderr
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["new", "k"]

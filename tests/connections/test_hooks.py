@@ -1,0 +1,126 @@
+"""Statements are seen by those who want to: a hook of the store's, and the engine's log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+import sqlalchemy as sa
+from support.factories import message, messages
+from support.statements import watched
+
+from lango_store import AsyncStore, SessionNotFound, Store, create_engine
+
+Seen = list[tuple[str, float]]
+
+
+def verbs(store: Store) -> None:
+    store.create("k", messages=messages(2))
+    store.append_message("k", message())
+    store.append_messages("k", messages(2), replace_after=1)
+    store.get("k")
+    store.list_sessions()
+    store.stats()
+    with pytest.raises(SessionNotFound):
+        store.append_message("nobody", message())
+
+
+def is_ours(statement: str) -> bool:
+    return statement.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
+
+
+def shape(statement: str) -> str:
+    """What is left of a statement without its values: drivers see it with or without them."""
+    return "".join(statement.split())[:25]
+
+
+def test_the_hook_sees_each_statement_that_reaches_the_driver(url: str) -> None:
+    told: Seen = []
+    engine = create_engine(url)
+    with Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))) as store:
+        store.ping()
+        with watched(engine) as seen:
+            told.clear()
+            verbs(store)
+            reached = [shape(each) for each in seen if is_ours(each)]
+    assert len(reached) > 10
+    hooked = [shape(text) for text, _ in told if is_ours(text)]
+    assert sorted(set(hooked)) == sorted(set(reached))
+    if engine.dialect.name == "postgresql":  # SQLite tells each row that executemany inserts
+        assert hooked == reached
+    assert all(0 <= seconds < 60 for _, seconds in told)
+
+
+def test_the_hook_sees_what_the_store_does_on_a_callers_connection_and_nothing_else(url: str) -> None:
+    told: Seen = []
+    engine = create_engine(url)
+    store = Store(engine, on_statement=lambda text, seconds: told.append((text, seconds)))
+    store.create("k")
+    with engine.connect() as connection:
+        mine = store.using(connection)
+        mine.get("k")
+        told.clear()
+        connection.execute(sa.text("SELECT 42"))
+        mine.append_message("k", message())
+        connection.execute(sa.text("SELECT 43"))
+        connection.commit()
+    assert any("lango_message" in text for text, _ in told)
+    assert not any("42" in text or "43" in text for text, _ in told)
+    engine.dispose()
+
+
+def test_the_hook_of_an_async_store(url: str) -> None:
+    told: Seen = []
+
+    async def work() -> None:
+        async with AsyncStore(url, on_statement=lambda text, seconds: told.append((text, seconds))) as store:
+            await store.create("k")
+            await store.append_message("k", message())
+
+    asyncio.run(work())
+    assert any("INSERT INTO lango_message" in text for text, _ in told)
+
+
+def test_an_engines_log_has_the_text_and_the_time_but_no_content(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Store(url) as store:
+        store.create("k")
+        store.append_message("k", message("before"))
+        assert not caplog.records
+        with caplog.at_level(logging.INFO, "sqlalchemy.engine"):
+            other = create_engine(url)
+            with Store(other) as logged:
+                logged.append_message("k", message("a secret"))
+                logged.get("k")
+            other.dispose()
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("INSERT INTO lango_message" in line and line.endswith(" s]") for line in lines)
+    assert any("SELECT" in line and "lango_message" in line for line in lines)
+    assert not any("a secret" in line for line in lines)
+
+
+def test_the_hook_and_the_log_see_the_same_statements(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    told: Seen = []
+    with caplog.at_level(logging.INFO, "sqlalchemy.engine"):
+        engine = create_engine(url)
+        for hook in (None, lambda text, seconds: told.append((text, seconds))):
+            with Store(engine, on_statement=hook) as store:
+                caplog.clear()
+                verbs(store)
+                store.delete("k")
+        logged = [record.getMessage() for record in caplog.records]
+        engine.dispose()
+    assert len(told) > 10
+    assert all(any(line.startswith(text) for line in logged) for text, _ in told if is_ours(text))
+
+
+def test_a_hook_knows_nothing_of_what_another_store_does_on_the_same_connection(url: str) -> None:
+    told: Seen = []
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))).using(connection).create("k")
+        told.clear()
+        Store(engine).using(connection).append_message("k", message())
+        connection.commit()
+    assert told == []
+    engine.dispose()

@@ -1,0 +1,182 @@
+"""Life beside a host: its tables, its migrations, its schemas, its forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+import sqlmodel
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import orm
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.processes import run_program
+
+from lango_store import MessageRole, Store, ToolCall, create_engine, schema
+from lango_store.tables import Base, MessageRow, SessionRow
+
+OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_shared_value", "lango_store_version"}
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sa.Engine]:
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+def test_a_hosts_create_all_makes_nothing_of_ours(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite(migrated=False))
+    sqlmodel.SQLModel.metadata.create_all(engine)
+    assert not OURS & set(sa.inspect(engine).get_table_names())
+    assert not OURS & set(sqlmodel.SQLModel.metadata.tables)
+    engine.dispose()
+
+
+def test_a_hosts_autogenerate_finds_nothing_of_ours(engine: sa.Engine) -> None:
+    host = sa.MetaData()
+    sa.Table("host_order", host, sa.Column("number", sa.Integer, primary_key=True))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"include_name": schema.include_name})
+        differences = compare_metadata(context, host)
+    assert [(what, table.name) for what, table in differences] == [("add_table", "host_order")]
+
+
+def test_migrations_leave_a_hosts_tables_and_versions_alone(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('host_7')")
+        connection.exec_driver_sql("CREATE TABLE lango_hosts_own (n INTEGER)")
+    assert schema.upgrade(engine) == schema.head()
+    assert schema.check(engine) == []
+    schema.downgrade(engine, "base")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "host_7"
+    assert {"alembic_version", "lango_hosts_own"} <= set(sa.inspect(engine).get_table_names())
+    engine.dispose()
+
+
+def test_two_schemas_of_one_database_hold_two_stores(make_postgres: MakeDatabase) -> None:
+    url = make_postgres(migrated=False)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA tenant_a")
+        connection.exec_driver_sql("CREATE SCHEMA tenant_b")
+    for tenant in ("tenant_a", "tenant_b"):
+        with Store(f"{url}&options=-csearch_path%3D{tenant}", migrate=True) as store:
+            store.create("k", title=tenant, messages=messages(2))
+            assert schema.check(store.engine) == []
+    for tenant in ("tenant_a", "tenant_b"):
+        with Store(f"{url}&options=-csearch_path%3D{tenant}") as store:
+            assert [info.title for info in store.list_sessions().items] == [tenant]
+    assert schema.current(engine) is None
+    engine.dispose()
+
+
+def test_the_tables_give_typed_values_to_queries_of_your_own(store: Store, engine: sa.Engine) -> None:
+    call = ToolCall(id="c", name="n", output={"a": 1.0})
+    store.create("k", settings={"thinking": "high"}, messages=[message("hi", tokens=3)])
+    stored = store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call]))
+    with sqlmodel.Session(engine) as session:
+        rows = session.exec(sqlmodel.select(MessageRow).where(MessageRow.role == MessageRole.USER)).all()
+        assert [(row.role, row.text, row.seq) for row in rows] == [(MessageRole.USER, "hi", 1)]
+        assert rows[0].role is MessageRole.USER
+        row = session.exec(sqlmodel.select(MessageRow).where(MessageRow.seq == 2)).one()
+        assert (row.content, row.tool_calls) == ({"x": [1]}, [{"id": "c", "name": "n", "output": {"a": 1.0}}])
+        assert row.created_at == stored.created_at
+        option = orm.selectinload(SessionRow.messages)  # type: ignore[arg-type]
+        whole = session.exec(sqlmodel.select(SessionRow).options(option)).one()
+        assert whole.settings == {"thinking": "high"}
+        assert [each.seq for each in whole.messages] == [1, 2]
+        session.expunge_all()
+        bare = session.exec(sqlmodel.select(SessionRow)).one()
+        with pytest.raises(sa.exc.InvalidRequestError, match="raise"):
+            _ = bare.messages
+
+
+def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, store: Store) -> None:
+    made = store.create("k", metadata={"a": [1]})
+    with sqlmodel.Session(engine) as session:
+        row = MessageRow(session_key="k", seq=9, role=MessageRole.USER, content={"b": 1}, created_at=made.created_at)
+        session.add(row)
+        found = session.get(SessionRow, "k")
+        assert found is not None
+        assert found.meta == {"a": [1]}
+        found.meta = {"a": [2]}
+        session.commit()
+    assert store.all_messages("k")[0].content == {"b": 1}
+    assert store.info("k").metadata == {"a": [2]}
+
+
+def test_the_tables_can_be_distributed_by_session_key() -> None:
+    column_of = {
+        "lango_session": "key",
+        "lango_turn": "session_key",
+        "lango_message": "session_key",
+        "lango_value": "session_key",
+        "lango_shared_value": "scope",
+    }
+    assert set(Base.metadata.tables) == set(column_of)
+    for name, column in column_of.items():
+        table = Base.metadata.tables[name]
+        for constraint in table.constraints:
+            assert constraint.name is not None
+            if isinstance(constraint, sa.PrimaryKeyConstraint | sa.UniqueConstraint):
+                assert column in constraint.columns
+            if isinstance(constraint, sa.ForeignKeyConstraint):
+                assert constraint.referred_table.name == "lango_session"
+                assert [(e.parent.name, e.column.name) for e in constraint.elements] == [("session_key", "key")]
+                assert (constraint.ondelete, constraint.onupdate) == ("CASCADE", None)
+        assert all(column in index.columns for index in table.indexes if index.unique)
+        assert not any(c.identity or c is table.autoincrement_column for c in table.columns)
+
+
+def test_both_processes_of_a_fork_go_on(url: str) -> None:
+    """The parent goes on with the connection that it had."""
+    program = """
+import gc, os, sys, warnings
+import sqlalchemy as sa
+from lango_store import Store, Message
+warnings.simplefilter("always", ResourceWarning)  # of connections that are forgotten
+store = Store(sys.argv[1])
+opened = []
+sa.event.listen(store.engine, "connect", lambda driver, entry: opened.append(os.getpid()))
+store.create("k")
+store.append_message("k", Message(role="user", content="before"))
+for n in range(3):
+    child = os.fork()
+    if child == 0:
+        for m in range(20):
+            store.append_message("k", Message(role="user", content=f"child {n} {m}"))
+        store.close()
+        gc.collect()
+        os._exit(0)
+for m in range(20):
+    store.append_message("k", Message(role="user", content=f"parent {m}"))
+codes = [os.waitstatus_to_exitcode(os.wait()[1]) for n in range(3)]
+assert codes == [0, 0, 0], codes
+store.append_message("k", Message(role="user", content="after"))
+print(len(store.messages("k")), opened.count(os.getpid()))
+store.close()
+"""
+    done = run_program(program, url, timeout=120)
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("82 1", "", 0)
+
+
+def test_a_store_in_memory_lives_on_in_a_forked_child() -> None:
+    program = """
+import os
+from lango_store import Store, Message
+store = Store("sqlite://", migrate=True)
+store.create("k")
+if os.fork() == 0:
+    store.append_message("k", Message(role="user", content="child"))
+    os._exit(len(store.messages("k")))
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
+print(len(store.messages("k")))
+"""
+    done = run_program(program)
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("0", "", 0)

@@ -1,0 +1,324 @@
+"""Engines as hosts make them: isolation levels, autocommit, schemas, and listeners that set what policies look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+
+from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine
+
+LEVELS = {
+    "sqlite": ["AUTOCOMMIT", "READ UNCOMMITTED", "SERIALIZABLE"],
+    "postgresql": ["AUTOCOMMIT", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"],
+}
+
+
+VERBS: list[Callable[[Store], object]] = [
+    lambda store: store.get("k"),
+    lambda store: store.count(),
+    lambda store: store.stats(),
+    lambda store: store.append_message("k", message()),
+    lambda store: store.append_messages("k", messages(2), replace_after=1),
+]
+
+
+def stock_engine(url: str, **options: Any) -> sa.Engine:
+    """An engine as SQLAlchemy makes it."""
+    engine = sa.create_engine(url, **options)
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    return engine
+
+
+def host_engines(url: str) -> Iterator[tuple[str, sa.Engine]]:
+    """Engines with each isolation level, set for the engine, for its connections, and by the server for a role."""
+    for make in (create_engine, stock_engine):
+        for level in LEVELS[sa.make_url(url).get_backend_name()]:
+            yield f"{level} for the engine", make(url, isolation_level=level)
+            yield f"{level} for each connection", make(url).execution_options(isolation_level=level)
+            if make is stock_engine and level not in ("AUTOCOMMIT",) and url.startswith("postgres"):
+                option = level.lower().replace(" ", "\\ ")
+                connect = {"options": f"-cdefault_transaction_isolation={option}"}
+                yield f"{level} from the server", make(url, connect_args=connect)
+
+
+def refuse_inserts(store: Store) -> None:
+    """Let the next INSERT of a message of the role `tool` fail in the database."""
+    with store.engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql(
+                "CREATE TRIGGER refuse BEFORE INSERT ON lango_message WHEN NEW.role = 'tool' "
+                "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+            )
+        else:
+            connection.exec_driver_sql(
+                "ALTER TABLE lango_message ADD CONSTRAINT refuse CHECK (role <> 'tool') NOT VALID"
+            )
+
+
+def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(url: str) -> None:
+    with Store(url) as own:
+        refuse_inserts(own)
+    for name, engine in host_engines(url):
+        store = Store(engine)
+        key = store.create(messages=messages(3)).key
+        with pytest.raises(LangoStoreError):
+            store.append_messages(key, [message("x", role="tool")], replace_after=1)
+        assert (store.info(key).last_seq, len(store.messages(key))) == (3, 3), name
+        store.append_messages(key, messages(2), replace_after=1)
+        store.append_message(key, message())
+        assert len(store.messages(key)) == 4, name
+        updated = store.update(key, title="t", last_consolidated=4)
+        touched = store.touch(key)
+        assert updated.model_copy(update={"revision": updated.revision + 1}) == touched == store.info(key), name
+        assert store.pop_message(key) is not None
+        assert store.info(key).last_consolidated == len(store.messages(key)) == 3, name
+        assert store.delete(key)
+        assert not store.exists(key), name
+        engine.dispose()
+
+
+def test_whatever_isolation_level_a_host_has_several_reads_see_one_moment(url: str) -> None:
+    with Store(url) as own:
+        for name, engine in host_engines(url):
+            store = Store(engine)
+            key = store.create(messages=messages(1)).key
+            with store.access.snapshot() as connection:
+                count = sa.text("SELECT count(*) FROM lango_message WHERE session_key = :key")
+                assert connection.execute(count, {"key": key}).scalar() == 1
+                own.append_message(key, message())
+                assert connection.execute(count, {"key": key}).scalar() == 1, name
+            assert len(store.messages(key)) == 2
+            engine.dispose()
+
+
+def test_a_hosts_connections_have_the_hosts_settings_afterwards(make_postgres: MakeDatabase) -> None:
+    engine = sa.create_engine(make_postgres(), isolation_level="SERIALIZABLE", pool_size=1)
+    store = Store(engine)
+    store.create("k", messages=messages(2))
+    store.append_message("k", message())
+    store.stats()
+    with engine.connect() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        assert (driver.autocommit, driver.read_only) == (False, None)
+        assert driver.isolation_level == psycopg.IsolationLevel.SERIALIZABLE
+        assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "serializable"
+    engine.dispose()
+
+
+def test_a_caller_whose_snapshot_is_too_old_is_told_to_try_again(make_postgres: MakeDatabase) -> None:
+    engine = sa.create_engine(make_postgres(), isolation_level="REPEATABLE READ")
+    store = Store(engine)
+    store.create("k")
+    with engine.connect() as connection:
+        mine = store.using(connection)
+        mine.info("k")
+        store.append_message("k", message())
+        with pytest.raises(DatabaseBusy, match="try again"):
+            mine.append_message("k", message())
+    engine.dispose()
+
+
+def test_a_borrowed_connection_in_autocommit_is_refused_with_the_line_to_change(url: str) -> None:
+    with Store(url) as own:
+        own.create("k", messages=messages(2))
+    for make in (create_engine, stock_engine):
+        set_by_engine = make(url, isolation_level="AUTOCOMMIT") if make is stock_engine else make(url)
+        with set_by_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            store = Store(set_by_engine).using(connection)
+            for call in VERBS:
+                with pytest.raises(LangoStoreError, match="isolation_level="):
+                    call(store)
+        set_by_engine.dispose()
+    with Store(url) as own:
+        assert own.info("k").message_count == 2
+
+
+def test_a_schema_translate_map_is_refused_with_the_remedy(url: str) -> None:
+    with Store(url) as own:
+        own.create("k")
+    engine = create_engine(url)
+    moved = engine.execution_options(schema_translate_map={None: "tenant"})
+    for call in VERBS:
+        with pytest.raises(LangoStoreError, match="csearch_path=tenant"):
+            call(Store(moved))
+        with moved.connect() as connection, pytest.raises(LangoStoreError, match="csearch_path=tenant"):
+            call(Store(engine).using(connection))
+        with engine.connect() as connection:
+            store = Store(engine).using(connection)
+            assert store.count() == 1
+            connection.rollback()
+            connection.execution_options(schema_translate_map={None: "tenant"})
+            with pytest.raises(LangoStoreError, match="csearch_path=tenant"):
+                call(store)
+    engine.dispose()
+
+
+# Row-level security, by the usual recipe: each transaction begins with the tenant's name
+
+POLICY = """
+CREATE ROLE {role} LOGIN;
+GRANT ALL ON ALL TABLES IN SCHEMA public TO {role};
+ALTER TABLE lango_session ENABLE ROW LEVEL SECURITY;
+ALTER TABLE lango_message ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON lango_session USING (user_id = current_setting('app.tenant'));
+CREATE POLICY tenant ON lango_message
+    USING (session_key IN (SELECT key FROM lango_session WHERE user_id = current_setting('app.tenant')));
+"""
+
+
+@pytest.fixture
+def tenants_url(make_postgres: MakeDatabase, administrator: sa.Engine) -> Iterator[sa.URL]:
+    url = sa.make_url(make_postgres())
+    role = f"role_{url.database}"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(POLICY.format(role=role))
+    yield url.set(username=role)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {role}")
+    engine.dispose()
+    with administrator.connect() as connection:
+        connection.exec_driver_sql(f"DROP ROLE {role}")
+
+
+SET_TENANT = "SELECT set_config('app.tenant', %s, true)"
+
+
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
+@pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine])
+def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, moment: str) -> None:
+    engine = make(tenants_url, pool_size=1, max_overflow=0)
+    tenant = "ann"
+
+    def set_tenant(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(SET_TENANT, (tenant,))
+
+    def set_on_driver(driver: psycopg.Connection[Any], *_: object) -> None:
+        driver.execute("SELECT set_config('app.tenant', %s, false)", (tenant,))
+        driver.commit()
+
+    def set_on_connection(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SELECT set_config('app.tenant', %s, false)", (tenant,))
+        connection.commit()
+
+    listeners: dict[str, Any] = {"begin": set_tenant, "engine_connect": set_on_connection, "checkout": set_on_driver}
+    sa.event.listen(engine, moment, listeners[moment])
+    store = Store(engine)
+    for tenant in ("ann", "bob"):
+        store.create(f"key of {tenant}", user_id=tenant, messages=messages(2))
+        store.append_message(f"key of {tenant}", message())
+        store.append_message(f"key of {tenant}", message(id="a"))
+        store.append_messages(f"key of {tenant}", messages(2), replace_after=2)
+        store.append_message(f"made for {tenant}", message(), create=True, user_id=tenant)
+        store.conversation(f"made for {tenant}").save_turn(messages(1), {"tokens": 1}, create=True, user_id=tenant)
+        with store.engine.begin() as connection:
+            inside = store.using(connection)
+            inside.append_message(f"inside for {tenant}", message(), create=True, user_id=tenant)
+            inside.create(f"new for {tenant}", messages=messages(2), user_id=tenant)
+    for tenant, other in (("ann", "bob"), ("bob", "ann")):
+        assert [info.user_id for info in store.list_sessions().items] == [tenant] * 4
+        assert len(store.get(f"key of {tenant}").messages) == 4
+        assert store.stats().sessions == 4
+        assert not store.exists(f"key of {other}")
+        with pytest.raises(LangoStoreError):
+            store.append_message(f"key of {other}", message())
+        with pytest.raises(LangoStoreError):
+            store.append_message("of another", message(), create=True, user_id=other)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
+def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: str, moment: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k")
+    committed: list[sa.Connection] = []
+    sa.event.listen(engine, "commit", committed.append)
+    store.append_message("k", message())
+    assert committed == []
+    sa.event.listen(engine, moment, lambda *_: None)
+    store.append_message("k", message())
+    assert len(committed) == 1
+    engine.dispose()
+
+
+def test_what_a_listener_to_checkins_raises_reaches_the_caller_of_an_append_that_has_landed(url: str) -> None:
+    engine = create_engine(url)
+    errors = {RuntimeError: RuntimeError, engine.dialect.loaded_dbapi.OperationalError: LangoStoreError}
+    store = Store(engine)
+    store.create("k")
+    for raised, expected in errors.items():
+
+        def fail(driver: Any, _: object, raised: type[Exception] = raised) -> None:
+            driver.close()
+            raise raised("the host's")
+
+        sa.event.listen(engine, "checkin", fail)
+        with pytest.raises(expected, match="the host's"):
+            store.append_message("k", message())
+        sa.event.remove(engine, "checkin", fail)
+    assert store.info("k").message_count == 2
+    engine.dispose()
+
+
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
+def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_query_belongs(
+    tenants_url: sa.URL,
+) -> None:
+    engine = create_engine(tenants_url)
+    sa.event.listen(engine, "engine_connect", lambda connection: connection.exec_driver_sql(SET_TENANT, ("ann",)))
+    with pytest.raises(LangoStoreError, match="listener for `begin`"):
+        Store(engine).count()
+    engine.dispose()
+
+
+# using()
+
+
+def test_a_scoped_session_lends_its_connection(url: str) -> None:
+    engine = create_engine(url)
+    scoped = orm.scoped_session(orm.sessionmaker(engine))
+    store = Store(engine)
+    store.create("k")
+    store.using(scoped).append_message("k", message("gone"))
+    scoped.rollback()
+    store.using(scoped).append_message("k", message("kept"))
+    scoped.commit()
+    assert [m.content for m in store.messages("k")] == ["kept"]
+    scoped.remove()
+    engine.dispose()
+
+
+def test_a_subclass_keeps_its_attributes_on_a_borrowed_connection(url: str) -> None:
+    class Tenants(Store):
+        def __init__(self, engine: sa.Engine, tenant: str) -> None:
+            super().__init__(engine)
+            self.tenant = tenant
+
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        borrowed = Tenants(engine, "ann").using(connection)
+        assert (type(borrowed), borrowed.tenant) == (Tenants, "ann")  # type: ignore[attr-defined]
+    engine.dispose()
+
+
+def test_a_listener_to_connects_may_leave_its_transaction_open(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = create_engine(url, pool_size=1)
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("SET statement_timeout = '90s'"))
+    with Store(url) as other, Store(engine) as store:
+        store.ping()
+        for key in ("a", "b"):
+            engine.dispose()  # the next connection is a new one
+            store.create(key, messages=[message()])
+            assert other.exists(key)
+    engine.dispose()

@@ -1,0 +1,196 @@
+"""Servers and networks that fall silent: how long a call waits for them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message
+from support.postgres_server import PostgresServer
+from support.relay import Relay
+
+from lango_store import DatabaseBusy, DatabaseUnavailable, Store, create_engine, schema
+from lango_store._engine import pool
+
+LONG = 20.0
+"""Seconds that no call of these tests should take, on the slowest machine."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds
+
+
+@pytest.fixture
+def relay(server_url: sa.URL) -> Iterator[Relay]:
+    made = Relay(server_url)
+    yield made
+    made.close()
+
+
+def through(relay: Relay, url: str, **parameters: str) -> sa.URL:
+    """The URL of a database behind a relay, by TCP."""
+    made = sa.make_url(url)
+    there = made.difference_update_query(["host"]).set(host="127.0.0.1", port=relay.port)
+    return there.update_query_dict(parameters)
+
+
+def driver_of(engine: sa.Engine) -> psycopg.Connection[Any]:
+    with engine.connect() as connection:
+        driver = connection.connection.dbapi_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+BOUNDS = {
+    "connect_timeout": "10",
+    "keepalives_count": "3",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "tcp_user_timeout": "25000",
+}
+
+
+def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
+    make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_postgres()
+
+    def used(*, connect_args: dict[str, Any] | None = None, **parameters: str) -> dict[str, str]:
+        engine = create_engine(through(relay, url, **parameters), connect_args=connect_args or {})
+        found = driver_of(engine).info.get_parameters()
+        engine.dispose()
+        return {name: found[name] for name in BOUNDS}
+
+    assert used() == BOUNDS
+    assert used(connect_timeout="3", tcp_user_timeout="1000") == BOUNDS | {
+        "connect_timeout": "3",
+        "tcp_user_timeout": "1000",
+    }
+    assert used(connect_args={"keepalives_idle": 60}) == BOUNDS | {"keepalives_idle": "60"}
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "4")
+    assert used() == BOUNDS | {"connect_timeout": "4"}
+
+
+def test_connections_have_our_application_name_unless_the_url_has_another(
+    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_postgres()
+
+    def told(url: str) -> object:
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            found = connection.exec_driver_sql("SHOW application_name").scalar()
+        engine.dispose()
+        return found
+
+    assert told(url) == "lango_store"
+    assert told(f"{url}&application_name=mine") == "mine"
+    monkeypatch.setenv("PGAPPNAME", "theirs")
+    assert told(url) == "theirs"
+
+
+def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = Store(f"postgresql://x@127.0.0.1:{port}/x?connect_timeout=1")
+        with pytest.raises(DatabaseUnavailable, match="timeout"), within(LONG):
+            store.get("k")
+
+
+def test_what_no_peer_acknowledges_is_given_up_after_tcp_user_timeout(
+    make_postgres: MakeDatabase, relay: Relay
+) -> None:
+    with Store(through(relay, make_postgres(), tcp_user_timeout="1000")) as store:
+        store.create("k")
+        relay.stall()
+        with pytest.raises(DatabaseUnavailable), within(LONG):
+            store.append_message("k", message("x" * 50_000_000))
+        relay.go_on()
+        store.append_message("k", message("there"))
+        assert [m.content for m in store.get("k").messages] == ["there"]
+
+
+def test_an_idle_connection_is_asked_for_a_while_only(
+    make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_IDLE_BEFORE_PING", -1.0)
+    monkeypatch.setattr(pool, "_PING_TIMEOUT", 0.2)
+    with Store(through(relay, make_postgres(), connect_timeout="1")) as store:
+        store.create("k")
+        store.append_message("k", message("before"))
+        relay.stall()
+        with pytest.raises(DatabaseUnavailable, match="timeout"), within(LONG):
+            store.append_message("k", message("lost"))
+        relay.go_on()
+        store.append_message("k", message("after"))
+        assert [m.content for m in store.get("k").messages] == ["before", "after"]
+
+
+@pytest.mark.parametrize("given", ["URL", "connect_args"])
+def test_a_statement_takes_no_longer_than_it_may(make_postgres: MakeDatabase, given: str) -> None:
+    url = f"{make_postgres()}&options=-clock_timeout=60s"
+    engine = (
+        create_engine(f"{url}&statement_timeout=200ms")
+        if given == "URL"
+        else create_engine(url, connect_args={"statement_timeout": 200})
+    )
+    with Store(engine) as store, engine.connect() as connection:
+        store.create("k")
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "1min"
+        store.using(connection).append_message("k", message())
+        with pytest.raises(DatabaseBusy, match="statement timeout"):
+            store.append_message("k", message())
+    engine.dispose()
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "5h", "99999999min"])
+def test_a_statement_timeout_is_a_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"statement_timeout .*: give"):
+        create_engine(f"postgresql://x/y?statement_timeout={text}")
+
+
+def test_a_migration_takes_as_long_as_it_takes(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    other = create_engine(url)
+    reading = threading.Event()
+
+    def read() -> None:
+        with other.begin() as connection:
+            connection.exec_driver_sql("SELECT * FROM lango_session")
+            reading.set()
+            connection.exec_driver_sql("SELECT pg_sleep(0.5)")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reading.wait(LONG)
+    assert schema.downgrade(f"{url}&statement_timeout=200ms", "base", lock_timeout=LONG) is None
+    reader.join()
+    other.dispose()
+
+
+def test_a_server_that_hangs_is_given_up_when_statements_have_a_timeout() -> None:
+    server = PostgresServer()
+    try:
+        with Store(f"{server.url()}&connect_timeout=2&statement_timeout=200ms", migrate=True) as store:
+            store.create("k")
+            server.hang()
+            with pytest.raises(DatabaseUnavailable, match=r"no answer for 1\.4 s"), within(LONG):
+                store.append_message("k", message("unknown"))
+            with pytest.raises(DatabaseUnavailable, match="timeout"), within(LONG):
+                store.append_message("k", message("refused"))
+            server.go_on()
+            store.append_message("k", message("there"))
+            assert store.get("k").messages[-1].content == "there"
+    finally:
+        server.stop()

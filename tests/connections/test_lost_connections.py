@@ -1,0 +1,99 @@
+"""Connections that are lost: none that is broken is used again, whoever made the engine, and however it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.relay import Relay
+
+from lango_store import DatabaseUnavailable, Store, create_engine
+from lango_store._engine import pool
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    "append": lambda store: store.append_message("k", message()),
+    "several": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "load": lambda store: store.get("k"),
+}
+
+
+@pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
+@pytest.mark.parametrize("reset", ["rollback", None])
+def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
+    make_postgres: MakeDatabase,
+    administrator: sa.Engine,
+    caplog: pytest.LogCaptureFixture,
+    call: Callable[[Store], object],
+    reset: Literal["rollback"] | None,
+) -> None:
+    # The pool asks no connection how it is, and learns of it by its rollback at most.
+    engine = sa.create_engine(make_postgres(), pool_size=1, max_overflow=0, pool_reset_on_return=reset)
+    with Store(engine) as store:
+        store.create("k")
+        call(store)
+        with administrator.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
+                (engine.url.database,),
+            )
+        with pytest.raises(DatabaseUnavailable):
+            call(store)
+        call(store)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("sqlalchemy.pool")] == []
+    engine.dispose()
+
+
+@pytest.fixture
+def relay(server_url: sa.URL) -> Iterator[Relay]:
+    made = Relay(server_url)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
+def test_a_connection_that_was_idle_for_long_is_asked_before_it_is_lent(
+    make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch, call: Callable[[Store], object]
+) -> None:
+    url = sa.make_url(make_postgres())
+    query = {name: value for name, value in url.query.items() if name != "host"}
+    through = url.set(host="127.0.0.1", port=relay.port, query=query)
+    engine = create_engine(through, pool_size=1)
+    now = [1000.0]
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Store(engine) as store:
+        store.create("k")
+        call(store)
+        relay.forget()
+        now[0] += 31
+        call(store)
+        relay.forget()
+        with pytest.raises(DatabaseUnavailable):  # a moment later nobody asks: it would cost a round trip each time
+            call(store)
+        call(store)
+    engine.dispose()
+
+
+def test_of_connections_that_were_idle_for_long_only_those_are_replaced_that_do_not_answer(
+    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(make_postgres(), pool_size=1)
+    now = [1000.0]
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    drivers: list[Any] = []
+    sa.event.listen(engine, "connect", lambda driver, _: drivers.append(driver))
+    with Store(engine) as store:
+        store.create("k")
+        for _ in range(2):
+            now[0] += 31
+            store.append_message("k", message())
+        assert len(drivers) == 1
+        drivers[0].pgconn.enter_pipeline_mode()  # as somebody left it, who sent and read nothing
+        now[0] += 31
+        store.append_message("k", message())
+        assert len(drivers) == 2
+    engine.dispose()

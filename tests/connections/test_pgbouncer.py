@@ -1,0 +1,92 @@
+"""Behind PgBouncer in transaction mode: what the documentation advises, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message
+from support.pgbouncer import PgBouncer
+
+from lango_store import DatabaseUnavailable, Store, create_engine, schema
+
+pytestmark = pytest.mark.pgbouncer
+
+
+@pytest.fixture(scope="module")
+def pooler(server_url: sa.URL) -> Iterator[PgBouncer]:
+    made = PgBouncer(server_url)
+    yield made
+    made.stop()
+
+
+def settings_left(url: str) -> list[str]:
+    """What connections of the pooler to its server have kept, seen through many of them at once."""
+    shown = "SELECT current_setting('search_path') || current_setting('lock_timeout') FROM pg_sleep(0.05)"
+    engine = create_engine(url)
+
+    def look(_: int) -> str:
+        with engine.connect() as connection:
+            return str(connection.exec_driver_sql(shown).scalar_one())
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(look, range(16)))
+    engine.dispose()
+    return sorted(set(found))
+
+
+def advisory_locks(url: str) -> int:
+    made = sa.make_url(url).set(drivername="postgresql")
+    with psycopg.connect(made.render_as_string(hide_password=False)) as connection:
+        (found,) = connection.execute(
+            "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database "
+            "WHERE locktype = 'advisory' AND d.datname = current_database()"
+        ).fetchone() or (None,)
+    assert found is not None
+    return int(found)
+
+
+def test_writers_and_readers_meet_no_error(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+    with Store(pooler.url(make_postgres())) as store:
+        store.create("k")
+
+        def work(writer: int) -> None:
+            for number in range(20):
+                store.append_message("k", message(f"{writer}:{number}"))
+                store.conversation("k").save_turn([message()], {"tokens": 1})
+                assert store.get("k").messages
+                assert store.conversation("k").total_usage()
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+        assert store.info("k").message_count == 320
+        assert store.conversation("k").total_usage() == {"tokens": 160}
+
+
+def test_upgrades_one_after_the_other_and_at_once_leave_no_lock_behind(
+    make_postgres: MakeDatabase, pooler: PgBouncer
+) -> None:
+    direct = make_postgres(migrated=False)
+    url = pooler.url(direct).replace("&prepare_threshold=none", "")
+    assert "prepare" not in url
+    for _ in range(6):
+        assert schema.upgrade(url) == schema.head()
+        assert schema.downgrade(url, "base") is None
+    assert advisory_locks(direct) == 0
+    # More of them than the pooler has connections to the server.
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(lambda _: schema.upgrade(url), range(6))) == {schema.head()}
+    assert advisory_locks(direct) == 0
+
+
+def test_options_in_the_url_are_refused_by_the_pooler(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+    for parameter in ("options=-csearch_path%3Dpublic", "statement_timeout=5s"):
+        with (
+            Store(f"{pooler.url(make_postgres())}&{parameter}") as store,
+            pytest.raises(DatabaseUnavailable, match="unsupported startup parameter"),
+        ):
+            store.ping()

@@ -1,0 +1,127 @@
+"""A SQLite file that goes away, or is another one, while a store has it open."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+
+from lango_store import DatabaseUnavailable, SchemaOutOfDate, Store, create_engine
+from lango_store._engine import pool
+
+
+@pytest.fixture
+def file(make_sqlite: MakeDatabase) -> Path:
+    return Path(make_sqlite().removeprefix("sqlite:///"))
+
+
+def moved(file: Path, target: Path) -> None:
+    for each in file.parent.glob(f"{file.name}*"):
+        each.rename(target / each.name)
+
+
+@pytest.fixture
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_LOOK_INTERVAL", 0.0)
+
+
+@pytest.fixture(params=["own engine", "host engine"])
+def engine(file: Path, request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
+    if request.param == "own engine":
+        engine = create_engine(f"sqlite:///{file}")
+    else:
+        engine = sa.create_engine(f"sqlite:///{file}")
+        sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    yield engine
+    engine.dispose()
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "ping": Store.ping,
+    "append": lambda store: store.append_message("k", message()),
+    "load": lambda store: store.get("k"),
+    "snapshot": lambda store: store.stats(),
+    "truncate": lambda store: store.truncate("k", after=0),
+}
+
+
+@pytest.mark.usefixtures("looks_always")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_store_refuses_calls_after_its_file_was_moved(
+    engine: sa.Engine, file: Path, tmp_path: Path, call: Callable[[Store], object]
+) -> None:
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        moved(file, elsewhere)
+        with pytest.raises(DatabaseUnavailable, match="was deleted or moved"):
+            call(store)
+        assert not file.exists()
+        moved(elsewhere / file.name, file.parent)
+        with pytest.raises(DatabaseUnavailable, match="make a new Store"):
+            call(store)
+    with Store(f"sqlite:///{file}") as store:
+        assert store.append_message("k", message()).seq == 3
+
+
+def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup.db"
+    with Store(f"sqlite:///{file}") as store:
+        store.create("k", messages=messages(2))
+    shutil.copy(file, backup)
+    engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)  # a connection for each call
+    with Store(engine) as store:
+        store.append_message("k", message())
+        expected = backup.read_bytes()
+        backup.rename(file)
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            store.append_message("k", message())
+        assert file.read_bytes() == expected
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            store.get("k")
+    engine.dispose()
+    with Store(f"sqlite:///{file}") as store:
+        assert store.info("k").message_count == 2
+
+
+@pytest.mark.usefixtures("looks_always")
+def test_store_refuses_a_callers_connection_after_its_file_was_replaced(
+    engine: sa.Engine, file: Path, migrated_file: Path
+) -> None:
+    store = Store(engine)
+    with engine.connect() as connection:
+        store.using(connection).create("k")
+        connection.commit()
+        for each in file.parent.glob(f"{file.name}*"):
+            each.unlink()
+        shutil.copy(migrated_file, file)
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            store.using(connection).append_message("k", message())
+
+
+def test_file_may_lose_its_log_while_no_connection_is_open(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
+    with Store(engine) as store:
+        store.create("k")
+        for seq in (1, 2, 3):
+            assert store.append_message("k", message()).seq == seq
+            assert not Path(f"{file}-wal").exists()
+
+
+def test_a_ping_looks_at_the_schema_again(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        store.ping()
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM lango_store_version")
+        with pytest.raises(SchemaOutOfDate):
+            store.ping()
+        with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
+            store.using(connection).ping()
+    engine.dispose()

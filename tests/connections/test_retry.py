@@ -1,0 +1,362 @@
+"""`Store(url, retry=…)`: what fails for a passing reason is tried again, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from support import every_verb
+from support.databases import CITUS, MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.relay import Relay
+
+from lango_store import (
+    AsyncStore,
+    Conflict,
+    Conversation,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    SessionExists,
+    Store,
+    create_engine,
+    schema,
+)
+from lango_store._connections import cancellation, retry
+
+HALF_A_MINUTE: Final = timedelta(seconds=30)
+
+
+@pytest.fixture
+def relay(server_url: sa.URL) -> Iterator[Relay]:
+    made = Relay(server_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(make_postgres: MakeDatabase, relay: Relay) -> sa.URL:
+    """A database behind the relay."""
+    made = sa.make_url(make_postgres())
+    return made.difference_update_query(["host"]).set(host="127.0.0.1", port=relay.port)
+
+
+class Pauses:
+    """What happens between two tries, instead of a pause."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.then: Callable[[], object] = lambda: None
+
+    def __call__(self, seconds: float) -> bool:
+        self.count += 1
+        assert self.count < 50, "tried for ever"
+        self.then()
+        return True
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    made = Pauses()
+    monkeypatch.setattr(cancellation, "pause", made)
+    return made
+
+
+# Which verbs
+
+WITHOUT: Final = {
+    "at": "needs no server",
+    "examine": "says what it met",
+    "ping": "asks whether the server is there now",
+}
+
+
+@pytest.mark.parametrize(
+    "verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys())
+)
+def test_a_verb_waits_for_a_server_that_is_away(
+    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    if verb == "search":
+        if CITUS:
+            pytest.skip("not on a cluster: a search index is refused on distributed tables")
+        schema.enable_search(url)
+    pauses.then = relay.admit
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        every_verb.prepare(store, tmp_path / "archive.db")
+        calls = every_verb.calls_of(store, tmp_path / "archive.db")
+        for call in (calls[Conversation] | calls[Store])[verb]:
+            caplog.clear()
+            pauses.count = 0
+            relay.refuse()
+            call()
+            assert pauses.count == 1
+            (line,) = [record.getMessage() for record in caplog.records if record.name == "lango_store"]
+            assert re.match(r"done after 2 tries in \d+\.\d s; the first failed: PostgreSQL: ", line)
+
+
+def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
+    url: sa.URL, relay: Relay, pauses: Pauses
+) -> None:
+    with Store(url, retry=timedelta(0), token_counter=lambda _: 1) as store:
+        store.create("k")
+        relay.refuse()
+        with pytest.raises(DatabaseUnavailable):
+            store.append_message("k", message())
+        relay.admit()
+        assert store.append_message("k", message()).id is None
+    assert pauses.count == 0
+
+
+def test_the_time_has_an_end_and_the_last_error_is_raised(
+    url: sa.URL, relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store(url, retry=timedelta(milliseconds=50)) as store:
+        store.create("k")
+        relay.refuse()
+        with pytest.raises(DatabaseUnavailable, match="PostgreSQL"):
+            store.append_message("k", message())
+    lines = [record.getMessage() for record in caplog.records if record.name == "lango_store"]
+    assert len(lines) == 1
+    assert re.match(r"given up after \d+ tries in 0\.\d s: PostgreSQL: ", lines[0])
+
+
+def test_sqlite_is_waited_for_beyond_its_own_timeout(make_sqlite: MakeDatabase, pauses: Pauses) -> None:
+    url = f"{make_sqlite()}?timeout=0"
+    other = create_engine(url)
+    with Store(url, retry=HALF_A_MINUTE) as store, other.connect() as connection:
+        store.create("k")
+        connection.exec_driver_sql("DELETE FROM lango_turn WHERE false")
+        pauses.then = connection.rollback
+        store.append_message("k", message())
+        assert pauses.count == 1
+        connection.exec_driver_sql("DELETE FROM lango_turn WHERE false")
+        with Store(url) as hasty, pytest.raises(DatabaseBusy):
+            hasty.append_message("k", message())
+        connection.rollback()
+        assert store.info("k").message_count == 1
+    other.dispose()
+
+
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), 30])
+def test_the_time_is_a_span_of_time(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="retry"):
+        Store("sqlite://", retry=wrong)
+
+
+def test_what_can_never_succeed_is_not_tried_again(url: sa.URL, pauses: Pauses) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        store.create("k", messages=messages(2))
+        with pytest.raises(Conflict):
+            store.append_message("k", message(), after=1)
+        with pytest.raises(SessionExists):
+            store.create("k")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE lango_value")
+        with pytest.raises(Exception, match="lango_value"):
+            store.values("k")
+    assert pauses.count == 0
+
+
+def test_a_callers_transaction_is_the_callers_to_repeat(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        store.create("k")
+        with store.engine.connect() as connection:
+            mine = store.using(connection)
+            assert mine.append_message("k", message()).id is None
+            relay.refuse()
+            for call in (lambda: mine.append_message("k", message()), lambda: mine.get("k"), lambda: mine.delete("k")):
+                with pytest.raises((DatabaseUnavailable, sa.exc.PendingRollbackError)):
+                    call()
+        relay.admit()
+    assert pauses.count == 0
+
+
+# Nothing twice
+
+
+def test_messages_and_turns_get_an_id_by_which_a_second_try_is_told_apart(url: sa.URL) -> None:
+    uuid7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        given = [message(), message(id="mine")]
+        ids = [each.id for each in conversation.append_messages(given)]
+        assert uuid7.fullmatch(str(ids[0]))
+        assert ids[1] == "mine"
+        assert given[0].id is None
+        assert uuid7.fullmatch(str(conversation.save_turn([message()], {"tokens": 1}).id))
+        assert uuid7.fullmatch(str(conversation.save_turn([], {"tokens": 1}).id))
+        # Sent again by the caller, with ids of the caller's, it is the turn that is there.
+        assert not conversation.save_turn([message(id="a")], {"tokens": 1}).replayed
+        assert conversation.save_turn([message(id="a")], {"tokens": 1}).replayed
+        assert conversation.total_usage() == {"tokens": 3}
+
+
+def contents(store: Store) -> list[Any]:
+    return [each.content for each in store.all_messages("k")]
+
+
+LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
+"""What a server answers when an append has landed: on a cluster it is a transaction of several statements."""
+
+DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] = {
+    "append_message": (LANDED, lambda store: store.append_message("k", message("new")), ["a", "b", "new"]),
+    "append_messages": (
+        LANDED,
+        lambda store: store.append_messages("k", [message("new")] * 2),
+        ["a", "b", "new", "new"],
+    ),
+    "replace_after": (
+        b"COMMIT",
+        lambda store: store.append_messages("k", [message("new")], replace_after=1, after=2),
+        ["a", "new"],
+    ),
+    "save_turn": (
+        LANDED,
+        lambda store: store.conversation("k").save_turn([message("new")], {"n": 1}),
+        ["a", "b", "new"],
+    ),
+    "update": (b"UPDATE 1", lambda store: store.update("k", title="new"), ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("verb", DONE_ONCE)
+def test_what_was_done_before_the_connection_was_lost_is_not_done_again(
+    url: sa.URL, relay: Relay, pauses: Pauses, verb: str
+) -> None:
+    answer, call, expected = DONE_ONCE[verb]
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        store.create("k", messages=[message("a"), message("b")])
+        relay.lose(answer)
+        call(store)
+        assert pauses.count == 1
+        assert contents(store) == expected
+        assert store.conversation("k").total_usage() == ({"n": 1} if verb == "save_turn" else {})
+
+
+def test_a_session_without_a_key_is_made_once(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        assert store.count() == 0
+        relay.lose(LANDED)
+        made = store.create(messages=[message("a")])
+        assert pauses.count == 1
+        assert [each.key for each in store.list_sessions().items] == [made.key]
+        assert [each.content for each in made.messages] == ["a"]
+
+
+UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
+    "create": (b"INSERT 0 1", lambda store: store.create("other"), 1),
+    "fork": (b"COMMIT", lambda store: store.conversation("k").fork("other"), 1),
+    "update": (b"UPDATE 1", lambda store: store.update("k", title="new", expect=store.info("k").revision), 1),
+    "pop_message": (b"COMMIT", lambda store: store.pop_message("k"), 0),
+    "truncate": (b"COMMIT", lambda store: store.truncate("k", after=1), 0),
+    "clear": (b"COMMIT", lambda store: store.clear("k"), 0),
+    "delete": (b"DELETE 1", lambda store: store.delete("k"), 0),
+    "delete_message": (b"COMMIT", lambda store: store.delete_message("k", 1), 0),
+    "replace_after": (b"COMMIT", lambda store: store.append_messages("k", [message("new")], replace_after=1), 0),
+    "drop_values": (b"COMMIT", lambda store: store.drop_values("k"), 0),
+}
+
+
+@pytest.mark.parametrize("verb", UNKNOWN)
+def test_a_call_that_may_have_been_done_says_so(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
+    answer, call, tries = UNKNOWN[verb]
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        store.create("k", messages=messages(2))
+        relay.lose(answer)
+        with pytest.raises(DatabaseUnavailable, match="it may have been this call" if tries else "PostgreSQL"):
+            call(store)
+        assert pauses.count == tries
+        assert store.count() in (0, 1, 2)
+
+
+# Other transactions
+
+
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ"])
+@pytest.mark.parametrize("where", ["server", "engine"])
+def test_what_other_transactions_undo_is_tried_again_without_being_asked(
+    make_postgres: MakeDatabase, where: str, level: str
+) -> None:
+    made = sa.make_url(make_postgres())
+    text = level.lower().replace(" ", "\\ ")
+    engine = (
+        create_engine(made, isolation_level=level)
+        if where == "engine"
+        else create_engine(made, connect_args={"options": f"-cdefault_transaction_isolation={text}"})
+    )
+    with Store(engine) as store:
+        store.create("k")
+
+        def write(writer: int) -> None:
+            for number in range(25):
+                store.append_message("k", message(f"{writer}:{number}"))
+
+        with ThreadPoolExecutor(8) as writers:
+            list(writers.map(write, range(8)))
+        found = contents(store)
+        assert Counter(found) == Counter(f"{writer}:{number}" for writer in range(8) for number in range(25))
+    engine.dispose()
+
+
+@not_on_a_cluster("Citus allows no trigger with an error of its own on a distributed table")
+def test_a_call_that_is_undone_at_every_try_gives_up(
+    make_postgres: MakeDatabase, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry, "_PATIENCE_WITH_OTHERS", 0.05)
+    with Store(make_postgres()) as store:
+        store.create("k")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS "
+                "'BEGIN PERFORM pg_sleep(0.01); RAISE SQLSTATE ''40001''; END'"
+            )
+            connection.exec_driver_sql(
+                "CREATE TRIGGER undo BEFORE INSERT ON lango_message FOR EACH ROW EXECUTE FUNCTION undo()"
+            )
+        with pytest.raises(DatabaseBusy):
+            store.append_message("k", message())
+        assert pauses.count > 1
+        with store.engine.connect() as connection, pytest.raises(DatabaseBusy):
+            store.using(connection).append_message("k", message())
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+# Cancelled
+
+
+def test_a_cancelled_call_is_not_tried_again(url: sa.URL, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    pausing = threading.Event()
+    pause = cancellation.Cancellation.pause
+
+    def telling(self: cancellation.Cancellation, seconds: float) -> bool:
+        pausing.set()
+        return pause(self, 1000.0)
+
+    monkeypatch.setattr(cancellation.Cancellation, "pause", telling)
+
+    async def main() -> None:
+        async with AsyncStore(url, retry=timedelta(hours=1)) as store:
+            await store.create("k")
+            for call in (lambda: store.get("k"), lambda: store.append_message("k", message())):
+                relay.refuse()
+                pausing.clear()
+                task: asyncio.Task[Any] = asyncio.create_task(call())
+                assert await asyncio.to_thread(pausing.wait, 60)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError) as cancelled:
+                    await task
+                relay.admit()
+            assert isinstance(cancelled.value.__cause__, DatabaseUnavailable)  # of the write, which was waited for
+            assert (await store.get("k")).messages == []
+
+    asyncio.run(asyncio.wait_for(main(), 60))

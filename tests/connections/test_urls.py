@@ -1,0 +1,210 @@
+"""URLs: those of async engines are taken, and a password is shown nowhere, however the URL was mistyped."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from support.commands import run
+from support.databases import MakeDatabase
+from support.factories import message
+from typer.testing import CliRunner
+
+from lango_store import Store, cli, create_engine, schema
+from lango_store._engine.url import parse, shown
+from lango_store.cli.terminal import say_error
+
+SECRET = "S3cr3t"
+"""A piece of a password that no text may hold."""
+
+ODD = [
+    "{}", "a{}", "{}@", "a@{}", "{}@b", "a:{}", "{}:b", "a/{}", "{}/b", "a?{}", "{}?b", "a&{}", "{}&b=c", "a#{}",
+    "{}#b", "a {}", "{} b", " {} ", "a+{}", "{}%", "%{}", "%ZZ{}", "%4{}", "%40{}", "a%2F{}", "%00{}", "{}%0A",
+    "{}\n", "\t{}", "ä{}ö", "{}\udc80", "a[{}]", "[{}", "{}]", "a=b{}", "{};c", "a,{}", "'{}'", '"{}"', "\\{}",
+    "{}\\", "a@b@{}", "a/b@{}@c", "a?b@{}/c", "😀{}", "%F0%9F%98%80{}", "%ff{}", "a://{}", "{}://a", "$({})", "`{}`",
+    "<{}>",
+]  # fmt: skip
+"""How a password may be written."""
+
+PLACES = [
+    "postgresql://ann:{}@127.0.0.1:1/agents",
+    "postgres://ann:{}@127.0.0.1:1/agents?connect_timeout=2",
+    "postgresql+psycopg://:{}@127.0.0.1:1",
+    "postgresql+asyncpg://ann:{}@127.0.0.1:1/agents?ssl=disable",
+    "postgresql://ann:{}@[::1]:1/agents",
+    "postgresql://ann:{}@/agents?host=/nowhere",
+    "postgresql://ann:{}@/agents?host=127.0.0.1:1&host=127.0.0.1:2",
+    "postgresql://ann:{}@127.0.0.1:1,127.0.0.1:2/agents",
+    "postgresql://127.0.0.1:1/agents?user=ann&password={}",
+    "postgresql://ann@127.0.0.1:1/agents?sslpassword={}",
+]
+"""Where a password stands by right; each with every way to write it."""
+
+MISTYPED = [
+    "postgresql://ann:{}", "postgresql://ann:{}/agents", "postgresql://ann:{}#127.0.0.1/agents",
+    "postgresql:/ann:{}@h/agents", "postgresql:ann:{}@h/agents", "postgres:ann:{}@h", "ann:{}@127.0.0.1/agents",
+    "{}@h", "{}", "{}://h/agents", "postgresql+{}://h/agents", "{}+psycopg://h", "mysql://ann:{}@h/agents",
+    "postgresql+psycopg2://ann:{}@h/agents", "host=127.0.0.1 user=ann password={} dbname=agents",
+    "postgresql://host=h password={}/agents", "postgresql://h/agents password={}",
+    "postgresql://h/agents;password={}", "postgresql://h/agents&password={}",
+    "postgresql://127.0.0.1:1/agents?sslmode=disable;password={}",
+    "postgresql://127.0.0.1:1/agents?sslmode=disable password={}", "postgresql://127.0.0.1:1/agents?Password={}",
+    "postgresql://127.0.0.1:1/agents?passwd={}", "postgresql://127.0.0.1:1/?pwd={}",
+    "postgresql://127.0.0.1:1/agents?password={}&password={}",
+    "postgresql://ann/{}@127.0.0.1:1/agents", "postgresql://ann@{}@127.0.0.1/agents",
+    "postgresql://ann?{}@127.0.0.1:1/agents", "postgresql://127.0.0.1:{}/agents",
+
+    "postgresql://127.0.0.1/?host=ann:{}@h",
+    "postgresql+asyncpg://127.0.0.1:1/agents?passwort={}", "sqlite://ann:{}@/agent.db", "sqlite://:{}@h/agent.db",
+    "sqlite:///nowhere/agent.db?password={}",
+
+    "sqlite+pysqlcipher://:{}@/agent.db", "sqlite:///nowhere/agent.db;password={}",
+]  # fmt: skip
+"""Where one ends up by mistake."""
+
+URLS = [
+    *(place.format(odd.format(SECRET)) for place, odd in itertools.product(PLACES, ODD)),
+    *(url.replace("{}", odd.format(SECRET)) for url, odd in itertools.product(MISTYPED, ["{}", "x%40{}"])),
+]
+
+
+def texts_of(url: str, log: pytest.LogCaptureFixture) -> Iterator[str]:
+    """Use a URL as a program does, and give all that this shows."""
+    log.clear()
+    try:
+        with Store(url) as store:
+            yield from (repr(store), repr(store.engine), str(store.engine.url), repr(store.engine.url))
+            yield shown(store.engine.url)
+            store.ping()
+    except Exception as error:
+        seen: BaseException | None = error
+        while seen is not None:
+            yield from (str(seen), repr(seen))
+            seen = seen.__cause__ or seen.__context__
+        yield "".join(traceback.format_exception(error))
+    yield log.text
+
+
+def test_no_text_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(URLS) > 500
+    caplog.set_level(logging.DEBUG)
+    leaks = {url: text for url in URLS for text in texts_of(url, caplog) if SECRET in text}
+    assert leaks == {}
+
+
+@pytest.mark.parametrize("url", URLS[:: len(URLS) // 40])
+def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    done = CliRunner().invoke(cli.app, ["db", "current", "--url", url])
+    if done.exception is not None and isinstance(done.exception, Exception):
+        say_error(done.exception)
+    written = capfd.readouterr()
+    assert SECRET not in done.output + written.out + written.err
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("postgresql://ann:hunter@2@x/y", "%40"),
+        ("postgresql://ann:hunter2/y", "write|give sqlite"),
+        ("postgresql://ann:654321/y", "5432"),
+        ("postgresql://x/y?prepare_threshold=often", "prepare_threshold"),
+        ("sqlite://agent.db", "sqlite:///file"),
+        ("mysql://x/y", "postgresql://"),
+    ],
+)
+def test_url_error_says_what_to_write(url: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy) as raised:
+        Store(url)
+    assert not any(text in str(raised.value) for text in ("hunter", "654321"))
+
+
+def test_a_password_reaches_the_driver_wherever_it_stands() -> None:
+    for url in (
+        "postgresql://ann:p%40ss@h/d",
+        "postgresql://ann@h/d?password=p%40ss",
+        "postgresql://ann:x@h/d?password=p%40ss",
+    ):
+        engine = create_engine(url)
+        _, given = engine.dialect.create_connect_args(engine.url)
+        _, beside = parse(url)
+        assert {**given, **beside}["password"] == "p@ss"
+
+
+# URLs of async engines
+
+
+def test_urls_of_async_engines_say_the_same_to_our_driver() -> None:
+    def parsed(url: str) -> tuple[str, dict[str, object]]:
+        found, beside = parse(url)
+        return found.render_as_string(hide_password=False), beside
+
+    assert parsed("sqlite+aiosqlite:///x.db?timeout=3") == ("sqlite:///x.db?timeout=3", {})
+    assert parsed("postgresql+asyncpg://a:b@h:1/d") == ("postgresql+psycopg://a:b@h:1/d", {})
+    for ssl, mode in (
+        ("require", "require"),
+        ("true", "require"),
+        ("verify-full", "verify-full"),
+        ("false", "disable"),
+    ):
+        assert parsed(f"postgresql+asyncpg://h/d?ssl={ssl}") == (f"postgresql+psycopg://h/d?sslmode={mode}", {})
+    assert parsed("postgresql+asyncpg://h/d?timeout=3") == ("postgresql+psycopg://h/d?connect_timeout=3", {})
+    pooled = parsed("postgresql+asyncpg://h/d?prepared_statement_cache_size=0")
+    assert pooled == ("postgresql+psycopg://h/d", {"prepare_threshold": None})
+
+
+def of_async_engine(url: str) -> str:
+    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("postgresql+psycopg://", "postgresql+asyncpg://")
+
+
+def test_a_store_and_the_command_line_take_a_url_of_an_async_engine(empty_url: str) -> None:
+    url = of_async_engine(empty_url)
+    assert url != empty_url
+    assert run("db", "upgrade", "--url", url).returncode == 0
+    assert schema.check(url) == []
+    with Store(url) as store:
+        store.create("k", messages=[message()])
+        assert len(store.get("k").messages) == 1
+
+
+def test_sessions_of_async_engines_in_using(url: str) -> None:
+    engine = create_async_engine(of_async_engine(url))
+    store = Store(engine.url)
+    store.create("k")
+
+    async def append() -> None:
+        try:
+            async with AsyncSession(engine) as session:
+                await session.run_sync(lambda own: store.using(own).append_message("k", message()))
+                await session.commit()
+        finally:
+            await engine.dispose()
+
+    if url.startswith("sqlite"):
+        sa.event.listen(engine.sync_engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+        asyncio.run(append())
+        assert len(store.messages("k")) == 1
+    else:
+        with pytest.raises(ValueError, match=r"create_async_engine\(.*postgresql\+psycopg"):
+            asyncio.run(append())
+    store.close()
+
+
+def test_an_async_engine_is_refused_with_the_line_to_write(make_database: MakeDatabase) -> None:
+    engine = create_async_engine(of_async_engine(make_database()))
+    for given in (engine, engine.sync_engine):
+        with pytest.raises(TypeError, match=r"Store\(engine.url\).*lango-store\[asyncio\]"):
+            Store(given)  # type: ignore[arg-type]
+
+
+def test_a_timeout_in_the_url_counts(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/x.db?timeout=0.5")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 500
+    engine.dispose()

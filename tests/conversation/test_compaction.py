@@ -1,0 +1,345 @@
+"""Compaction: a summary in the place of what it covers, whatever happens while it is being written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from support.factories import contents, message, messages, summary
+
+from lango_store import AsyncStore, Conflict, InvalidMessage, Message, Store, ToolCall
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        store.append_messages("k", [message("meanwhile 1"), message("meanwhile 2")])
+        return summary()
+
+    conversation.compact(summarize)
+    conversation.append_message(message("later"))
+    window = ["summary", "meanwhile 1", "meanwhile 2", "later"]
+    assert contents(conversation.messages()) == window
+    assert contents(store.get("k").messages) == window
+    for last in range(6):
+        assert contents(conversation.messages(last=last)) == window[len(window) - min(last, 4) :]
+    assert [m["content"] for m in conversation.history()] == window
+    assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
+
+
+def test_a_summary_that_is_made_elsewhere_takes_the_place_of_the_window_that_was_read(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    pending = conversation.begin_compaction()
+    assert pending is not None
+    assert contents(pending.window) == ["message 0", "message 1", "message 2"]
+    conversation.append_message(message("meanwhile"))
+    done = conversation.finish_compaction(pending, summary())
+    assert (done.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
+    with pytest.raises(Conflict):
+        conversation.finish_compaction(pending, summary())
+    assert store.open("empty").begin_compaction() is None
+
+
+def test_a_compaction_uses_one_seq_up(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    conversation.compact(lambda window: summary())
+    assert conversation.info().last_seq == 5
+    assert [m.seq for m in conversation.all_messages()] == [1, 2, 3, 5]
+    assert [each.discarded for each in conversation.compactions()] == [False]
+
+
+def test_a_summary_of_another_session_hides_no_message_of_this_one(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2))
+    store.open("other", messages=messages(2)).compact(lambda window: summary())
+    assert {turn.turn_no for turn in conversation.turns()} == {turn.turn_no for turn in store.open("other").turns()}
+    assert conversation.last_message() == conversation.all_messages()[-1]
+
+
+def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    other = store.open("k")
+
+    def summarize(window: list[Message]) -> list[Message]:
+        other.compact(lambda window: summary("theirs"))
+        return summary("mine")
+
+    with pytest.raises(Conflict, match="compact again"):
+        conversation.compact(summarize)
+    assert contents(conversation.messages()) == ["theirs"]
+    assert len(conversation.compactions()) == 1
+
+
+@pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
+def test_a_window_that_is_gone_is_not_summed_up(store: Store, clock: Clock, removal: str) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        if removal == "delete and create":
+            store.delete("k")
+            clock.move(seconds=1)
+            store.create("k", messages=messages(3))
+        else:
+            getattr(conversation, removal)()
+        return summary()
+
+    with pytest.raises(Conflict):
+        conversation.compact(summarize)
+    assert conversation.compactions() == []
+
+
+def test_a_summarizer_that_fails_changes_nothing(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    before = store.get("k")
+
+    def summarize(window: list[Message]) -> list[Message]:
+        raise RuntimeError("the model is tired")
+
+    with pytest.raises(RuntimeError, match="tired"):
+        conversation.compact(summarize)
+    with pytest.raises(InvalidMessage):
+        conversation.compact(lambda window: ["no message"])  # type: ignore[list-item]
+    assert store.get("k") == before
+
+
+def test_a_summarizer_may_change_what_it_was_given(store: Store) -> None:
+    conversation = store.open("k", messages=[message(["x"])])
+
+    def summarize(window: list[Message]) -> list[Message]:
+        window[0].content.append("changed")
+        window.clear()
+        return summary()
+
+    conversation.compact(summarize)
+    assert contents(conversation.all_messages()) == [["x"], "summary"]
+
+
+def test_what_is_changed_in_a_window_is_not_in_the_next_one_that_is_asked_for(store: Store) -> None:
+    store.create("k", messages=[message([{"type": "text", "text": "a"}])])
+    conversation = store.conversation("k")
+    pending = conversation.begin_compaction()
+    assert pending is not None
+    pending.window[0].content[0]["text"] = "b"
+    assert pending.window == conversation.messages()
+
+
+def test_an_empty_window_needs_no_summary(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.compact(lambda window: pytest.fail("called")) is None
+    assert conversation.event_count() == 0
+
+
+def test_nothing_is_locked_while_the_summary_is_written(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    appended: list[Message] = []
+
+    def summarize(window: list[Message]) -> list[Message]:
+        thread = threading.Thread(target=lambda: appended.append(store.append_message("k", message("meanwhile"))))
+        thread.start()
+        thread.join(20)
+        return summary()
+
+    conversation.compact(summarize)
+    assert contents(appended) == ["meanwhile"]
+
+
+def test_compactions_tell_their_history(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    first = conversation.compact(lambda window: summary("one"))
+    conversation.append_message(message("between"))
+    second = conversation.compact(lambda window: [*summary("two"), *summary("three")])
+    assert conversation.compactions() == [first, second]
+    assert first is not None
+    assert second is not None
+    assert (first.replaced_after, first.replaced_upto, first.replaced_messages) == (0, 3, 3)
+    assert (second.replaced_after, second.replaced_upto, second.replaced_messages) == (3, 6, 2)
+    assert contents(second.summary) == ["two", "three"]
+    replaced = conversation.all_messages(after=second.replaced_after, before=second.replaced_upto + 1)
+    assert contents(replaced) == ["one", "between"]
+    assert contents(conversation.messages()) == ["two", "three"]
+
+
+def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("a", tokens=5)], {"tokens": 1})
+    conversation.compact(lambda window: summary("one"))
+    conversation.save_turn([message("b", tokens=7)], {"tokens": 10})
+    conversation.update(last_consolidated=3)
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.save_turn([message("meanwhile", tokens=3)], {"tokens": 100})
+        return summary("two")
+
+    done = conversation.compact(summarize, discard=True)
+    assert conversation.compactions() == [done]
+    assert done is not None
+    assert (done.discarded, done.replaced_messages) == (True, 2)
+    counted = {"original_event_count": 3, "original_message_count": 2}
+    assert conversation.turns()[-1].metadata == counted | {"discarded": True}
+    assert [(m.content, m.turn_no) for m in conversation.all_messages()] == [("meanwhile", 4), ("two", 5)]
+    assert contents(conversation.messages()) == ["two", "meanwhile"]
+    info = conversation.info()
+    assert (info.message_count, info.token_count, info.turn_count, info.last_consolidated) == (2, 3, 2, 0)
+    assert conversation.total_usage() == {"tokens": 111}
+
+
+def test_a_summary_may_repeat_messages_with_their_ids(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
+    conversation.compact(lambda window: [*summary(), window[-1]])
+    assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
+    assert conversation.append_message(message("b", id="2")).seq == 2
+
+
+def test_an_id_twice_in_a_summary_is_one_message(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="1")])
+    done = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
+    assert done is not None
+    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
+    done = conversation.compact(lambda window: [*window[:1], *window, *window[:1]], discard=True)
+    assert done is not None
+    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
+
+
+def test_what_is_consolidated_of_the_messages_that_came_in_meanwhile_stays_so(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        store.append_messages("k", messages(2))
+        conversation.update(last_consolidated=4)
+        return summary()
+
+    conversation.compact(summarize, discard=True)
+    assert conversation.info().last_consolidated == 1
+
+
+def test_discard_leaves_a_turn_without_messages_that_came_in_meanwhile(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.save_turn([], {"tokens": 10}, id="meanwhile")
+        return summary()
+
+    conversation.compact(summarize, discard=True)
+    assert [(turn.kind, turn.id, turn.usage) for turn in conversation.turns()] == [
+        ("turn", "meanwhile", {"tokens": 10}),
+        ("compaction", None, {"tokens": 1}),
+    ]
+    assert conversation.save_turn([], {"tokens": 10}, id="meanwhile").replayed
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+
+
+def test_the_model_sees_the_summary_first_and_no_orphan_after_it(store: Store) -> None:
+    asked = Message.from_openai(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        }
+    )
+    conversation = store.open("k", messages=[message("hi"), asked])
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(Message(role="tool", content="done", tool_call_id="c"))
+        return summary()
+
+    conversation.compact(summarize)
+    conversation.append_message(message("so?", role="assistant"))
+    assert [m["content"] for m in conversation.history()] == ["summary", "so?"]
+
+
+def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(Message(role="assistant", tool_calls=[ToolCall(id="c", name="f")]))
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(message("wait"))
+        conversation.append_message(Message(role="tool", content="done", tool_call_id="c"))
+        conversation.append_message(Message(role="function", name="f", content="done, by name"))
+        return [message("summary", role="assistant")]
+
+    conversation.compact(summarize)
+    assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
+
+
+def test_a_result_in_a_summary_is_not_a_call(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
+    conversation.compact(lambda window: [message("summary"), answer])
+    conversation.append_message(answer)
+    assert [m["content"] for m in conversation.history()] == ["summary"]
+
+
+def test_a_summary_that_is_cut_does_not_begin_with_a_result(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    call = Message(role="assistant", content="call", tool_calls=[ToolCall(id="c", name="f")])
+    result = Message(role="tool", content="done", tool_call_id="c")
+    conversation.compact(lambda window: [call, result])
+    conversation.append_message(Message(role="tool", content="done again", tool_call_id="c"))
+    assert [m["content"] for m in conversation.history(last=3)] == ["call", "done", "done again"]
+    assert conversation.history(last=2) == []
+
+
+def test_a_coroutine_summarizes_for_both(url: str) -> None:
+    async def summarize(window: list[Message]) -> list[Message]:
+        await asyncio.sleep(0)
+        return summary(f"of {len(window)}")
+
+    async def work() -> list[Message]:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("a", messages=messages(3))
+            await conversation.compact(summarize)
+            await conversation.compact(lambda window: summarize(window))
+            return await conversation.messages()
+
+    assert contents(asyncio.run(work())) == ["of 1"]
+    with Store(url) as store:
+        conversation = store.open("b", messages=messages(3))
+        conversation.compact(summarize)
+        assert contents(conversation.messages()) == ["of 3"]
+
+        async def inside_a_loop() -> None:
+            with pytest.raises(TypeError, match="AsyncStore"):
+                conversation.compact(summarize)
+
+        asyncio.run(inside_a_loop())
+
+
+def test_a_slow_summarizer_does_not_stop_the_event_loop(url: str) -> None:
+    async def work() -> list[Message]:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k", messages=messages(3))
+            ticked = threading.Event()
+
+            def summarize(window: list[Message]) -> list[Message]:
+                assert ticked.wait(20)
+                return summary()
+
+            compacting = asyncio.create_task(conversation.compact(summarize))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(ticked.set)
+            await compacting
+            return await conversation.messages()
+
+    assert contents(asyncio.run(work())) == ["summary"]
+
+
+def test_two_windows_of_tokens(store: Store) -> None:
+    conversation = store.open("k", messages=messages(200, tokens=1))
+    conversation.compact(lambda window: [message("summary", role="assistant", tokens=10)])
+    conversation.append_messages(messages(300, tokens=1))
+    assert len(conversation.history(max_tokens=250)) == 250
+    assert len(conversation.history(max_tokens=250, last=100)) == 100
+    whole = conversation.history(max_tokens=310)
+    assert (len(whole), whole[0]["content"]) == (301, "summary")
+    assert len(conversation.history(max_tokens=309)) == 300
+    assert conversation.history(max_tokens=0) == []

@@ -1,0 +1,127 @@
+"""Contents that are lists of blocks: shown, found and sent as what they say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import run
+from support.databases import MakeDatabase
+from support.factories import message
+
+from lango_store import Message, Store, ToolCall
+from lango_store._values.content_blocks import parts_of, text_of
+from lango_store.archive import Archive
+
+OPENAI = [{"type": "text", "text": "What is"}, {"type": "text", "text": "this?"}]
+RESPONSES = [
+    {"type": "input_text", "text": "What is"},
+    {"type": "output_text", "text": "this?", "annotations": [{"type": "url_citation", "url": "https://a.example"}]},
+]
+ANTHROPIC = [
+    {"type": "text", "text": "What is", "cache_control": {"type": "ephemeral"}},
+    {"type": "text", "text": "this?"},
+]
+GEMINI = [{"text": "What is"}, {"text": "this?", "thought": None, "thoughtSignature": "c2ln"}]
+TALKS = {"OpenAI": OPENAI, "Responses": RESPONSES, "Anthropic": ANTHROPIC, "Gemini": GEMINI}
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://a.example/fjord.png"}}
+WITH_IMAGE = [{"type": "text", "text": "What is this?"}, IMAGE]
+
+
+@pytest.mark.parametrize("provider", TALKS)
+def test_blocks_of_text_are_their_text(provider: str) -> None:
+    assert parts_of(TALKS[provider]) == ["What is", "this?"]
+    assert text_of(TALKS[provider]) == "What is\n\nthis?"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        IMAGE,
+        {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+        {"type": "reasoning", "text": "hm"},
+        {"text": "hm", "thought": True},
+        {"type": "tool_use", "id": "c1", "name": "f", "input": {"text": "x"}},
+        {"type": "text", "text": None},
+        {"type": {}, "text": "x"},
+    ],
+)
+def test_any_other_block_stays_as_it_is(block: dict[str, Any]) -> None:
+    assert parts_of([block, {"text": "so"}]) == [block, "so"]
+    assert text_of([block, {"text": "so"}]) is None
+    assert text_of([block]) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
+)
+def test_other_json_is_no_list_of_blocks(content: Any) -> None:
+    assert parts_of(content) is None
+    assert text_of(content) is None
+
+
+def test_a_text_is_its_own_text() -> None:
+    assert text_of("x") == "x"
+    assert parts_of("x") is None
+
+
+@pytest.mark.parametrize("provider", TALKS)
+def test_the_command_shows_the_text_of_blocks(make_sqlite: MakeDatabase, provider: str) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("k", messages=[message(TALKS[provider]), message("plain")])
+    lines = [line.strip("│ ") for line in run("sessions", "show", "k", "--url", url).stdout.splitlines()]
+    assert lines[lines.index("What is") + 1] == "this?"
+    assert '"text"' not in "".join(lines)
+
+
+def test_the_command_shows_what_is_no_text_as_json(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    call = ToolCall(id="c1", name="look", output=OPENAI)
+    with Store(url) as store:
+        store.create("k", messages=[message(WITH_IMAGE), Message.tool(tool_calls=[call]), message([{"a": 1}])])
+    shown = run("sessions", "show", "k", "--url", url).stdout
+    lines = [line.strip("│ ") for line in shown.splitlines()]
+    assert lines[lines.index("What is this?") + 1].startswith('{"type": "image_url"')
+    assert "← look: What is" in lines
+    assert '"a": 1' in lines
+
+
+@pytest.mark.parametrize("provider", TALKS)
+def test_an_archive_finds_blocks_by_their_words(url: str, tmp_path: Path, provider: str) -> None:
+    cold = tmp_path / "cold.db"
+    with Store(url) as store:
+        store.create("k", messages=[message(TALKS[provider]), message([{"title": "deep", "text": "fjord"}])])
+        store.expire(older_than=timedelta(0), archive=cold)
+        with Archive(cold) as archive:
+            (found,) = archive.search("this what")
+            assert (found["seq"], found["text"]) == (1, "What is this?")
+            assert archive.search("text") == archive.search("ephemeral") == []
+            assert [each["seq"] for each in archive.search("deep fjord")] == [2]
+        assert store.restore(cold, "k").messages[0].content == TALKS[provider]
+
+
+def test_an_archive_finds_what_stands_in_other_blocks(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        store.create("k", messages=[message(WITH_IMAGE)])
+        store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
+    with Archive(tmp_path / "cold.db") as archive:
+        assert archive.search("what fjord")
+
+
+@pytest.mark.parametrize("provider", TALKS)
+def test_a_history_gives_blocks_as_a_provider_takes_them(store: Store, provider: str) -> None:
+    blocks = TALKS[provider]
+    outputs = [ToolCall(id="c1", name="look", output=blocks), ToolCall(id="c2", name="look", output=WITH_IMAGE)]
+    asked = Message.assistant(tool_calls=[ToolCall(id=call.id, name="look") for call in outputs])
+    talk = [message(blocks), message(WITH_IMAGE), asked, Message.tool(tool_calls=outputs)]
+    conversation = store.open("k", messages=talk)
+    nested, flat = conversation.history(), conversation.history(nested=False)
+    assert [each["content"] for each in nested[:2]] == [blocks, WITH_IMAGE]
+    assert nested[3]["content"] == "What is\n\nthis?"
+    assert nested[4]["content"].startswith('[{"type": "text"')
+    assert [each["content"] for each in flat] == [text_of(blocks), WITH_IMAGE, None, text_of(blocks), WITH_IMAGE]

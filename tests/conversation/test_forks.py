@@ -1,0 +1,186 @@
+"""Forks: a copy made inside the database, with a life of its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.factories import message, messages
+from support.statements import watched
+
+from lango_store import Message, SessionExists, SessionNotFound, Store, create_engine
+from lango_store.testing import Clock
+
+
+def talk(store: Store, key: str = "k") -> None:
+    conversation = store.open(
+        key,
+        agent_id="a",
+        user_id="u",
+        title="t",
+        model="m",
+        settings={"s": 1},
+        metadata={"x": [1]},
+        tools=[{"name": "ls"}],
+    )
+    conversation.save_turn([message("q1", tokens=1), message("a1", role="assistant", tokens=2)], {"tokens": 3})
+    conversation.append_message(message("q2", tokens=4, id="second"))
+    conversation.save_turn([message("a2", role="assistant", tokens=8), message("q3", tokens=16)], {"tokens": 24})
+
+
+def test_a_fork_is_equal_to_its_source(store: Store) -> None:
+    talk(store)
+    store.open("k").compact(lambda window: [message("summary", role="assistant")])
+    store.update("k", last_consolidated=2)
+    source = store.open("k")
+    forked = source.fork("f")
+    own = {"key", "forked_from", "created_at", "updated_at", "revision"}
+    assert forked.info().model_dump(exclude=own) == source.info().model_dump(exclude=own)
+    assert forked.info().forked_from == "k"
+    for read in ("messages", "all_messages", "turns", "compactions", "total_usage", "history"):
+        assert getattr(forked, read)() == getattr(source, read)()
+    assert store.find_message("f", "second") == store.find_message("k", "second")
+
+
+def test_each_goes_its_own_way(store: Store) -> None:
+    talk(store)
+    forked = store.open("k").fork("f")
+    assert forked.save_turn([message("only here")]).turn_no == 3
+    assert forked.append_message(message("again", id="second")).replayed
+    store.open("k").clear()
+    assert [m.content for m in forked.messages()] == ["q1", "a1", "q2", "a2", "q3", "only here"]
+    store.delete("k")
+    assert forked.info().forked_from == "k"
+
+
+def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store) -> None:
+    talk(store)
+    forked = store.open("k").fork("f", upto=4)
+    assert [(m.content, m.turn_no) for m in forked.messages()] == [("q1", 1), ("a1", 1), ("q2", None), ("a2", None)]
+    info = forked.info()
+    assert (info.last_seq, info.message_count, info.token_count, info.turn_count) == (4, 4, 15, 1)
+    assert forked.total_usage() == {"tokens": 3}
+    assert forked.append_message(message()).seq == 5
+    assert store.open("k").fork(upto=99).info().last_seq == 5
+    with pytest.raises(ValueError, match="upto=-1 is not a seq"):
+        store.open("k").fork(upto=-1)
+
+
+def test_a_fork_up_to_a_seq_takes_the_turn_that_ends_there_and_none_that_begins_after_it(store: Store) -> None:
+    source = store.open("k")
+    source.save_turn([message("one")], {"tokens": 1})
+    source.save_turn([], {"tokens": 10})
+    source.append_message(message("two"))
+    forked = source.fork("f", upto=1)
+    assert [(turn.first_seq, turn.last_seq) for turn in forked.turns()] == [(1, 1)]
+    assert (forked.total_usage(), forked.event_count()) == ({"tokens": 1}, 1)
+
+
+def test_a_fork_goes_on_after_the_last_of_its_turns(store: Store) -> None:
+    source = store.open("k")
+    source.save_turn(messages(2))
+    source.compact(lambda window: [message("summary", role="assistant")])
+    source.append_message(message("later"))
+    forked = source.fork("f", upto=2)
+    assert [m.content for m in forked.messages()] == ["summary"]
+    assert forked.info().last_seq == 4
+    assert forked.append_message(message("new")).seq == 5
+
+
+def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+    source.compact(lambda window: [])
+    source.save_turn([], {"tokens": 100})
+    forked, whole = source.fork("f", upto=source.info().last_seq), source.fork("w")
+    assert (forked.turns(), forked.messages()) == (source.turns(), [])
+    assert forked.info().model_copy(update={"key": "w", "revision": whole.info().revision}) == whole.info()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(1, []), (2, ["q1", "a1"]), (3, ["q1", "a1", "q2", "a2"]), (-1, ["q1", "a1", "q2", "a2"]), (-3, [])],
+)
+def test_a_fork_before_a_users_message(store: Store, number: int, expected: list[str]) -> None:
+    talk(store)
+    forked = store.open("k").fork("f", before_user_message=number)
+    assert [m.content for m in forked.messages()] == expected
+    assert forked.info().message_count == len(expected)
+
+
+@pytest.mark.parametrize("number", [0, 4, -4])
+def test_a_users_message_that_is_not_there(store: Store, number: int) -> None:
+    talk(store)
+    with pytest.raises(ValueError, match="no user message"):
+        store.open("k").fork("f", before_user_message=number)
+    assert not store.exists("f")
+
+
+def test_a_fork_from_before_a_compaction_has_the_window_of_that_time(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+
+    def summarize(window: list[Message]) -> list[Message]:
+        source.append_message(message("meanwhile"))
+        return [message("summary", role="assistant")]
+
+    source.compact(summarize)
+    before = source.fork("before", upto=4)
+    assert [m.content for m in before.messages()] == ["q1", "a1", "q2", "a2"]
+    assert before.compactions() == []
+    after = source.fork("after", upto=8)
+    assert [m.content for m in after.messages()] == ["summary", "meanwhile"]
+
+
+def test_a_fork_that_ends_inside_a_summary_has_the_part_of_it_that_was_asked_for(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+    source.compact(lambda window: [message("one"), message("two"), message("three")])
+    forked = source.fork("f", upto=8)
+    (compaction,) = forked.compactions()
+    assert [m.content for m in compaction.summary] == [m.content for m in forked.messages()] == ["one", "two"]
+    assert (forked.turns()[-1].first_seq, forked.turns()[-1].last_seq) == (7, 8)
+    assert [m.content for m in forked.messages_of(forked.turns()[-1])] == ["one", "two"]
+
+
+def test_a_missing_source_and_a_taken_target(store: Store) -> None:
+    talk(store)
+    source = store.open("k")
+    for key in ("k", "other"):
+        store.open(key)
+        with pytest.raises(SessionExists):
+            source.fork(key)
+    store.delete("k")
+    with pytest.raises(SessionNotFound):
+        source.fork("f")
+    with pytest.raises(ValueError, match="upto and before_user_message both say"):
+        source.fork("f", upto=1, before_user_message=1)
+
+
+def test_a_fork_starts_its_own_ttl(store: Store, clock: Clock) -> None:
+    source = store.open("k", ttl=timedelta(hours=1))
+    clock.move(minutes=30)
+    assert source.fork("same").info().expires_at == clock() + timedelta(hours=1)
+    assert source.fork("longer", ttl=timedelta(days=1)).info().expires_at == clock() + timedelta(days=1)
+    assert source.fork("never", ttl=None).info().expires_at is None
+    assert source.info().expires_at == clock() + timedelta(minutes=30)
+
+
+def test_no_message_travels(url: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        store.create("k", messages=messages(500))
+        with watched(engine) as statements:
+            store.open("k").fork("f")
+        reads = [each for each in statements if each.lstrip().startswith("SELECT") and "lango_message" in each]
+        assert reads == []
+        assert len(statements) < 12
+        assert store.info("f").message_count == 500
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("upto", "consolidated"), [(1, 1), (2, 2), (3, 2), (None, 2)])
+def test_a_fork_is_consolidated_as_far_as_its_source_was(store: Store, upto: int | None, consolidated: int) -> None:
+    store.create("k", messages=messages(4))
+    store.update("k", last_consolidated=2)
+    assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated

@@ -1,0 +1,163 @@
+"""Messages as a model is sent them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.factories import message
+
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.window import (
+    answers,
+    as_prompt,
+)
+
+
+def test_a_prompt_has_what_a_model_is_sent_and_nothing_else() -> None:
+    asked = message(
+        None,
+        role=MessageRole.MODEL,
+        author="planner",
+        tokens=7,
+        id="m1",
+        seq=2,
+        extra={"timestamp": "now"},
+        tool_calls=[
+            ToolCall(id="c1", name="weather", arguments={"city": "Tromsø"}, extra={"signature": "s"}),
+            ToolCall(id="c2", name="clock", arguments='{"zone": "CET"}'),
+            ToolCall(id="c3", name="dice"),
+            ToolCall(id="c4", name="sum", arguments=[]),
+        ],
+    )
+    answered = message([{"type": "text", "text": "-3"}], role=MessageRole.FUNCTION, tool_call_id="c1", name="weather")
+    question = message("hi")
+    assert [list(entry) for entry in as_prompt([asked, answered, question])] == [
+        ["role", "content", "tool_calls"],
+        ["role", "content", "tool_call_id", "name"],
+        ["role", "content"],
+    ]
+    assert as_prompt([question, asked, answered]) == [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": '{"city": "Troms\\u00f8"}'},
+                    "signature": "s",
+                },
+                {"id": "c2", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "CET"}'}},
+                {"id": "c3", "type": "function", "function": {"name": "dice", "arguments": "{}"}},
+                {"id": "c4", "type": "function", "function": {"name": "sum", "arguments": "[]"}},
+            ],
+        },
+        {"role": "tool", "content": [{"type": "text", "text": "-3"}], "tool_call_id": "c1", "name": "weather"},
+    ]
+    assert as_prompt([asked], nested=False)[0]["tool_calls"] == [
+        {"id": "c1", "name": "weather", "arguments": {"city": "Tromsø"}},
+        {"id": "c2", "name": "clock", "arguments": '{"zone": "CET"}'},
+        {"id": "c3", "name": "dice"},
+        {"id": "c4", "name": "sum", "arguments": []},
+    ]
+
+
+def test_each_output_of_a_tool_becomes_a_message_of_its_own() -> None:
+    outputs = [
+        ToolCall(id="c1", name="weather", output={"city": "Tromsø"}),
+        ToolCall(id="c2", name="", output="as it is"),
+        ToolCall(id="c3", name="dice", output=None),
+        ToolCall(id="c4", name="dice"),
+    ]
+    ours = message("five", role=MessageRole.TOOL, tool_call_id="c5", name="sum", tool_calls=outputs[:1])
+    assert as_prompt([message("a summary", role=MessageRole.TOOL, tool_calls=outputs)]) == [
+        {"role": "tool", "content": '{"city": "Tromsø"}', "tool_call_id": "c1", "name": "weather"},
+        {"role": "tool", "content": "as it is", "tool_call_id": "c2"},
+        {"role": "tool", "content": "null", "tool_call_id": "c3", "name": "dice"},
+    ]
+    assert as_prompt([ours], nested=False) == [
+        {"role": "tool", "content": "five", "tool_call_id": "c5", "name": "sum"},
+        {"role": "tool", "content": {"city": "Tromsø"}, "tool_call_id": "c1", "name": "weather"},
+    ]
+    assert len(as_prompt([ours.model_copy(update={"tool_call_id": "c1"})])) == 1
+
+
+def test_an_assistant_that_carries_outputs_is_followed_by_their_messages() -> None:
+    calls = [ToolCall(id="c1", name="dice", arguments={}, output=6), ToolCall(id="c2", name="dice", arguments={})]
+    assert as_prompt([message("", role=MessageRole.ASSISTANT, tool_calls=calls)], nested=False) == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "name": "dice", "arguments": {}},
+                {"id": "c2", "name": "dice", "arguments": {}},
+            ],
+        },
+        {"role": "tool", "content": 6, "tool_call_id": "c1", "name": "dice"},
+    ]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+ids = st.sampled_from(["c1", "c2", "c3"])
+tool_calls = st.builds(
+    lambda call_id, name, given: ToolCall(id=call_id, name=name, **given),
+    ids | st.just(""),
+    st.sampled_from(["", "n"]),
+    st.fixed_dictionaries({}, optional={"arguments": json_values, "output": json_values}),
+)
+any_message = st.builds(
+    Message,
+    role=st.sampled_from(MessageRole),
+    content=json_values,
+    name=st.none() | st.sampled_from(["", "n"]),
+    tool_call_id=st.none() | ids | st.just(""),
+    tool_calls=st.lists(tool_calls, max_size=3),
+    extra=st.dictionaries(st.text(), json_values, max_size=2),
+)
+
+
+def spoil(value: Any) -> None:
+    """Change every list and dict inside a value."""
+    for inner in list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, list) else []:
+        spoil(inner)
+    if isinstance(value, dict):
+        value["spoilt"] = True
+    elif isinstance(value, list):
+        value.append("spoilt")
+
+
+@given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
+def test_a_prompt_shares_nothing_with_the_messages(conversation: list[Message], nested: bool) -> None:
+    before = [each.model_dump() for each in conversation]
+    spoil(as_prompt(conversation, nested=nested))
+    assert [each.model_dump() for each in conversation] == before
+
+
+@given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
+def test_a_prompt_has_few_keys_and_every_answer(conversation: list[Message], nested: bool) -> None:
+    prompt = as_prompt(conversation, nested=nested)
+    order = ["role", "content", "tool_calls", "tool_call_id", "name"]
+    for entry in prompt:
+        assert list(entry) == [key for key in order if key in entry]
+        assert set(entry) >= {"role", "content"}
+        assert all(entry[key] for key in entry if key not in ("role", "content"))
+        assert type(entry["role"]) is str
+        assert MessageRole(entry["role"]).canonical == entry["role"]
+        for call in entry.get("tool_calls", []):
+            assert "output" not in call
+            assert not nested or isinstance(call["function"]["arguments"], str)
+    said = [each for each in conversation if each.role is not MessageRole.RECORD]
+    outputs = [call.output for each in said for call in each.tool_calls if call.answered]
+    told = [entry["content"] for entry in prompt if entry["role"] == "tool"]
+    for output in outputs:
+        told.remove(output if isinstance(output, str) or not nested else json.dumps(output, ensure_ascii=False))
+    given_answers = [call_id for each in conversation for call_id in answers(each)]
+    assert set(given_answers) <= {entry.get("tool_call_id") for entry in prompt}

@@ -1,0 +1,347 @@
+"""Turns: saved whole or not at all, once, with what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.statements import Counts, counted
+
+from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store
+from lango_store._operations.turns import total
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_turn_is_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
+) -> None:
+    with Store(one_connection) as store:
+        conversation = store.open("k")
+        store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
+        with counted(one_connection, tmp_path) as counts:
+            conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
+        assert counts == Counts(1, 1)
+        assert store.info("k").message_count == len(batch)
+
+
+def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    turn = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, metadata={"model": "x"})
+    assert (turn.turn_no, turn.first_seq, turn.last_seq, turn.kind) == (1, 2, 3, "turn")
+    assert [(m.seq, m.turn_no) for m in turn.messages] == [(2, 1), (3, 1)]
+    assert turn.messages == conversation.all_messages(after=1)
+    (listed,) = conversation.turns()
+    assert listed == turn.model_copy(update={"messages": []})
+
+
+def test_single_appends_need_no_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message())
+    assert (conversation.event_count(), conversation.messages()[0].turn_no) == (0, None)
+
+
+def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
+    conversation.append_message(message("after"))
+    again = conversation.save_turn([message("something else")], {"input_tokens": 9}, id="request-1", after=0)
+    assert again.replayed
+    assert not first.replayed
+    assert again == first.model_copy(update={"replayed": True})
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"input_tokens": 1})
+    assert "replayed" not in again.model_dump()
+
+
+def test_a_turn_whose_messages_are_all_there_is_that_turn(store: Store) -> None:
+    conversation = store.open("k")
+    batch = [message("a", id="1"), message("b", id="2")]
+    first = conversation.save_turn(batch, {"input_tokens": 1})
+    again = conversation.save_turn(batch, {"input_tokens": 1})
+    assert (again.replayed, again.turn_no, again.messages) == (True, first.turn_no, first.messages)
+    assert conversation.total_usage() == {"input_tokens": 1}
+
+
+def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message("a", id="1"))
+    turn = conversation.save_turn([message("changed", id="1"), message("b", id="2"), message("again", id="2")])
+    assert [(m.content, m.replayed, m.turn_no) for m in turn.messages] == [
+        ("a", True, None),
+        ("b", False, 1),
+        ("b", True, 1),
+    ]
+    assert (turn.first_seq, turn.last_seq) == (2, 2)
+    assert [m.content for m in conversation.messages()] == ["a", "b"]
+
+
+def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message("a", id="1"))
+    conversation.save_turn([message("b", id="2")], {"tokens": 1})
+    batch = [message("a", id="1"), message("b", id="2"), message("c", id="3")]
+    saved = conversation.save_turn(batch, {"tokens": 10})
+    again = conversation.save_turn(batch, {"tokens": 10})
+    assert (again.replayed, again.turn_no) == (True, saved.turn_no)
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+
+
+def test_a_turn_of_messages_that_were_appended_before_it_is_paid_for_once(store: Store) -> None:
+    conversation = store.open("k")
+    batch = [message("a", id="1"), message("b", id="2")]
+    conversation.append_messages(batch)
+    saved = conversation.save_turn(batch, {"tokens": 100})
+    assert not saved.replayed
+    for _ in range(2):
+        again = conversation.save_turn(batch, {"tokens": 100})
+        assert again == saved.model_copy(update={"replayed": True})
+        assert again.replayed
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 100})
+    assert [m.content for m in again.messages] == ["a", "b"]
+    other = conversation.save_turn(batch[1:], {"tokens": 5})
+    assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
+
+
+def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
+    bare = conversation.save_turn([], {"tokens": 2}, id="bare")
+    conversation.append_message(message("after"))
+    summed_up = conversation.compact(lambda window: [message("summary")])
+    found = conversation.find_turn("t")
+    assert found == saved.model_copy(update={"messages": []})
+    assert found is not None
+    assert conversation.messages_of(found) == saved.messages
+    assert conversation.messages_of(bare) == []
+    assert summed_up is not None
+    assert conversation.messages_of(conversation.turns()[-1]) == summed_up.summary
+    conversation.truncate(after=2)
+    assert [m.content for m in conversation.messages_of(found)] == ["a"]
+    assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
+
+
+def test_what_outlasts_a_turn_is_no_longer_of_it(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.save_turn([message("be kind", role="system"), message("hi")])
+    conversation.clear(keep_system=True)
+    assert [m.content for m in conversation.messages()] == ["be kind"]
+    assert conversation.messages_of(turn) == []
+
+
+def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message())
+    with pytest.raises(Conflict) as raised:
+        conversation.save_turn([message()], after=0)
+    assert raised.value.last_seq == 1
+    assert conversation.save_turn([message()], after=1).last_seq == 2
+    for new in ([message()], [message(id="twice"), message(id="twice")]):
+        with pytest.raises(ValueError, match="after=-1 is not a seq"):
+            conversation.save_turn(new, after=-1)
+
+
+@pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
+def test_a_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str) -> None:
+    conversation = store.open("k")
+    with pytest.raises(InvalidMessage) as raised:
+        conversation.save_turn([message()], usage)
+    assert raised.value.field == field
+    assert (conversation.messages(), conversation.event_count()) == ([], 0)
+
+
+def test_a_bad_message_keeps_the_whole_turn_out(store: Store) -> None:
+    conversation = store.open("k")
+    with pytest.raises(InvalidMessage):
+        conversation.save_turn([message("good"), message({1: "bad"})], {"input_tokens": 1})
+    assert (conversation.messages(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
+
+
+def test_a_turn_needs_its_session(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.save_turn([message()])
+    store.delete("k")
+    for call in (
+        lambda: conversation.save_turn([message()]),
+        conversation.total_usage,
+        conversation.turns,
+        lambda: conversation.find_turn("t"),
+        lambda: conversation.messages_of(turn),
+    ):
+        with pytest.raises(SessionNotFound):
+            call()
+
+
+def test_turn_numbers_are_given_out_once(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.save_turn([message()]).turn_no == 1
+    assert conversation.save_turn([]).turn_no == 2
+    conversation.clear()
+    assert conversation.event_count() == 0
+    assert conversation.save_turn([message()]).turn_no == 3
+    assert conversation.event_count() == 1
+
+
+def test_truncating_takes_later_turns_along_and_shortens_the_one_it_cuts(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(3), {"tokens": 1})
+    conversation.save_turn(messages(2), {"tokens": 10})
+    conversation.save_turn([], {"tokens": 100})
+    conversation.truncate(after=2)
+    (turn,) = conversation.turns()
+    assert (turn.first_seq, turn.last_seq) == (1, 2)
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+
+
+def test_turns_come_in_their_order_wherever_they_lie(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:
+        conversation = store.open("k")
+        conversation.save_turn(messages(3), {"tier": "a"})
+        conversation.pop_message()
+        conversation.pop_message()
+        vacuum(store)  # the first turn lies behind a free place now
+        conversation.save_turn(messages(1), {"tier": "b"})
+        vacuum(store)  # the server knows how few rows there are, and reads them as they lie, by no index
+        assert [turn.turn_no for turn in conversation.turns()] == [1, 2]
+        assert conversation.total_usage() == {"tier": "b"}
+
+
+def vacuum(store: Store) -> None:
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("VACUUM (ANALYZE) lango_turn")
+
+
+def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2), {"tokens": 1})
+    conversation.pop_message()
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    conversation.pop_message()
+    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+
+
+def test_messages_in_turns_and_outside_of_them_stand_in_the_order_they_came(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    conversation.save_turn(messages(2))
+    conversation.append_message(message("last"))
+    assert [m.seq for m in conversation.messages()] == [m.seq for m in conversation.all_messages()] == [1, 2, 3, 4]
+
+
+def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    conversation.pop_message()
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
+
+
+def test_a_cut_at_the_last_seq_takes_nothing_away(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    before = conversation.info()
+    assert conversation.truncate(after=2) == 0
+    assert conversation.info() == before
+    conversation.append_messages([message("answer")], replace_after=2)
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+    assert conversation.truncate(after=2) == 1
+    assert (conversation.event_count(), conversation.total_usage()) == (0, {})
+
+
+def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_less(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.delete_message(2)
+    conversation.save_turn([], {"tokens": 1})
+    before = conversation.info()
+    assert conversation.truncate(after=1) == 0
+    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+    assert conversation.info().last_seq == before.last_seq + 1
+
+
+def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    conversation.save_turn(messages(3), {"tokens": 1})
+    assert conversation.truncate(after=2) == 2
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 2)]
+    assert conversation.event_count() == 1
+
+
+def test_usage_in_the_callers_transaction(url: str) -> None:
+    with Store(url) as store:
+        store.open("k")
+        with store.engine.begin() as connection:
+            mine = store.using(connection).open("k")
+            mine.save_turn([message()], {"tokens": 1}, id="t")
+            assert mine.save_turn([message()], {"tokens": 1}, id="t").replayed
+            connection.rollback()
+        assert store.open("k").total_usage() == {}
+
+
+usages = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        st.integers(-(2**53), 2**53) | st.booleans() | st.none() | st.text(max_size=3) | st.lists(st.integers()),
+        lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=4,
+)
+
+
+@given(st.lists(usages, max_size=5))
+def test_the_total_of_numbers_is_their_sum_wherever_they_stand(found: list[dict[str, Any]]) -> None:
+    def numbers(value: Any) -> int:
+        if isinstance(value, dict):
+            return sum(map(numbers, value.values()))
+        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+    only_numbers = [{"n": numbers(usage), "deep": {"n": numbers(usage)}} for usage in found]
+    expected = sum(map(numbers, found))
+    assert total(only_numbers) == ({"n": expected, "deep": {"n": expected}} if found else {})
+    assert set(total(found)) == {name for usage in found for name in usage}
+
+
+def test_a_total_keeps_the_last_of_what_is_not_a_number() -> None:
+    spent: list[dict[str, Any]] = [
+        {"tier": "standard", "n": None, "flag": True},
+        {"tier": "priority", "n": 2, "flag": False},
+        {"n": 3.5},
+    ]
+    assert total(spent) == {"tier": "priority", "n": 5.5, "flag": False}
+
+
+def test_totals_are_theirs_to_change() -> None:
+    usage = {"nested": {"n": 1}}
+    total([usage])["nested"]["n"] = 5
+    assert usage == {"nested": {"n": 1}}
+
+
+def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
+    conversation = store.open("k")
+    for usage in (
+        {"number": 1, "dict": {"a": 1}, "text": "a", "flag": True, "late": None},
+        {"number": "x", "dict": "x", "text": None, "flag": 1, "late": 2},
+        {"number": None, "dict": None, "text": "b", "flag": 2, "late": {"a": 1}},
+        {"text": None, "flag": None, "late": None},
+    ):
+        conversation.save_turn([], usage)
+    assert conversation.total_usage() == {"number": 1, "dict": {"a": 1}, "text": "b", "flag": 3, "late": 2}
+
+
+def test_a_turn_with_another_id_is_another_turn_though_its_messages_are_stored(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message(id="a")], {"tokens": 1}, id="first")
+    second = conversation.save_turn([message(id="a")], {"tokens": 10}, id="second")
+    assert (second.turn_no, second.replayed, [each.replayed for each in second.messages]) == (2, False, [True])
+    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})

@@ -1,0 +1,174 @@
+"""What the README and the documentation show runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.commands import run
+from support.databases import MakeDatabase
+from support.pages import blocks, blocks_by_place, commands
+from support.paths import DATA, ROOT
+from support.processes import PYTEST, run_program
+
+from lango_store import Message, Store
+
+PROGRAMS = {
+    place: program
+    for place, program in blocks_by_place("python").items()
+    if not place.startswith("docs/frameworks/")  # these run where the frameworks are
+}
+SCRIPTS = blocks_by_place("sh")
+
+
+@pytest.mark.parametrize("place", PROGRAMS)
+def test_programs_run(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
+    program = PROGRAMS[place].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
+    done = run_program(program, folder=tmp_path, strict=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_programs_run_one_after_the_other_and_again(tmp_path: Path) -> None:
+    first = [PROGRAMS[place] for place in PROGRAMS if place.startswith(("README.md", "docs/index.md"))]
+    start = [PROGRAMS[place] for place in PROGRAMS if place.startswith("docs/start/first-conversation.md")]
+    for program in [*first, *start, *first, start[-1]]:
+        done = run_program(program, folder=tmp_path, strict=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
+    for number, program in enumerate(PROGRAMS.values()):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
+    strictly = [
+        "--strict",
+        "--follow-imports=silent",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'readme'}",
+        "--config-file=mypy.ini",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *strictly, "."],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def ours(script: str) -> list[list[str]]:
+    return [words[1:] for words in commands(script) if words[0] == "lango-store"]
+
+
+def test_commands_of_migrations_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
+    for words in ours(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_commands_of_operators_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agent.db"
+    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair  " in script)
+    with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
+        for user in ("ann", "bob"):
+            store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
+        old = [Message(role="user", content="Oslo weather?")]
+        store.create("telegram:12345678", user_id="bob", ttl=timedelta(days=1), messages=old)
+    with Store(url) as store:
+        store.expire(archive=tmp_path / "cold.db")
+        store.create("telegram:12345678", messages=old)
+        store.create("new", user_id="ann")
+    for words in ours(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": url})
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
+    sessions = DATA / "nanobot_g2"
+    shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
+    for words in ours(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+    assert len(list((tmp_path / "everything").iterdir())) == 5
+
+
+def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
+    data = DATA
+    shutil.copytree(data / "dive", tmp_path / ".myapp" / "sessions", ignore=shutil.ignore_patterns("golden.json"))
+    shutil.copy(data / "shepherd" / ".shepherd_session.openai.json", tmp_path)
+    shutil.copy(data / "lango" / "lango.db", tmp_path)
+    for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
+        (block,) = (script for script in SCRIPTS.values() if name in script)
+        for words in [["db", "upgrade"], *ours(block.replace("~", str(tmp_path)))]:
+            done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+            assert done.returncode == 0, (words, done.stderr)
+
+
+def test_commands_of_backups_run(tmp_path: Path) -> None:
+    (block,) = (script for script in SCRIPTS.values() if "lango-store copy" in script)
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("k", messages=[Message(role="user", content="hello")])
+    shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
+    for words in ours(block):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+    assert (tmp_path / "backup" / "lango_store.jsonl").exists()
+
+
+def test_commands_after_the_first_conversation_show_it(tmp_path: Path) -> None:
+    for place in PROGRAMS:
+        if place.startswith("docs/start/first-conversation.md"):
+            assert run_program(PROGRAMS[place], folder=tmp_path).returncode == 0
+    (block,) = (script for script in SCRIPTS.values() if "sessions list --url sqlite:///agent.db" in script)
+    listed, shown = (run(*words, folder=tmp_path) for words in ours(block))
+    assert [line.partition("\t")[0] for line in listed.stdout.splitlines()] == ["telegram:77", "telegram:12345678"]
+    assert "Messages so far: 1." in shown.stdout
+
+
+def test_commands_of_search_and_documents_run(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("telegram:42", user_id="ann", messages=[Message.user("Oslo weather?")])
+    (searching,) = (script for script in SCRIPTS.values() if "lango-store search disable" in script)
+    (writing,) = (script for script in SCRIPTS.values() if "--html out.html" in script)
+    for words in ours(searching + writing):
+        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+        assert "Oslo" in done.stdout or "oslo weather" not in words
+    assert "Oslo weather?" in (tmp_path / "out.html").read_text()
+
+
+def test_tests_with_the_fixtures_run(tmp_path: Path) -> None:
+    (tests,) = blocks("docs/howto/testing.md", "text")
+    (tmp_path / "test_mine.py").write_text(tests)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {name: value for name, value in os.environ.items() if name != "LANGO_STORE_TEST_POSTGRES"}
+    words = ("-q", "-p", "no:cacheprovider", "test_mine.py")
+    done = run_program(PYTEST, *words, folder=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_the_backup_on_the_page_has_the_lines_and_fields_of_a_backup(tmp_path: Path) -> None:
+    (shown,) = blocks("docs/reference/formats.md", "text")
+    with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        conversation = store.open("k", settings={"thinking": "high"})
+        conversation.save_turn([Message.user("hello")], {})
+        exported = run("export", "--all", "--format", "jsonl", "--to", "-", "--url", f"sqlite:///{tmp_path}/agent.db")
+    assert exported.returncode == 0, exported.stderr
+    for line, real in zip(shown.splitlines(), exported.stdout.splitlines(), strict=True):
+        told, written = json.loads(line.replace(",…", "")), json.loads(real)
+        assert told.keys() == written.keys()
+        ((kind, fields),) = list(told.items())[:1]
+        if isinstance(fields, dict):
+            assert fields.keys() <= written[kind].keys()
+            assert "…" in line or fields.keys() == written[kind].keys()

@@ -1,0 +1,96 @@
+"""What the command line says when something is wrong: in its own words, with its own exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.commands import run, run_on_terminal
+from support.databases import MakeDatabase
+from support.factories import messages
+
+from lango_store import Store
+
+API = re.compile(r"renew=|get_or_create|all_messages|Store\(|migrate=|give None|_\w+\(")
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def url(make_sqlite: MakeDatabase) -> str:
+    found = make_sqlite()
+    with Store(found, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
+        store.create("old", ttl=DAY)
+        store.create("sick", messages=messages(3))
+    with Store(found) as store, store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_message SET role = 'nobody' WHERE session_key = 'sick' AND seq = 2")
+    return found
+
+
+def test_errors_say_the_next_command_and_no_word_of_the_api(
+    url: str, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty = make_sqlite(migrated=False)
+    for words, at, said in (
+        (("sessions", "show", "old"), url, "sessions touch"),
+        (("sessions", "show", "nobody"), url, "sessions list"),
+        (("sessions", "touch", "nobody"), url, "sessions list"),
+        (("export", "nobody", "old", "sick", "--to", "out"), url, "no session 'nobody'"),
+        (("export", "sick", "--to", "out", "--format", "nanobot"), url, "message 2 of session 'sick'"),
+        (("sessions", "list"), empty, "lango-store db upgrade"),
+    ):
+        done = run(*words, "--url", at)
+        assert done.returncode == 1, done
+        assert said in done.stderr
+        assert not API.search(done.stderr), done.stderr
+
+
+def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
+    for words, option in (
+        (("sessions", "touch", "old", "--ttl", "soon"), "--ttl"),
+        (("sessions", "touch", "old", "--ttl", "200000d"), "--ttl"),
+        (("sessions", "list", "--since", "yesterday"), "--since"),
+        (("expire", "--older-than", "30"), "--older-than"),
+        (("expire", "--created-before", "once"), "--created-before"),
+        (("archive", "restore", "k", "cold.db", "--ttl", "1"), "--ttl"),
+        (("export", "--all", "--to", "out", "--format", "zip"), "--format"),
+        (("import", ".", "--format", "zip"), "--format"),
+        (("stats", "--url", "postgresql://localhost:port/agents"), "--url"),
+        (("stats", "--url", "nonsense"), "--url"),
+    ):
+        done = run(*words, environment={"LANGO_STORE_URL": url})
+        assert done.returncode == 2, done
+        assert option in done.stderr
+        assert not API.search(done.stderr), done.stderr
+
+
+def test_what_the_store_refuses_is_not_wrong_usage(url: str, tmp_path: Path) -> None:
+    for words in (
+        ("sessions", "show", "x" * 513),
+        ("sessions", "list", "--agent", "\ud800"),
+        ("import", str(tmp_path / "missing")),
+    ):
+        assert run(*words, "--url", url).returncode == 1
+
+
+def test_ctrl_c_leaves_the_bar_whole(url: str) -> None:
+    with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
+        for n in range(400):
+            store.create(f"more:{n}", ttl=DAY)
+    stopped = False
+
+    def interrupt(shown: str, process: int) -> None:
+        nonlocal stopped
+        if not stopped and re.search(r"[1-9]\d*/40\d", shown):
+            stopped = True
+            os.kill(process, signal.SIGINT)
+
+    shown, code = run_on_terminal("expire", "--batch-size", "1", "--url", url, columns=100, watch=interrupt)
+    assert code == 130, shown
+    assert "Traceback" not in shown
+    lines = [re.sub(r"\x1b\[[?\d;]*\w", "", line).rpartition("\r")[2] for line in shown.splitlines()]
+    assert [line for line in lines if re.fullmatch(r"interrupted; purged \d+ sessions, .* s", line)], shown

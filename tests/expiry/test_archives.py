@@ -1,0 +1,185 @@
+"""Archives: what is purged into one is found there, restored and forgotten; none of it is lost on the way."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.factories import message, messages
+from support.processes import Program
+
+from lango_store import (
+    DatabaseUnavailable,
+    MessageRole,
+    SessionExists,
+    SessionNotFound,
+    Store,
+    ToolCall,
+)
+from lango_store.archive import Archive
+from lango_store.testing import Clock
+
+HOUR = timedelta(hours=1)
+
+
+def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    call = ToolCall(
+        id="c", name="get_weather", arguments={"city": "Bergen"}, output={"sky": "\ud800 rain", "mm": 22.50}
+    )
+    store.create("k", ttl=HOUR, title="T", settings={"b": 1, "a": 1.0}, metadata={"\0": [2**70]}, messages=messages(3))
+    store.append_message("k", message("who\0le", role=MessageRole.TOOL, tool_calls=[call], id="i", tokens=3))
+    store.pop_message("k")
+    store.append_message("k", message({"x": "Ångström"}, tool_calls=[call], id="i", tokens=3, extra={"e": None}))
+    before = store.get("k")
+    clock.move(hours=2)
+    assert store.expire(archive=cold).sessions == 1
+    assert not store.exists("k")
+    with Archive(cold) as archive:
+        assert [(f["key"], f["seq"], f["role"]) for f in archive.search("bergen RAIN")] == [("k", 6, "user")]
+        assert [f["seq"] for f in archive.search("ångström")] == [6]
+        assert archive.search('no "such (words') == []
+        with pytest.raises(ValueError, match="word"):
+            archive.search("  ")
+    restored = store.restore(cold, "k")
+    anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time, "revision": restored.revision}
+    unlimited = before.model_copy(update=anew)
+    assert restored == unlimited == store.get("k")
+    assert store.append_message("k", message()).seq == before.last_seq + 1
+    with pytest.raises(SessionExists):
+        store.restore(cold, "k")
+    with pytest.raises(SessionNotFound, match="archive"):
+        store.restore(cold, "nobody")
+    store.delete("k")
+    assert store.restore(cold, "k", ttl=HOUR).expires_at == clock.time + HOUR
+
+
+def test_each_life_of_a_key_is_kept(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    for life in ("first", "second"):
+        store.create("k", ttl=HOUR, messages=[message(life)])
+        clock.move(hours=2)
+        store.expire(archive=cold)
+    with Archive(cold) as archive:
+        assert len(archive.search("first")) == len(archive.search("second")) == 1
+    assert store.restore(cold, "k").messages[0].content == "second"
+
+
+def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    filled.expire(archive=cold, batch_size=2)
+    connection = sqlite3.connect(cold)
+    assert connection.execute("SELECT count(*), sum(message_count) FROM sessions").fetchone() == (5, 25)
+    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (25,)
+    assert connection.execute("SELECT count(*) FROM turns").fetchone() == (0,)
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    connection.close()
+
+
+def test_several_filters_narrow_down_what_an_archive_forgets(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    for key, user, agent in (("a:1", "ann", "x"), ("a:2", "ann", "y"), ("b:1", "ann", "x"), ("b:2", "", "x")):
+        store.create(key, user_id=user, agent_id=agent, ttl=HOUR)
+    clock.move(hours=2)
+    store.expire(archive=cold)
+    with Archive(cold) as archive:
+        assert archive.forget(user_id="ann", agent_id="z") == 0
+        assert archive.forget(user_id="ann", agent_id="x", key_prefix="a:") == 1
+        assert archive.forget(user_id="ann", key_prefix=":1") == 0
+        assert archive.forget(user_id="") == 1
+        assert archive.forget(user_id="ann", key_prefix="") == 2
+
+
+def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    for user in ("ann", "bob"):
+        store.create(f"k:{user}", user_id=user, ttl=HOUR, messages=[message(f"secretword{user} " * 50)] * 20)
+    clock.move(hours=2)
+    store.expire(archive=cold)
+    with Archive(cold) as archive:
+        assert archive.forget(user_id="ann") == 1
+        assert archive.search("secretwordann") == []
+        assert len(archive.search("secretwordbob")) == 20
+        for wrong in ({}, {"key_prefix": ""}):
+            with pytest.raises(ValueError, match="whose sessions are meant"):
+                archive.forget(**wrong)
+    rest = b"".join(path.read_bytes() for path in tmp_path.glob("cold.db*"))
+    assert b"secretwordann" not in rest
+    assert b"secretwordbob" in rest
+
+
+def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_path: Path) -> None:
+    no_database = tmp_path / "text.db"
+    no_database.write_text("this is not a database, " * 500)
+    for path in (tmp_path / "no" / "folder" / "cold.db", no_database):
+        with pytest.raises(DatabaseUnavailable, match=path.name):
+            filled.expire(archive=path)
+    assert filled.count(expired=None) == 10
+    with pytest.raises(DatabaseUnavailable, match="does not exist"):
+        filled.restore(tmp_path / "none.db", "k")
+
+
+def test_what_is_archived_is_on_disk_before_it_is_purged(
+    store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    keep = Archive.keep
+
+    def noting(self: Archive, *arguments: Any, **options: Any) -> None:
+        asked.extend(self._connection.execute("PRAGMA synchronous").fetchone())
+        keep(self, *arguments, **options)
+        assert not self._connection.in_transaction
+
+    monkeypatch.setattr(Archive, "keep", noting)
+    store.create("k", ttl=HOUR, messages=messages(2))
+    clock.move(hours=2)
+    store.expire(archive=tmp_path / "cold.db")
+    assert asked == [2]  # FULL: a commit waits for the disk
+
+
+PURGER = """
+import sys
+from lango_store import Store
+with Store(sys.argv[1]) as store:
+    store.expire(archive=sys.argv[2], batch_size=7, on_batch=lambda report: print(report.batches, flush=True))
+"""
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
+    url: str, clock: Clock, tmp_path: Path, after: int
+) -> None:
+    cold = tmp_path / "cold.db"
+    clock.move(days=-30)
+    with Store(url, clock=clock) as store:
+        for n in range(150):
+            store.create(f"k{n}", ttl=HOUR, messages=[message(f"words of {n}")] * 3)
+    with Program(PURGER, url, cold) as process:
+        for _ in range(after):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    with Store(url) as store:
+        left = {info.key for info in store.list_sessions(expired=None, limit=500).items}
+        archived = archived_keys(cold) if cold.exists() else set()
+        assert left | archived == {f"k{n}" for n in range(150)}
+        store.expire(archive=cold, batch_size=50)
+        assert store.count(expired=None) == 0
+    connection = sqlite3.connect(cold)
+    assert archived_keys(cold) == {f"k{n}" for n in range(150)}
+    assert connection.execute("SELECT count(*), count(DISTINCT key) FROM sessions").fetchone() == (150, 150)
+    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (450,)
+    connection.close()
+
+
+def archived_keys(cold: Path) -> set[str]:
+    connection = sqlite3.connect(cold)
+    try:
+        return {key for (key,) in connection.execute("SELECT key FROM sessions")}
+    except sqlite3.OperationalError:  # killed before the tables were made
+        return set()
+    finally:
+        connection.close()

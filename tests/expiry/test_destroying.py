@@ -1,0 +1,119 @@
+"""Commands that destroy: they say what goes, and ask; where nobody can be asked they need `--yes`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.commands import run, run_on_terminal
+from support.databases import MakeDatabase
+from support.factories import messages
+from support.revisions import LATER, add_later_revisions
+
+from lango_store import Store, schema
+from lango_store.archive import Archive
+from lango_store.tables import BASELINE, SCHEMA_REVISION
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def filled(url: str) -> str:
+    with Store(url) as store:
+        for number, user in enumerate(("ann", "ann", "bob")):
+            store.create(f"chat:{number}", user_id=user, messages=messages(4))
+            store.conversation(f"chat:{number}").save_turn(messages(1))
+    return url
+
+
+@pytest.fixture
+def cold(make_sqlite: MakeDatabase, tmp_path: Path) -> Path:
+    path = tmp_path / "cold.db"
+    with Store(make_sqlite(), clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as store:
+        for number, user in enumerate(("ann", "ann", "bob")):
+            store.create(f"chat:{number}", user_id=user, messages=messages(5))
+        store.expire(created_before=datetime(2027, 1, 1, tzinfo=UTC), archive=path)
+    return path
+
+
+def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:
+    command = ("db", "downgrade", "base", "--url", filled)
+    refused = run(*command)
+    assert refused.returncode == 2
+    told = " ".join(refused.stderr.replace("│", " ").split())
+    for said in (
+        "lango_session with 3 rows",
+        "lango_message with 15 rows",
+        "lango_turn with 3 rows",
+        f"{BASELINE} (Sessions",
+    ):
+        assert said in told
+    assert schema.current(filled) == SCHEMA_REVISION
+    asked, code = run_on_terminal(*command, answer="n\n", columns=300)
+    assert (code, "lango_message with 15 rows" in asked, "go on?" in asked) == (1, True, True)
+    assert schema.current(filled) == SCHEMA_REVISION
+    assert run_on_terminal(*command, answer="y\n")[1] == 0
+    assert schema.current(filled) is None
+
+
+def test_a_downgrade_to_a_revision_names_those_it_undoes(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    schema.upgrade(filled)
+    done = run("db", "downgrade", LATER[0], "--yes", "--url", filled)
+    assert done.returncode == 0
+    assert f"{LATER[1]} (Moods" in done.stderr
+    assert f"{LATER[0]} (" not in done.stderr
+    assert run("db", "downgrade", "0099", "--yes", "--url", filled).returncode == 1
+
+
+def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:
+    for words, said in {
+        ("chat:0",): "1 sessions, 5 messages",
+        ("chat:0", "chat:1", "nobody"): "2 sessions, 10 messages",
+        ("--user", "ann"): "2 sessions, 10 messages",
+        ("--prefix", "chat"): "3 sessions, 15 messages",
+    }.items():
+        refused = run("sessions", "delete", *words, "--url", filled)
+        assert refused.returncode == 2
+        assert said in " ".join(refused.stderr.replace("│", " ").split())
+        with Store(filled) as store:
+            assert store.count() == 3
+    asked, code = run_on_terminal("sessions", "delete", "--user", "ann", "--url", filled, answer="n\n", columns=200)
+    assert (code, "2 sessions, 10 messages" in asked) == (1, True)
+    assert run_on_terminal("sessions", "delete", "--user", "ann", "--url", filled, answer="y\n")[1] == 0
+    with Store(filled) as store:
+        assert [info.key for info in store.iter_sessions()] == ["chat:2"]
+
+
+def test_what_is_damaged_can_be_deleted(filled: str) -> None:
+    with Store(filled) as store, store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET last_seq = -1 WHERE key = 'chat:0'")
+    done = run("sessions", "delete", "--user", "ann", "--yes", "--url", filled)
+    assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
+
+
+def test_forgetting_says_what_goes_and_does_nothing_without_a_yes(cold: Path) -> None:
+    command = ("archive", "forget", str(cold), "--user", "ann")
+    refused = run(*command)
+    assert refused.returncode == 2
+    assert "2 sessions, 10 messages" in " ".join(refused.stderr.replace("│", " ").split())
+    assert run_on_terminal(*command, answer="n\n")[1] == 1
+    with Archive(cold) as archive:
+        assert archive.count(key_prefix="chat") == (3, 15)
+    assert run(*command, "--yes").stdout == "forgot 2 sessions\n"
+    with Archive(cold) as archive:
+        assert archive.count(key_prefix="chat") == (1, 5)
+
+
+def test_an_expired_session_can_be_shown_and_stays_expired(url: str) -> None:
+    with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
+        store.create("old", ttl=DAY, messages=messages(2))
+    assert run("sessions", "show", "old", "--url", url).returncode == 1
+    for words in ((), ("--json",), ("--last", "1")):
+        done = run("sessions", "show", "old", "--expired", *words, "--url", url)
+        assert done.returncode == 0, done.stderr
+    with Store(url) as store:
+        assert store.exists("old") is False

@@ -1,0 +1,200 @@
+"""Purging: which sessions go, in what steps, and what is kept of them."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import message, messages
+
+from lango_store import (
+    ExpiryReport,
+    Store,
+)
+from lango_store.testing import Clock
+
+HOUR = timedelta(hours=1)
+
+
+def keys(store: Store) -> set[str]:
+    return {info.key for info in store.list_sessions(expired=None, limit=500).items}
+
+
+def test_what_is_past_its_ttl_goes_and_nothing_else(filled: Store) -> None:
+    report = filled.expire()
+    assert (report.sessions, report.messages, report.batches, report.dry_run) == (5, 25, 1, False)
+    assert keys(filled) == {f"chat:{n}" for n in (1, 3, 5, 7, 9)}
+    assert filled.expire().sessions == 0
+    with filled.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar() == 30
+
+
+def test_policies(filled: Store, clock: Clock) -> None:
+    assert filled.expire(dry_run=True, older_than=timedelta(days=8)).sessions == 6
+    assert filled.expire(dry_run=True, created_before=clock.time - timedelta(days=7, seconds=1)).sessions == 6
+    assert filled.expire(dry_run=True, older_than=timedelta(0), agent_id="a1").sessions == 3
+    assert filled.expire(dry_run=True, older_than=timedelta(0), user_id="u1", key_prefix="chat:5").sessions == 1
+    assert (
+        filled.expire(dry_run=True, older_than=timedelta(days=36_525)).sessions == filled.expire(dry_run=True).sessions
+    )
+    nothing = filled.expire(dry_run=True, key_prefix="mail:")
+    assert (nothing.sessions, nothing.messages) == (0, 0)
+    assert filled.expire(dry_run=True, now=clock.time - timedelta(days=8)).sessions == 1
+    assert len(keys(filled)) == 10
+    report = filled.expire(older_than=timedelta(days=8), agent_id="a0")
+    assert (report.sessions, keys(filled)) == (2, {f"chat:{n}" for n in (1, 2, 3, 4, 5, 7, 8, 9)})
+
+
+def test_a_dry_run_says_exactly_what_would_go(filled: Store) -> None:
+    for limit in (None, 3, 0):
+        preview = filled.expire(dry_run=True, limit=limit, older_than=timedelta(days=5))
+        first = [info.key for info in preview.oldest]
+        assert first[:5] == [f"chat:{n}" for n in (0, 2, 4, 6, 8)][: len(first)]
+        before = keys(filled)
+        report = filled.expire(limit=limit, older_than=timedelta(days=5)) if limit == 3 else preview
+        assert (preview.sessions, preview.messages) == (report.sessions, report.messages)
+        if limit == 3:
+            assert before - keys(filled) == set(first)
+
+
+def test_batches_and_limits(filled: Store) -> None:
+    seen: list[tuple[int, int]] = []
+    report = filled.expire(batch_size=2, on_batch=lambda so_far: seen.append((so_far.batches, so_far.sessions)))
+    assert seen == [(1, 2), (2, 4), (3, 5)]
+    assert report.batches == 3
+    assert filled.expire(older_than=timedelta(0), batch_size=2, limit=3).sessions == 3
+    assert len(keys(filled)) == 2
+    for wrong in (
+        {"batch_size": 0},
+        {"batch_size": 10_001},
+        {"limit": -1},
+        {"older_than": -HOUR},
+        {"older_than": timedelta.max},
+    ):
+        with pytest.raises(ValueError):
+            filled.expire(**wrong)
+
+
+def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
+    for hours in (3, 1, 2):
+        store.create(f"{hours} hours", ttl=timedelta(hours=hours), messages=messages(hours))
+    clock.move(days=1)
+    for hours, left in ((1, ["2 hours", "3 hours"]), (2, ["3 hours"]), (3, [])):
+        for dry_run in (True, False):
+            report = store.expire(limit=1, dry_run=dry_run)
+            assert (report.sessions, report.messages) == (1, hours)
+        assert sorted(info.key for info in store.iter_sessions(expired=True)) == left
+
+
+def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> None:
+    def stop(report: ExpiryReport) -> None:
+        if report.batches == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        filled.expire(batch_size=2, on_batch=stop)
+    assert len(keys(filled)) == 6
+    assert filled.expire(batch_size=2).sessions == 1
+
+
+def test_freed_bytes_are_reported_where_the_database_knows_them(store: Store, clock: Clock) -> None:
+    for key, hours in (("a", 1), ("b", 3)):
+        store.create(key, ttl=timedelta(hours=hours), messages=[message("x" * 100_000)])
+    for _ in range(2):  # what was free before is not freed again
+        clock.move(hours=2)
+        freed = store.expire().bytes_freed
+        assert freed is None if store.engine.dialect.name == "postgresql" else 90_000 < (freed or 0) < 150_000
+
+
+@pytest.mark.parametrize("archive", [None, "cold.db"], ids=["deleted", "archived"])
+def test_a_session_that_is_appended_to_between_choice_and_delete_survives(
+    make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None
+) -> None:
+    """The purge has chosen by an old snapshot; the append commits first; the purge looks again."""
+    url = make_postgres()
+    purge: dict[str, Any] = {"older_than": timedelta(days=1), "archive": archive and tmp_path / archive}
+    with Store(url, clock=clock) as store, Store(url, clock=clock) as purger:
+        store.create("k", ttl=timedelta(days=30))
+        clock.move(days=2)
+        done: list[ExpiryReport] = []
+        with store.engine.connect() as connection:
+            store.using(connection).append_message("k", message())
+            work = threading.Thread(target=lambda: done.append(purger.expire(**purge)))
+            work.start()
+            work.join(20)
+            assert done[0].sessions == 0  # locked by the append: left alone, and nobody waited
+            connection.commit()
+        assert purger.expire(**purge).sessions == 0
+        assert len(store.get("k").messages) == 1
+
+
+def test_two_purges_at_once_share_the_work(url: str, clock: Clock) -> None:
+    with Store(url, clock=clock) as store, Store(url, clock=clock) as other:
+        for n in range(60):
+            store.create(f"k{n}", ttl=HOUR, messages=messages(2))
+        clock.move(hours=2)
+        reports: list[ExpiryReport] = []
+        together = threading.Barrier(2)
+
+        def work(mine: Store) -> None:
+            together.wait()
+            reports.append(mine.expire(batch_size=3))
+
+        threads = [threading.Thread(target=work, args=(each,)) for each in (store, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sum(report.sessions for report in reports) == 60
+        assert sum(report.messages for report in reports) == 120
+        assert store.count(expired=None) == 0
+
+
+class Stop(Exception):
+    """What a caller raises to stop a purge."""
+
+
+# Forgetting
+
+
+def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clock: Clock) -> None:
+    with Store(make_postgres(), clock=clock) as store:
+        store.create("k1", user_id="ann")
+        store.create("k2", user_id="ann")
+        gone: list[int] = []
+        with store.engine.connect() as connection:
+            store.using(connection).append_message("k1", message("private"))
+            work = threading.Thread(target=lambda: gone.append(store.delete_where(user_id="ann")))
+            work.start()
+            work.join(0.3)
+            assert gone == []
+            connection.commit()
+        work.join(30)
+        assert (gone, store.count(expired=None)) == ([2], 0)
+
+
+def test_delete_where_forgets_a_person(filled: Store) -> None:
+    assert filled.delete_where(user_id="u1") == 3
+    assert keys(filled) == {f"chat:{n}" for n in (0, 2, 3, 4, 6, 7, 8)}
+    assert filled.delete_where(user_id="u0", agent_id="a1") == 1
+    filled.create("chat;")
+    assert filled.delete_where(key_prefix="chat:", batch_size=2) == 6
+    assert filled.exists("chat;")
+    for nothing in ({}, {"key_prefix": ""}):
+        with pytest.raises(ValueError, match="no filter was given"):
+            filled.delete_where(**nothing)  # type: ignore[arg-type]
+
+
+def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: Clock) -> None:
+    for number in range(5):
+        store.create(f"k{number}", ttl=HOUR)
+    clock.move(hours=2)
+    reports: list[ExpiryReport] = []
+    final = store.expire(batch_size=2, on_batch=reports.append)
+    assert [each.sessions for each in reports] == [2, 4, 5]
+    reports[-1].sessions = 0
+    assert final.sessions == 5

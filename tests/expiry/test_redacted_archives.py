@@ -1,0 +1,114 @@
+"""A message redacted in the archive, too: nothing that was said is left in the file."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.factories import message
+from support.session_checks import assert_sound
+
+from lango_store import MessageNotFound, MessageRole, SessionExpired, SessionNotFound, Store
+from lango_store.archive import Archive
+from lango_store.testing import Clock
+
+
+def traces(path: Path, word: bytes) -> int:
+    return path.read_bytes().count(word)
+
+
+def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    store.create("k", ttl=timedelta(hours=1), messages=[message("the word is hunter2", id="b", tokens=5), message("x")])
+    clock.move(hours=2)
+    store.expire(archive=path)
+    store.restore(path, "k")
+    assert traces(path, b"hunter2")
+    left = store.redact_message("k", "b", reason="a password", archive=path)
+    assert store.all_messages("k")[0] == left
+    assert not traces(path, b"hunter2")
+    with Archive(path) as archive:
+        assert archive.search("hunter2") == []
+        assert [found["seq"] for found in archive.search("x")] == [2]
+    store.delete("k")
+    session = store.restore(path, "k")
+    assert session.messages[0] == left
+    assert session.token_count == 0
+    assert_sound(store)
+
+
+def test_every_copy_of_a_message_in_the_archive_is_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", tokens=5), message("x")])
+    for _ in range(3):
+        clock.move(hours=2)
+        assert store.expire(archive=path).sessions == 1
+        store.restore(path, "k", ttl=timedelta(hours=1))
+    store.delete("k")
+    clock.move(hours=2)
+    left = store.redact_message("k", 1, reason="a password", archive=path)
+    assert left.extra == {"redacted": "a password"}
+    assert not traces(path, b"hunter2")
+
+
+def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "cold.db"
+    store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
+    for n in range(2):
+        clock.move(hours=2)
+        store.expire(archive=path)
+        store.restore(path, "k", ttl=timedelta(hours=1))
+        new = message(f"hunter2, corrected {n}", id=f"b{n}", role=MessageRole.SYSTEM)
+        store.update_message("k", 1, new.model_copy(update={"created_at": clock.time}))
+    assert traces(path, b"hunter2")
+    left = store.redact_message("k", 1, archive=path)
+    assert (left.id, left.content) == ("b1", None)
+    assert not traces(path, b"hunter2")
+    assert traces(path, b"x")
+    store.delete("k")
+    assert store.restore(path, "k").token_count == 7
+
+
+def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_session(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "cold.db"
+    record = message("hunter2", id="r", role=MessageRole.RECORD, tokens=50)
+    store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
+    clock.move(hours=2)
+    store.expire(archive=path)
+    assert store.redact_message("k", "r", archive=path).tokens == 0
+    session = store.restore(path, "k")
+    assert (session.token_count, session.record_count) == (3, 1)
+    assert_sound(store)
+
+
+def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    for word in ("hunter2", "hunter3"):
+        store.create("k", ttl=timedelta(hours=1), messages=[message("hello"), message(word, id="b")])
+        clock.move(hours=2)
+        store.expire(archive=path)
+    left = store.redact_message("k", 2, archive=path)
+    assert (left.seq, left.id, left.content) == (2, "b", None)
+    assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
+    for place in (3, "c"):
+        with pytest.raises(SessionNotFound):
+            store.redact_message("k", place, archive=path)
+    store.create("k", messages=[message("a new life")])
+    with pytest.raises(MessageNotFound):
+        store.redact_message("k", "c", archive=path)
+    store.redact_message("k", 1, archive=path)
+    assert traces(path, b"hello")  # seq 1 of this life is another message
+
+
+def test_an_expired_session_is_revived_before_it_is_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    with Archive(path, create=True):
+        store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])
+    clock.move(hours=2)
+    with pytest.raises(SessionExpired, match="touch"):
+        store.redact_message("k", 1, archive=path)

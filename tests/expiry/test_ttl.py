@@ -1,0 +1,195 @@
+"""Sessions that expire: hidden at once, revived only on purpose."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from support.factories import message, messages
+
+from lango_store import UNSET, LangoStoreError, SessionExists, SessionExpired, SessionNotFound, Store
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+HOUR = timedelta(hours=1)
+
+
+def test_an_append_moves_the_expiry_and_a_read_does_not(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR)
+    assert store.info("k").expires_at == clock.time + HOUR
+    clock.move(minutes=40)
+    store.get("k"), store.messages("k"), store.info("k"), store.list_sessions(), store.exists("k")
+    clock.move(minutes=10)
+    store.append_message("k", message())
+    assert store.info("k").expires_at == clock.time + HOUR
+    store.append_messages("k", messages(3))
+    clock.move(minutes=59)
+    assert store.exists("k")
+
+
+def test_past_its_ttl_a_session_is_refused_and_hidden(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR, messages=[message(id="a")])
+    store.create("stays", ttl=None)
+    clock.move(hours=1)
+    for call in (
+        lambda: store.get("k"),
+        lambda: store.info("k"),
+        lambda: store.messages("k"),
+        lambda: store.all_messages("k", last=1),
+        lambda: list(store.iter_messages("k")),
+        lambda: store.find_message("k", "a"),
+        lambda: store.append_message("k", message()),
+        lambda: store.append_message("k", message(id="a")),
+        lambda: store.append_message("k", message(), after=1),
+        lambda: store.append_messages("k", messages(2)),
+        lambda: store.append_messages("k", messages(2), replace_after=0),
+        lambda: store.update("k", title="t"),
+        lambda: store.clear("k"),
+        lambda: store.pop_message("k"),
+        lambda: store.update_message("k", 1, message()),
+        lambda: store.delete_message("k", 1),
+        lambda: store.redact_message("k", "a"),
+        lambda: store.truncate("k", after=0),
+        lambda: store.get_or_create("k"),
+    ):
+        with pytest.raises(SessionExpired, match="touch") as raised:
+            call()
+        assert isinstance(raised.value, SessionNotFound)
+    assert store.exists("k") is False
+    assert [info.key for info in store.list_sessions().items] == ["stays"]
+    assert store.count() == 1
+    assert [info.key for info in store.list_sessions(expired=True).items] == ["k"]
+    assert store.count(expired=True) == 1
+    assert store.count(expired=None) == 2
+    with pytest.raises(SessionExists, match="expired") as exists:
+        store.create("k")
+    assert exists.value.expired
+
+
+def test_touch_revives_and_sets_the_ttl(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR, messages=[message("still here")])
+    clock.move(days=2)
+    touched = store.touch("k")
+    assert touched == store.info("k")
+    assert touched.expires_at == clock.time + HOUR
+    assert store.get("k").messages[0].content == "still here"
+    assert store.touch("k", ttl=timedelta(days=1)).ttl_seconds == 86_400
+    assert store.touch("k", ttl=UNSET).ttl_seconds == 86_400
+    never = store.touch("k", ttl=None)
+    assert (never.ttl_seconds, never.expires_at) == (None, None)
+    clock.move(days=10_000)
+    assert store.exists("k")
+
+
+def test_an_expired_session_is_deleted_or_replaced_on_purpose(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR, title="old", messages=messages(3))
+    store.create("other", ttl=HOUR)
+    live = store.get_or_create("k", renew=True, title="new")
+    assert live.title == "old"
+    clock.move(hours=2)
+    renewed = store.get_or_create("k", renew=True, title="new", ttl=HOUR)
+    assert (renewed.title, renewed.messages, renewed.last_seq) == ("new", [], 0)
+    assert store.info("other", expired=True).key == "other"
+    clock.move(hours=2)
+    assert store.delete("k") is True
+
+
+@pytest.mark.parametrize("verb", ["get_or_create", "open"])
+def test_a_session_that_lives_when_it_would_be_replaced_is_not(url: str, clock: Clock, verb: str) -> None:
+    with Store(url, clock=clock) as store:
+        store.create("k", ttl=HOUR, title="old")
+    times = iter([clock() + 2 * HOUR])  # it has expired at the first look, and has been revived by the second
+    with Store(url, clock=lambda: next(times, clock())) as store:
+        getattr(store, verb)("k", renew=True, title="new")
+        assert store.info("k").title == "old"
+
+
+def test_the_store_has_a_default_and_a_session_its_own(url: str, clock: Clock) -> None:
+    with Store(url, clock=clock, default_ttl=HOUR) as store:
+        assert store.create("default").ttl_seconds == 3600
+        assert store.create("never", ttl=None).ttl_seconds is None
+        assert store.create("short", ttl=timedelta(seconds=1.5)).ttl_seconds == 1.5
+    with Store(url, clock=clock, default_ttl=lambda key: HOUR if key.startswith("guest:") else None) as store:
+        assert store.create("guest:1").ttl_seconds == 3600
+        assert store.create("member:1").ttl_seconds is None
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), timedelta.max])
+def test_a_ttl_that_makes_no_sense_is_refused(store: Store, ttl: timedelta) -> None:
+    with pytest.raises(ValueError, match="ttl"):
+        store.create("k", ttl=ttl)
+    assert not store.exists("k")
+
+
+def test_a_ttl_of_a_hundred_years_is_the_longest(store: Store) -> None:
+    longest = timedelta(days=36_525)
+    assert store.create("k", ttl=longest).ttl_seconds == longest.total_seconds()
+    with pytest.raises(ValueError, match="100 years"):
+        store.touch("k", ttl=longest + timedelta(microseconds=1))
+
+
+def test_a_fraction_of_a_second_slides_too(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=timedelta(seconds=1.5))
+    clock.move(seconds=1)
+    store.append_message("k", message())
+    clock.move(seconds=1.4)
+    assert store.exists("k")
+    clock.move(seconds=0.2)
+    assert not store.exists("k")
+
+
+def test_a_clock_that_goes_back_loses_nothing(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR)
+    store.append_message("k", message("a"))
+    clock.move(hours=-5)
+    store.append_message("k", message("b"))
+    assert [m.content for m in store.messages("k")] == ["a", "b"]
+
+
+def test_a_clock_without_a_time_zone_is_refused(url: str) -> None:
+    with Store(url, clock=lambda: datetime(2026, 1, 1)) as store, pytest.raises(ValueError, match="time zone"):
+        store.create("k")
+
+
+def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=HOUR, messages=messages(3))
+    before = store.get("k")
+    assert store.get("k", expired=True) == before
+    clock.move(hours=1)
+    handle = store.conversation("k")
+    assert store.get("k", expired=True) == handle.get(expired=True) == before
+    assert store.info("k", expired=True) == handle.info(expired=True)
+    assert store.info("k", expired=True).expires_at == before.expires_at
+    assert store.all_messages("k", last=2, expired=True) == before.messages[1:]
+    assert handle.all_messages(after=1, expired=True) == before.messages[1:]
+    for read in (store.get, store.all_messages):
+        with pytest.raises(SessionExpired):
+            read("k")
+    store.delete("k")
+    for call in (store.get, store.info, store.all_messages):
+        with pytest.raises(SessionNotFound) as raised:
+            call("k", expired=True)
+        assert raised.type is SessionNotFound
+
+
+@pytest.mark.parametrize("write", ["append", "append with create", "turn"])
+def test_an_expiry_that_cannot_be_read_does_not_fail_what_has_landed(store: Store, write: str) -> None:
+    store.create("k", ttl=HOUR)
+    damaged = {"sqlite": "never", "postgresql": "infinity"}[store.engine.dialect.name]
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_session SET expires_at = '{damaged}'")
+    if write == "turn":
+        stored = store.conversation("k").save_turn([message("landed")]).messages[0]
+    else:
+        stored = store.append_message("k", message("landed"), create=write == "append with create")
+    with pytest.raises(LangoStoreError):
+        store.info("k")
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET expires_at = NULL")
+    assert store.messages("k") == [stored]

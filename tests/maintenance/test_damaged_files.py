@@ -1,0 +1,190 @@
+"""Damaged SQLite files: whatever a file holds, our errors come out, and all that can still be read is given.
+
+A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300` runs it for longer.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.damage import (
+    DAMAGES,
+    KEYS,
+    ROUNDS,
+    leaves_of,
+    lose,
+    only_our_errors,
+    opened,
+    reading,
+    said,
+    summing_up,
+    writing,
+)
+from support.factories import messages
+
+from lango_store import (
+    DatabaseUnavailable,
+    LangoStoreError,
+    Store,
+    create_engine,
+)
+from lango_store._operations import paging
+from lango_store._operations.binds import MESSAGE
+
+FOUND = (122, 182, 238)
+"""Seeds of longer runs that found something: schemas that cannot be read, an index that leads a walk in a circle."""
+pytestmark = pytest.mark.timeout(120 + 20 * ROUNDS)
+
+
+def test_whatever_a_file_holds_only_our_errors_come_out(sound_file: Path, tmp_path: Path) -> None:
+    for seed in (*range(ROUNDS), *FOUND):
+        chance = random.Random(seed)
+        damaged = bytearray(sound_file.read_bytes())
+        damage = DAMAGES[seed % len(DAMAGES)]
+        damage(damaged, chance)
+        for left in tmp_path.iterdir():
+            left.unlink()
+        path = tmp_path / "damaged.db"
+        path.write_bytes(damaged)
+        with opened(path) as store:
+            calls = list(summing_up(store))
+            for key in KEYS if ROUNDS > 100 else chance.sample(KEYS, 4):
+                calls += reading(store, key)
+            calls += writing(store, chance.choice(KEYS))
+            for name, call in calls:
+                only_our_errors(f"{name}, damaged by {damage.__name__} of seed {seed}", call)
+
+
+def test_lost_page_is_an_error_that_names_recover(damaged_file: Path) -> None:
+    lose(damaged_file, leaves_of("lango_message", damaged_file)[4])
+    with opened(damaged_file) as store:
+        failed = [only_our_errors(key, functools.partial(store.all_messages, key)) for key in KEYS]
+        errors = [error for error in failed if isinstance(error, LangoStoreError)]
+        assert errors
+        for error in errors:
+            assert isinstance(error, DatabaseUnavailable)
+            assert "sqlite3 FILE .recover" in str(error)
+        checks = [each for each in store.examine() if each.name == "check failed"]
+        assert checks
+        assert all(".recover" in each.detail for each in checks)
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs SQLite's command")
+def test_dump_saves_the_rows_outside_of_a_lost_page(damaged_file: Path, tmp_path: Path) -> None:
+    lose(damaged_file, leaves_of("lango_message", damaged_file)[4])
+    saved = tmp_path / "saved.db"
+    dump = f"sqlite3 {damaged_file} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {saved}"
+    subprocess.run(dump, shell=True, check=True, capture_output=True)
+    with opened(saved) as store:
+        assert {each.name for each in store.examine(repair=True)} == {"wrong counters"}
+        assert store.examine() == []
+        assert 150 < store.stats().messages < 235
+
+
+def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
+    engine = create_engine(f"sqlite:///{damaged_file}")
+    cut = False
+    sa.event.listen(engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: cut, 1))
+    store = Store(engine)
+    assert store.examine() == []
+    cut = True
+    for call in (store.examine, functools.partial(store.all_messages, "telegram:1", damaged="return")):
+        with pytest.raises(LangoStoreError, match="interrupted"):
+            call()
+    engine.dispose()
+
+
+def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
+    with opened(damaged_file) as store:
+        store.set_shared_values("shared", {f"v{n}": n for n in range(6)})
+        for change in ("value = x'ff' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
+            said(f"UPDATE lango_shared_value SET {change}", damaged_file)
+        said("UPDATE lango_shared_value SET name = x'7635' WHERE name = 'v5'", damaged_file)
+        first, last = min(KEYS), max(KEYS)
+        for key in (first, last):
+            said("UPDATE lango_message SET role = 'nobody' WHERE session_key = ? AND seq = 1", damaged_file, key)
+            said("UPDATE lango_session SET settings = '{' WHERE key = ?", damaged_file, key)
+        findings = store.examine()
+        for name in ("unreadable session", "unreadable message"):
+            assert [each.subject for each in findings if each.name == name] == [first, last]
+        named = [each.detail for each in findings if each.name == "unreadable value"]
+        assert [detail.split(" of ")[0] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
+
+
+def test_pages_of_an_index_out_of_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "circle.db"
+    with Store(f"sqlite:///{path}", migrate=True) as store:
+        store.create("k", messages=messages(200))
+    data = path.read_bytes()
+    for seq in (64, 65):  # the entries that end the first page say seq 1
+        entry = b"\x04\x0f\x01\x01k" + bytes([seq, seq])
+        assert data.count(entry) == 1
+        data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))
+    path.write_bytes(data)
+    with opened(path) as store, store.access.snapshot() as connection:
+        page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
+        monkeypatch.setattr(paging, "ROWS", 64)
+        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+            list(itertools.islice(page.read(connection, "k"), 10))
+
+
+def test_damaged_words_of_a_schema_are_our_error(damaged_file: Path) -> None:
+    data = damaged_file.read_bytes()
+    place = data.index(b"CREATE TABLE lango_message")
+    damaged_file.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
+    with opened(damaged_file) as store, pytest.raises(DatabaseUnavailable):
+        store.ping()
+
+
+def test_an_examination_says_what_it_could_not_do_where_the_words_of_an_index_are_lost(damaged_file: Path) -> None:
+    data = damaged_file.read_bytes()
+    assert data.count(b"indexix_lango_session_expires_at") == 1
+    damaged_file.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))
+    with opened(damaged_file) as store:
+        (failed,) = [each.detail for each in store.examine() if each.name == "check failed"]
+    assert "what the database says of its tables cannot be read" in failed
+
+
+def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(damaged_file: Path) -> None:
+    said("CREATE TABLE note (number INTEGER /* grün */, session_key TEXT REFERENCES lango_session (key))", damaged_file)
+    damaged_file.write_bytes(damaged_file.read_bytes().replace(b"/* gr\xc3", b"/* gr\xff"))
+    with opened(damaged_file) as store:
+        assert len(store.get("telegram:1").messages) > 0
+        with pytest.raises(LangoStoreError, match="what the database says of its tables cannot be read"):
+            store.expire()
+
+
+def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(damaged_file: Path) -> None:
+    said("CREATE TABLE note (session_key TEXT REFERENCES lango_session (key))", damaged_file)
+    engine = create_engine(f"sqlite:///{damaged_file}")
+    cuts: list[bool] = []
+
+    def look(_: sa.Connection, __: object, statement: str, *___: object) -> None:
+        if "foreign_key_list" in statement:
+            cuts.append(True)
+
+    sa.event.listen(
+        engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: bool(cuts) and cuts.pop(), 1)
+    )
+    sa.event.listen(engine, "before_cursor_execute", look)
+    with pytest.raises(LangoStoreError, match="interrupted"):
+        Store(engine).expire()
+    engine.dispose()
+
+
+def test_an_error_of_a_store_without_a_search_index_is_not_laid_to_one(
+    damaged_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(damaged_file) as store:
+        assert store.exists("telegram:1")
+        said("DROP TABLE lango_value", damaged_file)
+        with pytest.raises(LangoStoreError):
+            store.set_values("telegram:1", {"a": 1})
+    assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []

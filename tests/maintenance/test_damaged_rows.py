@@ -1,0 +1,158 @@
+"""Rows of a SQLite file in another form than the package writes: each is named, and hides no other."""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+
+import pytest
+from support.damage import (
+    KEYS,
+    ROUNDS,
+    SESSIONS,
+    only_our_errors,
+    opened,
+    reading,
+    said,
+    summing_up,
+    writing,
+)
+from support.factories import message
+
+from lango_store import (
+    DamagedMessage,
+    DatabaseUnavailable,
+    schema,
+)
+from lango_store.interchange import export
+
+
+def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(damaged_file: Path) -> None:
+    for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
+        said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", damaged_file, seq)
+    with opened(damaged_file) as store:
+        found = store.all_messages("telegram:1", damaged="return")
+        damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
+        assert damaged == {2: "content", 4: "text", 5: "author", 8: "id", 9: "created_at"}
+        with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
+            store.all_messages("telegram:1")
+        named = [each for each in store.examine() if each.name == "unreadable message"]
+        assert len(named) == 5 * SESSIONS
+
+
+def test_a_write_that_gives_back_text_that_is_not_utf8_names_its_field_and_changes_nothing(damaged_file: Path) -> None:
+    said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", damaged_file)
+    before = said("SELECT revision, model, expires_at FROM lango_session", damaged_file)
+    with opened(damaged_file) as store:
+        for write in (functools.partial(store.update, model="new"), store.touch):
+            with pytest.raises(DamagedMessage, match=r"'telegram:1' cannot be read, title"):
+                write("telegram:1")
+    assert said("SELECT revision, model, expires_at FROM lango_session", damaged_file) == before
+
+
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_text_that_is_not_utf8_is_named_by_what_takes_several_statements(damaged_file: Path, borrowed: bool) -> None:
+    said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL", damaged_file)
+    with opened(damaged_file) as own, own.engine.connect() as connection:
+        store = own.using(connection) if borrowed else own
+        conversation = store.conversation("telegram:1")
+        for call in (conversation.pop_message, conversation.last_message):
+            with pytest.raises(DamagedMessage, match="content: is not UTF-8"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("message_count", "x'35'"),
+        ("last_seq", "1.5"),
+        ("expires_at", "'never'"),
+        ("updated_at", "7"),
+        ("settings", "'{'"),
+    ],
+)
+def test_a_value_of_a_session_in_another_form_is_named(damaged_file: Path, column: str, value: str) -> None:
+    said(f"UPDATE lango_session SET {column} = {value} WHERE key = 'telegram:1'", damaged_file)
+    with opened(damaged_file) as store:
+        for call in (store.info, store.get):
+            with pytest.raises(DamagedMessage) as raised:
+                call("telegram:1")
+            assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:1", 0, column)
+
+
+def test_nothing_is_written_behind_a_last_seq_that_is_not_a_whole_number(damaged_file: Path) -> None:
+    said("UPDATE lango_session SET last_seq = 1.5 WHERE key = 'telegram:1'", damaged_file)
+    with opened(damaged_file) as store:
+        before = store.stats()
+        for write in (store.append_message, lambda key, new: store.conversation(key).save_turn([new])):
+            with pytest.raises(DamagedMessage) as raised:
+                write("telegram:1", message())
+            assert (raised.value.key, raised.value.field) == ("telegram:1", "last_seq")
+        assert store.stats() == before
+
+
+def test_examine_names_rows_whose_key_is_not_text(damaged_file: Path) -> None:
+    said("PRAGMA foreign_keys = OFF", damaged_file)
+    said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", damaged_file)
+    said("UPDATE lango_session SET key = x'ff01' WHERE key = 'telegram:19'", damaged_file)
+    said("UPDATE lango_shared_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", damaged_file)
+    with opened(damaged_file) as store:
+        found = [(each.name, each.subject) for each in store.examine() if each.name.startswith("unreadable")]
+    assert found == [
+        ("unreadable session", repr(b"\xff\1")),
+        ("unreadable message", repr(b"\xff\0")),
+        ("unreadable message", repr(b"\xff\0")),
+        ("unreadable value", repr(b"z")),
+    ]
+
+
+@pytest.mark.parametrize("value", ["x'39'", "'nine'", "11.5"])
+def test_a_seq_that_is_not_a_number_is_named_as_damage_and_not_taken_for_one(
+    damaged_file: Path, tmp_path: Path, value: str
+) -> None:
+    said(f"UPDATE lango_message SET seq = {value} WHERE session_key = 'telegram:16' AND seq = 11", damaged_file)
+    with opened(damaged_file) as store:
+        conversation = store.conversation("telegram:16")
+        for call in (conversation.history, conversation.last_message):
+            with pytest.raises(DamagedMessage) as raised:
+                call()
+            assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:16", 0, "seq")
+        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+            export(store, tmp_path, "nanobot", keys=["telegram:16"])
+
+
+@pytest.mark.parametrize("change", ["created_at = 'never'", "created_at = '7'", "usage = '{'", "usage = '[1]'"])
+def test_a_turn_that_cannot_be_read_is_named(damaged_file: Path, change: str) -> None:
+    said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", damaged_file)
+    with opened(damaged_file) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
+        store.conversation("telegram:1").turns()
+    assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
+
+
+@pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
+def test_a_value_of_another_type_is_named_or_read(
+    sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "check", lambda _: [])  # which no value changes, and takes half of an examination
+    # SQLite's columns hold values of any type.
+    values = ("x'ff00'", "CAST(x'ff22' AS TEXT)", "'text'", "x'35'", "-1", "1.5", "9e999", "9223372036854775807")
+    chance = random.Random(0)
+    for _, column, *_ in said(f"PRAGMA table_info({table})", sound_file):
+        for value in values if ROUNDS > 100 else chance.sample(values, 1):
+            damaged_file.write_bytes(sound_file.read_bytes())
+            said(f"UPDATE OR IGNORE {table} SET {column.decode()} = {value} WHERE rowid IN (2, 15, 16)", damaged_file)
+            with opened(damaged_file) as store:
+                for name, call in [*reading(store, KEYS[1]), *summing_up(store), *writing(store, KEYS[1])]:
+                    found = only_our_errors(f"{name} with {column.decode()} = {value}", call)
+                    if isinstance(found, DamagedMessage):
+                        assert found.key
+                        assert found.field
+
+
+def test_tokens_that_are_not_a_number_are_counted_as_none_where_their_message_goes(damaged_file: Path) -> None:
+    with opened(damaged_file) as store:
+        store.create("k", messages=[message(tokens=5), message(tokens=3)])
+        said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
+        store.delete_message("k", 1)
+        assert store.info("k").token_count == 8

@@ -1,0 +1,137 @@
+"""The doctor on turns and compactions: what does not agree with the rows is found, named and mended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commands import run
+from support.factories import message, messages
+
+from lango_store import Store, create_engine
+from lango_store._values.reports import Finding
+
+
+@pytest.fixture
+def talked(store: Store) -> Store:
+    """Two sessions alike: a turn, a compaction, a turn without messages, a second compaction, a turn."""
+    for key in ("k", "whole"):
+        conversation = store.open(key)
+        conversation.save_turn(messages(2, tokens=1), {"tokens": 1})
+        conversation.compact(lambda window: [message("first summary")])
+        conversation.save_turn([], {"tokens": 2})
+        conversation.append_message(message("between"))
+        conversation.compact(lambda window: [message("second summary")])
+        conversation.save_turn(messages(2))
+    return store
+
+
+def spoil(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def findings(store: Store, *, repair: bool = False) -> list[Finding]:
+    return [finding for finding in store.examine(repair=repair) if finding.name != "settings"]
+
+
+def test_nothing_is_wrong_with_turns_and_compactions(talked: Store) -> None:
+    talked.open("k").fork("fork", upto=4)
+    talked.open("k").fork("whole fork")
+    talked.open("fork").pop_message()
+    talked.clear("whole", keep_system=True)
+    assert findings(talked) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "detail"),
+    [
+        ("UPDATE lango_session SET turn_count = 9", "wrong counters", "turn_count is 9, its rows say 5"),
+        ("UPDATE lango_session SET last_turn_no = 2", "wrong counters", "last_turn_no is 2, its rows say 5"),
+        (
+            "UPDATE lango_session SET summary_turn = 1",
+            "wrong counters",
+            "summary_turn is 1, its rows say 4",
+        ),
+        (
+            "UPDATE lango_session SET summary_turn = NULL, summarized_upto = 0",
+            "wrong counters",
+            "summary_turn is None, its rows say 4; summarized_upto is 0, its rows say 5",
+        ),
+        (
+            "UPDATE lango_session SET summarized_upto = 7",
+            "wrong counters",
+            "summarized_upto is 7, its rows say 5",
+        ),
+    ],
+)
+def test_a_session_that_disagrees_with_its_turns_is_mended(
+    talked: Store, url: str, statement: str, name: str, detail: str
+) -> None:
+    before, turns = talked.get("k"), talked.open("k").turns()
+    spoil(url, f"{statement} WHERE key = 'k'")
+    assert [(f.name, f.subject, f.detail) for f in findings(talked)] == [(name, "k", f"session 'k': {detail}")]
+    assert [f.repaired for f in findings(talked, repair=True)] == [True]
+    assert findings(talked) == []
+    mended = talked.get("k")
+    assert mended == before.model_copy(update={"revision": mended.revision})
+    assert talked.open("k").save_turn([]).turn_no == turns[-1].turn_no + 1
+
+
+def test_a_session_without_a_compaction_is_summed_up_to_no_message(store: Store, url: str) -> None:
+    store.create("k", messages=[message() for _ in range(3)])
+    spoil(url, "UPDATE lango_session SET summarized_upto = 2")
+    assert [(f.name, f.subject) for f in findings(store)] == [("wrong counters", "k")]
+    findings(store, repair=True)
+    assert findings(store) == []
+    assert store.info("k").summarized_upto == 0
+
+
+def test_a_compaction_that_is_gone_gives_back_the_one_before(talked: Store, url: str) -> None:
+    spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k' AND turn_no = 4")
+    assert [f.name for f in findings(talked)] == ["wrong counters"]
+    findings(talked, repair=True)
+    assert findings(talked) == []
+    info = talked.info("k")
+    assert (info.turn_count, info.summary_turn, info.summarized_upto) == (4, 2, 2)
+    assert talked.messages("k")[0].content == "first summary"
+
+
+def test_turns_that_are_all_gone_give_back_the_whole_log(talked: Store, url: str) -> None:
+    spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k'")
+    findings(talked, repair=True)
+    assert findings(talked) == []
+    assert talked.messages("k") == talked.all_messages("k")
+    assert talked.open("k").save_turn([]).turn_no == 6
+
+
+def test_a_seq_that_a_turn_had_is_not_given_out_again(talked: Store, url: str) -> None:
+    last_seq = talked.info("k").last_seq
+    spoil(
+        url,
+        f"DELETE FROM lango_message WHERE session_key = 'k' AND seq = {last_seq}",
+        f"UPDATE lango_session SET last_seq = {last_seq - 1} WHERE key = 'k'",
+    )
+    (found,) = findings(talked)
+    assert f"last_seq is {last_seq - 1}, its rows say {last_seq}" in found.detail
+    findings(talked, repair=True)
+    assert findings(talked) == []
+    assert talked.append_message("k", message()).seq == last_seq + 1
+
+
+def test_the_command_says_it_and_mends_it(talked: Store, url: str) -> None:
+    spoil(url, "UPDATE lango_session SET turn_count = 0, summary_turn = 77 WHERE key = 'k'")
+    done = run("doctor", "--url", url)
+    assert done.returncode == 1, done
+    for said in ("turn_count is 0, its rows say 5", "summary_turn is 77", "doctor --repair counts again"):
+        assert said in done.stdout
+    done = run("doctor", "--repair", "--json", "--url", url)
+    assert done.returncode == 0, done
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(f["name"], f["repaired"]) for f in found if f["name"] != "settings"} == {
+        ("wrong counters", True),
+    }
+    assert run("doctor", "--url", url).returncode == 0

@@ -1,0 +1,363 @@
+"""What a store says of itself: its sums, and what an examination finds and mends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from support.databases import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.locks import until_one_waits
+from support.triggers import eat
+
+from lango_store import (
+    DamagedMessage,
+    LangoStoreError,
+    MessageRole,
+    Store,
+    create_engine,
+)
+from lango_store._operations import stats
+
+
+def test_stats_sum_the_store_up(filled: Store) -> None:
+    filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
+    found = filled.stats()
+    assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
+    assert (list(found.roles.items()), found.roles_estimated) == ([("user", 55), ("system", 1)], False)
+    assert [(a.agent_id, a.sessions, a.messages) for a in found.agents] == [
+        ("a0", 4, 22),
+        ("a2", 3, 18),
+        ("a1", 3, 15),
+        (None, 1, 1),
+    ]
+    assert found.expiring["never"] == 5
+    assert found.expiring["expired"] == 5
+    assert found.expiring["within a week"] == 1
+    assert sum(found.expiring.values()) == 11
+    assert found.bytes > 20_000
+
+
+def test_sessions_are_counted_by_how_soon_they_expire(store: Store) -> None:
+    spans = {
+        "an hour": timedelta(hours=1),
+        "a day": timedelta(days=1),
+        "a week": timedelta(7),
+        "30 days": timedelta(30),
+    }
+    store.create()
+    for span in spans.values():
+        store.create(ttl=span)
+        store.create(ttl=span + timedelta(seconds=1))
+    within = {"within an hour": 1, "within a day": 2, "within a week": 2, "within 30 days": 2}
+    assert store.stats().expiring == {"expired": 0, **within, "later": 1, "never": 1}
+
+
+def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        before = store.stats().bytes
+        store.create("k", messages=[message("x" * 100_000)])
+        assert store.stats().bytes > before + 90_000
+        store.delete("k")
+        assert store.stats().bytes < before + 10_000
+
+
+def test_roles_of_many_messages_are_estimated(store: Store) -> None:
+    batch = [message("x", role=role) for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL) * 200]
+    batch += [message("x", role=MessageRole.ASSISTANT)] * 200
+    for n in range(30):
+        store.create(f"k{n}", messages=batch)
+    found = store.stats()
+    assert (found.messages, found.roles_estimated) == (24_000, True)
+    assert sum(found.roles.values()) == pytest.approx(24_000, rel=0.01)
+    assert found.roles["assistant"] == pytest.approx(12_000, rel=0.2)
+    assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
+
+
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than six messages are estimated, by about four of them."""
+    for name, value in (("EXACT_UP_TO", 6), ("_WINDOWS", 4), ("_WINDOW", 1)):
+        monkeypatch.setattr(stats, name, value)
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_each_session_is_estimated_by_its_own_messages_from_their_first_to_their_last(store: Store) -> None:
+    store.create("a", messages=[message(role=role) for role in ("user", "assistant") for _ in range(8)])
+    for seq in range(1, 17, 2):
+        store.delete_message("a", seq)
+    store.create("b", messages=[message(role="record")] * 8)
+    found = store.stats()
+    assert (found.messages, found.roles_estimated) == (8, True)
+    assert found.roles == {"record": 8, "user": 4, "assistant": 4}
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_so_many_messages_as_are_counted_are_not_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "EXACT_UP_TO", 8)
+    store.create("k", messages=[message(role=role) for _ in range(4) for role in ("user", "assistant")])
+    assert (store.stats().roles, store.stats().roles_estimated) == ({"user": 4, "assistant": 4}, False)
+    store.append_message("k", message())
+    assert store.stats().roles_estimated
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize(("number", "user", "assistant"), [(7, 4, 3), (23, 18, 5)])
+def test_many_small_sessions_are_estimated_to_the_last_of_them_and_empty_ones_take_no_place(
+    store: Store, number: int, user: int, assistant: int
+) -> None:
+    for n in range(9):
+        store.create(f"empty {n}")
+    for n in range(number):
+        store.create(f"k{n:02}", messages=[message(role="user" if n < number - 3 else "assistant")])
+    assert store.stats().roles == {"user": user, "assistant": assistant}
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_messages_are_estimated_in_their_order_however_they_lie(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        store.create("k", messages=[message(role=role) for role in ("user", "assistant") for _ in range(4)])
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE seq < 5")
+        assert store.stats().roles == {"user": 4, "assistant": 4}
+    engine.dispose()
+
+
+def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
+    for agent in ("b", None, "a", "f", "d", "e"):
+        store.create(agent_id=agent, messages=[message()])
+    store.create(agent_id="c", messages=[message(), message()])
+    assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
+
+
+def test_roles_are_estimated_of_the_messages_that_are_there_whatever_counters_say(store: Store) -> None:
+    store.create("k")
+    for count, found in ((30_000, {}), (30_001, {"user": 30_001})):
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count}, last_seq = 60000")
+            connection.exec_driver_sql("UPDATE lango_message SET seq = 1")
+        assert store.stats().roles == found
+        store.append_message("k", message())
+
+
+def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET token_count = 9e999")
+        with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
+            store.stats()
+
+
+def test_damaged_counters_make_no_search_for_roles_endless(store: Store) -> None:
+    for key, count in (("a", 2**40), ("b", 30_000 - 2**40)):
+        store.create(key, messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count} WHERE key = '{key}'")
+    with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
+        store.stats()
+
+
+def test_settings_of_a_server_that_can_cost_rows_are_found(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres(), connect_args={"options": "-c synchronous_commit=off"})
+    with engine.connect() as connection:
+        names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
+        off = {name for name in names if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off"}
+    told = {each.detail.split(" is off: ")[0] for each in Store(engine).examine() if " is off: " in each.detail}
+    assert told == off >= {"synchronous_commit"}
+    engine.dispose()
+
+
+@not_on_a_cluster("Citus has no triggers on distributed tables")
+def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
+    eat(filled.engine, "DELETE", "lango_turn")
+    (finding,) = [finding for finding in filled.examine() if finding.name == "trigger"]
+    assert finding.subject.lower() == "eats_delete"
+    assert "lango_turn" in finding.detail
+
+
+def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:
+    filled.truncate("chat:9", after=3)
+    filled.clear("chat:7")
+    assert [finding for finding in filled.examine() if finding.name != "settings"] == []
+
+
+@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
+def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.connection.dbapi_connection.execute("PRAGMA foreign_keys = OFF")  # type: ignore[union-attr]
+        else:
+            connection.exec_driver_sql("ALTER TABLE lango_message DISABLE TRIGGER ALL")
+        for statement in (
+            "DELETE FROM lango_message WHERE session_key = 'chat:3' AND seq = 2",
+            "UPDATE lango_session SET token_count = 99, last_consolidated = 50 WHERE key = 'chat:5'",
+            "UPDATE lango_session SET last_seq = 1 WHERE key = 'chat:6'",
+            "UPDATE lango_message SET session_key = 'gone' WHERE session_key = 'chat:1'",
+            "UPDATE lango_session SET message_count = 0 WHERE key = 'chat:1'",
+            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq = 4",
+            "UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:8'",
+            "DROP INDEX ix_lango_session_updated_at",
+        ):
+            connection.exec_driver_sql(statement)
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("ALTER TABLE lango_message ENABLE TRIGGER ALL")
+        connection.commit()
+    engine.dispose()
+    found = [finding for finding in filled.examine() if finding.name != "settings"]
+    assert sorted((finding.name, finding.subject) for finding in found) == [
+        ("missing index", "ix_lango_session_updated_at"),
+        ("orphans", "lango_message"),
+        ("unreadable message", "chat:9"),
+        ("unreadable session", "chat:8"),
+        ("wrong counters", "chat:3"),
+        ("wrong counters", "chat:5"),
+        ("wrong counters", "chat:6"),
+    ]
+    assert all(finding.remedy for finding in found)
+    repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
+    unreadable = ["unreadable session", "unreadable message"]
+    assert [finding.name for finding in repaired if not finding.repaired] == unreadable
+    assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
+    with Store(url) as store:
+        assert store.append_message("chat:5", message()).seq == 7
+
+
+def test_counters_in_another_form_are_counted_again(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=messages(3))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = x'33', last_seq = 'many'")
+        (detail,) = [each.detail for each in store.examine(repair=True) if each.name == "wrong counters"]
+        assert "message_count is b'3', its rows say 3; last_seq is many, its rows say 3" in detail
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert store.append_message("k", message()).seq == 4
+
+
+def test_counters_are_not_set_to_what_is_no_number(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", messages=messages(3))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET seq = 'x' WHERE seq = 3")
+        before = store.info("k")
+        found = store.examine(repair=True)
+        assert {each.name for each in found} == {"wrong counters", "unreadable message"}
+        assert not any(each.repaired for each in found)
+        assert ["could not be repaired" in each.remedy for each in found if each.name == "wrong counters"] == [True]
+        assert store.info("k") == before
+
+
+DOINGS: dict[str, Callable[[Store], object]] = {
+    "deleted": lambda store: store.delete("k"),
+    "mended": lambda store: store.examine(repair=True),
+}
+
+
+@pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
+def test_what_somebody_else_has_deleted_or_mended_meanwhile_is_left_alone(
+    url: str, do: Callable[[Store], object]
+) -> None:
+    done: list[object] = []
+
+    def meddle(text: str, _: float) -> None:
+        if "replaced_upto" in text and not done:  # the counters have been compared
+            done.append(do(other))
+
+    with Store(url) as other, Store(url, on_statement=meddle) as store:
+        revision = other.create("k", messages=messages(3)).revision
+        with other.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
+        (found,) = [each for each in store.examine(repair=True) if each.name == "wrong counters"]
+        assert [info.revision for info in other.iter_sessions()] == ([revision + 1] if found.repaired else [])
+        assert found.repaired or found.remedy.startswith("could not be repaired")
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+def test_summaries_of_two_sessions_are_not_taken_for_one_another(store: Store) -> None:
+    for key, count in (("a", 2), ("b", 5)):
+        store.create(key, messages=messages(count))
+        store.conversation(key).compact(lambda _: [message("summary")])
+    store.conversation("b").compact(lambda _: [message("another")])
+    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+
+
+def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
+        store.create("k", messages=messages(3))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
+        store.using(host).append_messages("k", messages(2))
+        revision = store.using(host).info("k").revision
+        repairing = pool.submit(store.examine, repair=True)
+        until_one_waits(store.engine)
+        host.commit()
+        (found,) = [each for each in repairing.result() if each.name != "settings"]
+        assert (found.name, found.repaired) == ("wrong counters", True)
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert store.info("k").revision == revision + 1
+
+
+def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=50ms"})
+    with Store(engine) as store, engine.connect() as holder:
+        store.create("k", messages=messages(3))
+        holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
+        reasons = [each.detail for each in store.examine() if each.name == "check failed"]
+        assert len(reasons) == 6  # of all that look at these tables
+        assert {"lock timeout" in reason for reason in reasons} == {True}
+    engine.dispose()
+
+
+def test_missing_tables_are_a_finding(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_turn")
+    (finding,) = store.examine(repair=True)
+    assert (finding.name, finding.repaired) == ("schema", False)
+    assert "lango_turn" in finding.detail
+
+
+def test_examine_names_unreadable_values_in_order(store: Store) -> None:
+    for name in "edcba":
+        store.set_shared_values("app", {name: 1})
+    number = "1" * 5_000  # of more digits than Python reads
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
+    named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]
+    assert named == ["value 'a'", "value 'd'", "value 'e'"]
+
+
+def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
+    with filled.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
+        )
+    found = filled.all_messages("chat:9", damaged="return")
+    assert [each.seq for each in found] == list(range(1, 11))
+    assert [each.seq for each in found if isinstance(each, DamagedMessage)] == [1, 4, 10]
+    assert [each.seq for each in filled.all_messages("chat:9", last=2, damaged="return")] == [9, 10]
+
+
+def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        for key in "dbca":
+            store.create(key, messages=messages(3))
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_message SET role = 'weird' WHERE session_key IN ('a', 'd')")
+            connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key IN ('a', 'd')")
+        found = store.examine()
+        assert [each.subject for each in found if each.name == "unreadable message"] == list("aaaddd")
+        assert [each.subject for each in found if each.name == "unreadable session"] == list("ad")
+    engine.dispose()
+
+
+def test_an_agent_that_is_not_text_is_shown_with_its_bytes(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create(agent_id="bob", messages=[message()])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE lango_session SET agent_id = x'61ff'")
+        assert [each.agent_id for each in store.stats().agents] == ["a\\xff"]

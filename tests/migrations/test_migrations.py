@@ -1,0 +1,316 @@
+"""Migrations: up, down and up again with rows in the tables, several at once, as a guest who asks first."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.paths import ROOT
+from support.processes import Program, run_program
+from support.revisions import LATER, add_later_revisions
+
+from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
+from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
+
+REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
+
+
+def test_this_release_needs_the_newest_revision() -> None:
+    assert schema.head() == SCHEMA_REVISION == REVISIONS[-1]
+    assert sorted(REVISIONS) == REVISIONS
+    assert REVISIONS[0] == BASELINE
+
+
+def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    engine = create_engine(empty_url)
+    revisions = [*REVISIONS, *LATER]
+    for number, revision in enumerate(revisions):
+        assert schema.upgrade(engine, revision) == revision
+        if number == 0:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(
+                    "INSERT INTO lango_session (key, created_at, updated_at, last_seq, message_count) "
+                    "VALUES ('k', '2026-01-01 00:00:00.000000+00:00', '2026-01-01 00:00:00.000000+00:00', 1, 1)"
+                )
+                connection.exec_driver_sql(
+                    "INSERT INTO lango_message (session_key, seq, role, text, created_at) "
+                    "VALUES ('k', 1, 'user', 'hi', '2026-01-01 00:00:00.000000+00:00')"
+                )
+            continue
+        assert schema.downgrade(engine, revisions[number - 1]) == revisions[number - 1]
+        assert schema.upgrade(engine, revision) == revision
+    assert schema.downgrade(engine, SCHEMA_REVISION) == SCHEMA_REVISION
+    assert schema.check(engine) == []
+    with Store(engine) as store:
+        assert [m.content for m in store.get("k").messages] == ["hi"]
+        assert store.append_message("k", message()).seq == 2
+    assert schema.downgrade(engine, "base") is None
+    assert set(sa.inspect(engine).get_table_names()) <= {VERSION_TABLE}
+    assert schema.upgrade(engine) == LATER[-1]
+    engine.dispose()
+
+
+def test_a_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> None:
+    with Store(empty_url) as store:
+        for _ in range(2):
+            with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade") as raised:
+                store.create("k")
+        assert (raised.value.found, raised.value.needed) == (None, SCHEMA_REVISION)
+        schema.upgrade(store.engine)
+        store.create("k")
+
+
+def test_an_older_schema_is_refused_with_both_revisions(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
+    with Store(url) as store, pytest.raises(SchemaOutOfDate, match=f"{SCHEMA_REVISION}.*{LATER[-1]}.*db upgrade"):
+        store.ping()
+    assert "lango-store db upgrade" in schema.check(url)[0]
+    with Store(url, migrate=True) as store:
+        store.create("k", messages=messages(2))
+    assert schema.current(url) == LATER[-1]
+
+
+def opened(url: str, *, migrate: bool = False) -> None:
+    with Store(url, migrate=migrate) as store:
+        store.ping()
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "open": opened,
+    "open and migrate": lambda url: opened(url, migrate=True),
+    "upgrade": schema.upgrade,
+    "downgrade": lambda url: schema.downgrade(url, "base"),
+    "stamp": lambda url: schema.stamp(url, SCHEMA_REVISION),
+    "check": schema.check,
+    "current": schema.current,
+    "sql": schema.sql,
+}
+
+
+@pytest.mark.parametrize("number", ["0001", "0005"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_database_from_before_the_baseline_is_refused_with_the_way_out(url: str, number: str, way: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '{number}'")
+    with pytest.raises(SchemaOutOfDate, match=rf"revision {number}.*export --all.*import") as raised:
+        WAYS[way](url)
+    assert (raised.value.found, raised.value.needed) == (number, SCHEMA_REVISION)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar() == number
+    engine.dispose()
+
+
+def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
+        connection.exec_driver_sql("ALTER TABLE lango_message ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+        connection.exec_driver_sql("ALTER TABLE lango_session ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+    with Store(engine) as store, caplog.at_level(logging.WARNING, "lango_store"):
+        store.create("k", messages=messages(3))
+        assert len(store.get("k").messages) == 3
+    assert [record.name for record in caplog.records] == ["lango_store"]
+    assert "9999" in caplog.text
+    assert "upgrade the package" in schema.check(engine)[0]
+    assert schema.upgrade(engine) == "9999"  # an old replica that restarts migrates nothing
+    with Store(url, migrate=True) as store:
+        assert len(store.get("k").messages) == 3
+    engine.dispose()
+
+
+def test_connections_that_were_open_go_on_when_a_column_is_added(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        store.create("k")
+        for _ in range(10):  # often enough for the driver to prepare its statements
+            store.append_message("k", message())
+            store.get("k")
+        other = create_engine(url, poolclass=sa.NullPool)
+        with other.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE lango_message ADD COLUMN mood TEXT DEFAULT 'fine' NOT NULL")
+        store.append_message("k", message())
+        assert len(store.get("k").messages) == 11
+    engine.dispose()
+
+
+def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> None:
+    store = Store(empty_url, migrate=True)
+    assert schema.current(empty_url) is None
+    store.ping()
+    assert schema.current(empty_url) == SCHEMA_REVISION
+    store.close()
+
+
+def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
+    program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
+    running = [Program(program, empty_url) for _ in range(4)]
+    results = [process.communicate(timeout=120) for process in running]
+    assert results == [(f"{SCHEMA_REVISION}\n", "")] * 4
+    assert schema.check(empty_url) == []
+
+
+def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in Base.metadata.tables:
+            connection.exec_driver_sql(f"SELECT count(*) FROM {table}")
+        with pytest.raises(DatabaseBusy, match="lock timeout"):
+            schema.downgrade(url, "base", lock_timeout=0.2)
+    assert schema.current(engine) == SCHEMA_REVISION
+    assert schema.downgrade(url, "base") is None
+    engine.dispose()
+
+
+def test_a_failed_migration_leaves_everything_as_it_was(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
+    with pytest.raises(LangoStoreError, match="already exists"):
+        schema.upgrade(engine)
+    assert schema.current(engine) is None
+    assert not sa.inspect(engine).has_table("lango_session")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE lango_turn")
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        assert store.delete("k")
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar() == 0
+    engine.dispose()
+
+
+DRIFTS = {
+    "a missing index": ("DROP INDEX ix_lango_session_updated_at", "ix_lango_session_updated_at"),
+    "a missing table": ("DROP TABLE lango_turn", "lango_turn"),
+    "a missing column": ("ALTER TABLE lango_session DROP COLUMN forked_from", "forked_from"),
+    "a column too many": ("ALTER TABLE lango_session ADD COLUMN mood TEXT", "mood"),
+    "an index without its predicate": (
+        "DROP INDEX uq_lango_message_id; CREATE UNIQUE INDEX uq_lango_message_id ON lango_message (session_key, id)",
+        "WHERE",
+    ),
+}
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_check_names_what_differs(url: str, drift: str) -> None:
+    engine = create_engine(url)
+    statements, named = DRIFTS[drift]
+    with engine.begin() as connection:
+        for statement in statements.split(";"):
+            connection.exec_driver_sql(statement)
+    differences = schema.check(engine)
+    assert differences
+    assert all(named in difference for difference in differences)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("change", ["DROP", "CHECK (text IS NULL OR content IS NULL)"])
+def test_check_names_a_constraint_that_differs(url: str, change: str) -> None:
+    engine = create_engine(url)
+    name = "ck_lango_message_content"
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"ALTER TABLE lango_message DROP CONSTRAINT {name}")
+            if change != "DROP":
+                connection.exec_driver_sql(f"ALTER TABLE lango_message ADD CONSTRAINT {name} {change}")
+        else:
+            ours = f"CONSTRAINT {name} CHECK ((text IS NULL) <> (content IS NULL))"
+            other = "CHECK (1)" if change == "DROP" else f"CONSTRAINT {name} {change}"
+            connection.exec_driver_sql("PRAGMA writable_schema = ON")
+            connection.exec_driver_sql(f"UPDATE sqlite_master SET sql = replace(sql, '{ours}', '{other}')")
+            connection.exec_driver_sql("PRAGMA writable_schema = RESET")
+    (difference,) = schema.check(engine)
+    assert name in difference
+    engine.dispose()
+
+
+def test_sql_prints_what_would_run(
+    make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    url = make_database(migrated=False)
+    script = schema.sql(url)
+    assert "CREATE TABLE lango_session" in script
+    assert "CREATE TABLE lango_turn" in script
+    schema.upgrade(url, SCHEMA_REVISION)
+    assert "CREATE TABLE lango_session" not in schema.sql(url)
+    assert "CREATE TABLE lango_mood_0998" in schema.sql(url)
+    assert "CREATE TABLE lango_session" in schema.sql("postgresql://nobody@localhost:1/none", start="base")
+    by_hand = make_database(migrated=False)
+    engine = create_engine(by_hand)
+    with engine.begin() as connection:
+        for statement in schema.sql(by_hand, SCHEMA_REVISION).split(";"):
+            plain = "\n".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
+            if plain and plain not in ("BEGIN", "COMMIT"):
+                connection.exec_driver_sql(plain)
+    assert schema.check(engine) == []
+    engine.dispose()
+
+
+def test_a_hosts_own_orphans_are_the_hosts_affair(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite(migrated=False))
+    with engine.connect() as connection:
+        connection.connection.dbapi_connection.executescript(  # type: ignore[union-attr]
+            "PRAGMA foreign_keys = OFF; CREATE TABLE parent (id INTEGER PRIMARY KEY);"
+            "CREATE TABLE child (id INTEGER REFERENCES parent); INSERT INTO child VALUES (7);"
+        )
+    engine.dispose()
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    engine.dispose()
+
+
+def test_stamp_writes_a_revision_down(empty_url: str) -> None:
+    assert schema.stamp(empty_url, SCHEMA_REVISION) == SCHEMA_REVISION
+    assert schema.current(empty_url) == SCHEMA_REVISION
+
+
+def test_an_unknown_revision_is_refused(empty_url: str) -> None:
+    with pytest.raises(LangoStoreError, match="nonsense"):
+        schema.upgrade(empty_url, "nonsense")
+
+
+def test_migrating_a_hosts_stock_engine(empty_url: str) -> None:
+    engine = sa.create_engine(empty_url)
+    assert schema.upgrade(engine) == SCHEMA_REVISION
+    assert schema.check(engine) == []
+    engine.dispose()
+
+
+def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_url)
+
+    def alembic(*words: str) -> subprocess.CompletedProcess[str]:
+        return run_program("import sys; from alembic.config import main; main(sys.argv[1:])", *words, folder=ROOT)
+
+    assert alembic("upgrade", "head").returncode == 0
+    assert schema.check(empty_url) == []
+    assert SCHEMA_REVISION in alembic("current").stdout
+    assert alembic("check").returncode == 0
+    assert alembic("downgrade", "base").returncode == 0
+    assert schema.current(empty_url) is None
+    monkeypatch.delenv("DATABASE_URL")
+    assert "LANGO_STORE_URL" in alembic("current").stderr
+
+
+def test_what_is_not_a_revision_is_said_to_be_none(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite())
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = x'01'")
+    with pytest.raises(LangoStoreError, match="is not a revision: `lango-store db stamp`"):
+        Store(engine).exists("k")
+    engine.dispose()

@@ -1,0 +1,94 @@
+"""Several migrations at once, and migrations next to other transactions."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import messages
+from support.processes import Program
+from support.revisions import LATER, add_later_revisions, ship_revision
+
+from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine, schema
+from lango_store._dialect import dialect_of
+from lango_store.tables import SCHEMA_REVISION
+
+UPGRADE = """
+import sys
+from lango_store import schema
+print(schema.upgrade(sys.argv[1]))
+"""
+
+
+def test_six_upgrades_of_an_empty_database_all_succeed(empty_url: str) -> None:
+    started = [Program(UPGRADE, empty_url) for _ in range(6)]
+    results = [process.communicate(timeout=120) for process in started]
+    assert [(out.strip(), error) for out, error in results] == [(SCHEMA_REVISION, "")] * 6
+    assert schema.check(empty_url) == []
+
+
+def test_upgrade_with_nothing_to_do_waits_for_no_lock(url: str) -> None:
+    engine = create_engine(url)
+    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
+        connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
+        with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
+            store.ping()
+    engine.dispose()
+
+
+def test_failed_upgrade_reverts_every_revision_of_the_run(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_later_revisions(tmp_path / "later", monkeypatch)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE lango_mood_{LATER[1]} (in_the_way INTEGER)")
+    with pytest.raises(LangoStoreError, match="already exists"):
+        schema.upgrade(engine, LATER[1])
+    assert schema.current(engine) == SCHEMA_REVISION
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE lango_mood_{LATER[1]}")
+    assert schema.upgrade(engine, LATER[1]) == LATER[1]
+    engine.dispose()
+
+
+def test_revision_that_would_leave_orphans_is_reverted(
+    make_sqlite: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        store.create("k", messages=messages(2))
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('DELETE FROM lango_session')")
+    with pytest.raises(LangoStoreError, match="without their session"):
+        schema.upgrade(url, number)
+    assert schema.current(url) == SCHEMA_REVISION
+    with Store(url) as store:
+        assert len(store.messages("k")) == 2
+
+
+def test_upgrade_outlasts_the_timeouts_of_the_connection(
+    make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT pg_sleep(1.2)')")
+    options = "-cidle_in_transaction_session_timeout%3D800%20-cstatement_timeout%3D800"
+    assert schema.upgrade(f"{make_postgres()}&options={options}", number) == number
+
+
+def test_upgrade_waits_for_the_lock_of_another_one(
+    make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_postgres()
+    number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT 1')")
+    monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 0.0)
+    engine = create_engine(url)
+    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
+        with pytest.raises(DatabaseBusy, match="another migration"):
+            schema.upgrade(url, number)
+        monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 60.0)
+        waiting = threading.Thread(target=schema.upgrade, args=(url, number))
+        waiting.start()
+    waiting.join(60)
+    assert schema.current(url) == number
+    engine.dispose()

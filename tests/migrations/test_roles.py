@@ -1,0 +1,173 @@
+"""The roles that the page about PostgreSQL makes: each may do what its work needs, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.commands import run
+from support.factories import message
+from support.pages import blocks
+
+from lango_store import LangoStoreError, Store, create_engine, schema
+from lango_store.errors import NotPermitted
+from lango_store.testing import Clock
+
+DAY = timedelta(days=1)
+ROLES, GRANTS, GRANTS_FOR_SEARCH = blocks("docs/production/postgresql.md", "sql")
+
+
+@dataclass
+class Database:
+    """A database with the roles of the page, under names of its own."""
+
+    server: sa.URL
+    name: str
+
+    def url(self, role: str) -> str:
+        (password,) = (line.split("'")[1] for line in ROLES.splitlines() if f"agents_{role} " in line and "'" in line)
+        made = self.server.set(username=f"{self.name}_{role}", password=password, database=self.name)
+        return made.render_as_string(hide_password=False)
+
+    def execute(self, url: str | sa.URL, script: str) -> None:
+        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for statement in script.replace("agents", self.name).split(";"):
+                if statement.strip():
+                    connection.exec_driver_sql(statement)
+        engine.dispose()
+
+
+@pytest.fixture
+def database(server_url: sa.URL) -> Iterator[Database]:
+    made = Database(server_url, f"agents{uuid.uuid4().hex[:10]}")
+    try:
+        made.execute(server_url, ROLES)
+        assert run("db", "upgrade", "--url", made.url("owner")).returncode == 0
+        made.execute(made.url("owner"), GRANTS)
+        yield made
+    finally:
+        roles = ", ".join(f"agents_{role}" for role in ("owner", "app", "purge", "reader"))
+        made.execute(server_url, f"DROP DATABASE IF EXISTS agents WITH (FORCE); DROP ROLE IF EXISTS {roles}")
+
+
+def talked(url: str, now: datetime) -> None:
+    """Store a session that has expired by the clock's time, and one that has not."""
+    with Store(url, clock=lambda: now - 2 * DAY) as store:
+        store.create("old", ttl=DAY, messages=[message("long ago")])
+        store.set_values("old", {"step": 1})
+        store.append_message("k", message("Oslo weather?"), create=True)
+        store.set_values("k", {"step": 1})
+        store.set_shared_values("shared", {"a": 1})
+
+
+VERBS: dict[str, Callable[[Store], Any]] = {
+    "append": lambda store: store.append_message("k", message()),
+    "append or create": lambda store: store.append_message("new", message(), create=True),
+    "create": lambda store: store.create("another"),
+    "update": lambda store: store.update("k", title="Oslo"),
+    "values": lambda store: store.set_values("k", {"b": 2}),
+    "shared values": lambda store: store.set_shared_values("shared", {"b": 2}),
+    "cut": lambda store: store.truncate("k", after=0),
+    "fork": lambda store: store.conversation("k").fork(),
+    "compact": lambda store: store.conversation("k").compact(lambda _: [message("short")], discard=True),
+    "delete": lambda store: store.delete("k"),
+    "purge": lambda store: store.expire(),
+}
+READS: dict[str, Callable[[Store], Any]] = {
+    "get": lambda store: store.get("k"),
+    "list": lambda store: store.list_sessions(),
+    "values of": lambda store: store.values("k"),
+    "history": lambda store: store.conversation("k").history(last=5),
+    "stats": lambda store: store.stats(),
+    "doctor": lambda store: store.examine(),
+    "what a purge would take": lambda store: store.expire(dry_run=True),
+}
+
+
+def refused(store: Store, verbs: dict[str, Callable[[Store], Any]]) -> set[str]:
+    """Return which verbs the database refuses; each must leave everything as it was."""
+    found = set()
+    for name, verb in verbs.items():
+        before = everything(store)
+        try:
+            verb(store)
+        except NotPermitted:
+            found.add(name)
+            assert everything(store) == before
+    return found
+
+
+def everything(store: Store) -> Any:
+    sessions = [store.get(info.key, expired=True) for info in store.list_sessions(expired=None).items]
+    values = store.values("k") if store.exists("k") else None
+    return sessions, values, store.shared_values("shared")
+
+
+def test_the_application_uses_every_verb_and_changes_no_schema(database: Database, clock: Clock) -> None:
+    url = database.url("app")
+    talked(url, clock())
+    with Store(url, clock=clock) as store:
+        assert refused(store, READS | VERBS) == set()
+    for change in (
+        lambda: schema.downgrade(url, "base"),
+        lambda: schema.stamp(url, "base"),
+        lambda: schema.enable_search(url),
+    ):
+        with pytest.raises(NotPermitted):
+            change()
+    assert schema.check(url) == []
+
+
+def test_a_purge_deletes_and_archives_and_writes_no_message(database: Database, clock: Clock, tmp_path: Path) -> None:
+    talked(database.url("app"), clock())
+    with Store(database.url("purge"), clock=clock) as store:
+        assert refused(store, READS) == set()
+        names = ("append", "append or create", "create", "values", "shared values", "cut", "fork")
+        writing = {name: VERBS[name] for name in names}
+        assert refused(store, writing) == writing.keys()
+        report = store.expire(archive=tmp_path / "cold.db")
+        assert (report.sessions, report.messages) == (1, 1)
+        assert store.delete("k")
+    with Store(database.url("app"), clock=clock) as store:
+        assert store.restore(tmp_path / "cold.db", "old").messages[0].content == "long ago"
+
+
+def test_a_reader_reads_everything_and_writes_nothing(database: Database, clock: Clock, tmp_path: Path) -> None:
+    talked(database.url("app"), clock())
+    with Store(database.url("reader"), clock=clock) as store:
+        assert refused(store, READS | VERBS) == VERBS.keys()
+    done = run(
+        "export", "--all", "--to", str(tmp_path / "backup"), "--format", "jsonl", "--url", database.url("reader")
+    )
+    assert done.returncode == 0, done.stderr
+    assert run("db", "check", "--url", database.url("reader")).returncode == 0
+
+
+def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, clock: Clock) -> None:
+    owner = create_engine(database.url("owner"))
+    schema.enable_search(owner)
+    owner.dispose()
+    talked(database.url("app"), clock())
+    for role in ("app", "reader"):
+        with Store(database.url(role), clock=clock) as store, pytest.raises(NotPermitted):
+            store.search("oslo")
+    database.execute(database.url("owner"), GRANTS_FOR_SEARCH)
+    for role in ("app", "reader"):
+        with Store(database.url(role), clock=clock) as store:
+            assert [hit.key for hit in store.search("oslo").items] == ["k"]
+            assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    with Store(database.url("purge"), clock=clock) as store:
+        assert store.expire().sessions == 1
+
+
+def test_a_refusal_says_what_to_grant_to_whom(database: Database) -> None:
+    with Store(database.url("reader")) as store, pytest.raises(LangoStoreError) as caught:
+        store.create("k")
+    assert "permission denied for table lango_session; grant it to the role of this URL" in str(caught.value)

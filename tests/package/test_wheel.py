@@ -1,0 +1,82 @@
+"""The wheel and the sdist: what is installed from them, with no checkout near, migrates and stores."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.databases import MakeDatabase
+from support.paths import ROOT
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build once, whatever number of workers runs the tests."""
+    run = tmp_path_factory.getbasetemp()
+    folder = (run if "PYTEST_XDIST_WORKER" not in os.environ else run.parent) / "dist"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+def test_the_sdist_holds_what_a_checkout_needs(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"alembic.ini", "migrations/env.py", "lango_store/py.typed", "README.md", "LICENSE", "Makefile"} <= names
+    assert "tests/conftest.py" in names
+
+
+def test_the_wheel_migrates_and_stores(
+    built: Path, tmp_path: Path, make_postgres: MakeDatabase, make_sqlite: MakeDatabase
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
+    assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
+
+    # An empty environment that borrows the installed dependencies, but not this checkout.
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    site = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = tmp_path / "env" / "bin" / "python"
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    urls = make_postgres(migrated=False), make_sqlite(migrated=False)
+    environment = inherited | {"LANGO_STORE_URL": urls[0]}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [python, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("-m", "lango_store.cli", "db", "upgrade").startswith("at revision")
+    program = """
+import sys, lango_store
+from lango_store import Message, Store, schema
+print(lango_store.__file__)
+schema.upgrade(sys.argv[2])
+for url in sys.argv[1:]:
+    with Store(url) as store:
+        store.create("k", messages=[Message.user("hi")])
+        print(schema.check(url), store.get("k").messages[0].content)
+"""
+    where, *rest = run("-c", program, *urls).splitlines()
+    assert where.startswith(str(site))
+    assert rest == ["[] hi", "[] hi"]

@@ -1,0 +1,288 @@
+"""Full-text search: queries, hits, filters, pages."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.factories import message
+from support.searches import findings, found
+
+from lango_store import (
+    InvalidCursor,
+    InvalidMessage,
+    SearchUnavailable,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    ToolCall,
+    schema,
+)
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def searched(store: Store, url: str) -> Store:
+    """An empty store with a search index."""
+    schema.enable_search(url)
+    return store
+
+
+ASKED = {
+    "oslo": [1, 2, 3],
+    "OSLO weather": [1, 3],
+    '"weather in oslo"': [1],
+    '"oslo in weather"': [],
+    "oslo -weather": [2],
+    'oslo -"weather in"': [2, 3],
+    "wea*": [1, 3, 4],
+    '"in os"*': [1, 3],
+    "refund*": [2],
+    "-oslo": [],
+    "nowhere": [],
+    "oslo nowhere": [],
+    "get_weather": [],
+    "!?": [],
+    "oslo !?": [1, 2, 3],
+    "4711": [2],
+    "42": [4],
+    '"': [],
+    '""*': [],
+    "a" * 5_000: [],
+    "a b " * 2_000: [],
+    "-a " * 500: [],
+    "NEAR(oslo weather)": [],
+    "said:oslo": [],
+    "oslo OR bergen": [],
+    "oslo {": [1, 2, 3],
+    "oslo \\ & | ! <-> :* ^": [1, 2, 3],
+}
+
+
+def test_search_matches_all_words_and_has_no_other_syntax(searched: Store) -> None:
+    texts = ["Weather in Oslo?", "The refund (no. 4711) for Oslo.", "In Oslo, weather is cold", "weather/bergen-42"]
+    searched.create("a", messages=[message(text) for text in texts])
+    assert {words: [seq for _, seq in found(searched, words)] for words in ASKED} == ASKED
+
+
+def test_hit_names_its_message_and_shows_the_words_in_a_snippet(searched: Store, clock: Clock) -> None:
+    searched.create("a", title="Travels")
+    text = "long before " * 50 + "the weather in Oslo is fine" + " long after" * 50
+    searched.append_message("a", message(text, role="assistant", author="guide"))
+    (hit,) = searched.search("oslo weather").items
+    assert (hit.key, hit.seq, hit.role, hit.author, hit.title) == ("a", 1, "assistant", "guide", "Travels")
+    assert hit.created_at == clock.time
+    assert hit.snippet in text
+    assert len(hit.snippet) <= 200
+    assert {hit.snippet[at:end] for at, end in hit.places} == {"weather", "Oslo"}
+    assert hit.rank > 0
+
+
+def test_text_ranks_above_blocks_tool_names_and_outputs(searched: Store) -> None:
+    call = ToolCall(id="1", name="oslo")
+    answer = ToolCall(id="1", name="other", output={"cities": ["oslo"]})
+    searched.create(
+        "a",
+        messages=[
+            message(None, role="tool", tool_calls=[answer]),
+            message(None, role="assistant", tool_calls=[call]),
+            message([{"type": "text", "text": "oslo"}, {"type": "image"}]),
+            message("oslo"),
+        ],
+    )
+    assert [hit.seq for hit in searched.search("oslo").items] == [4, 3, 2, 1]
+
+
+def test_search_finds_tool_names_and_outputs(searched: Store) -> None:
+    call = ToolCall(id="1", name="get_weather", arguments={"city": "Bergen"})
+    searched.create(
+        "a",
+        messages=[
+            message(None, role="assistant", tool_calls=[call]),
+            message({"sky": ["cloudy", {"deep": "drizzle"}]}, role="tool", name="get_weather", tool_call_id="1"),
+            message("sunny", role="tool", tool_call_id="2"),
+        ],
+    )
+    assert found(searched, "get_weather") == [("a", 1), ("a", 2)]
+    assert found(searched, "cloudy drizzle") == [("a", 2)]
+    assert found(searched, "sunny") == [("a", 3)]
+    (hit,) = searched.search("drizzle").items
+    assert [hit.snippet[at:end] for at, end in hit.places] == ["drizzle"]
+
+
+@given(st.text(max_size=60))
+def test_search_takes_any_text(searched: Store, words: str) -> None:
+    searched.search(words)
+
+
+CONTENTS = [
+    "oslo " * 200_000,
+    "oslo " + " ".join(f"word{number}" for number in range(200_000)),
+    "a NUL \0 here oslo",
+    "half \ud800 oslo",
+    {"text": "back \\u0000 \\\0 slash oslo"},
+    [{"text": "\udfff\\ oslo"}],
+]
+
+
+def test_search_finds_any_content(searched: Store) -> None:
+    seqs = [each.seq for each in searched.create("a", messages=[message(each) for each in CONTENTS]).messages]
+    assert [seq for _, seq in found(searched, "oslo")] == seqs
+    for seq in seqs:
+        searched.update_message("a", seq, message("bergen"))
+    assert found(searched, "oslo") == []
+
+
+@pytest.mark.parametrize("words", ["oslo", "OSLO", '"weather in oslo"', "wea*", "oslo weather"])
+def test_snippet_of_a_long_text_is_where_the_words_are(searched: Store, words: str) -> None:
+    short = "Weather in Oslo, weather-in OSLO, and Oslos."
+    searched.create("short", messages=[message(short)])
+    searched.create("long", messages=[message("nothing " * 5_000 + short + " nothing" * 5_000)])
+    shown = {hit.key: [hit.snippet[at:end] for at, end in hit.places] for hit in searched.search(words).items}
+    assert shown["long"] == shown["short"] != []
+
+
+def test_search_finds_no_records(searched: Store) -> None:
+    searched.create("a", messages=[message("oslo", role="record"), message("oslo")])
+    assert found(searched, "oslo") == [("a", 2)]
+
+
+def test_search_filters(searched: Store, clock: Clock) -> None:
+    for number, user in enumerate(("ann", "bob")):
+        searched.create(f"chat:{number}", user_id=user, agent_id=f"agent {number}")
+        searched.append_message(f"chat:{number}", message("oslo", role="model"))
+        clock.move(days=1)
+        searched.append_message(f"chat:{number}", message("oslo"))
+    first, second, third, fourth = [("chat:0", 1), ("chat:0", 2), ("chat:1", 1), ("chat:1", 2)]
+    assert found(searched, "oslo", user_id="ann") == [first, second]
+    assert found(searched, "oslo", agent_id="agent 1") == [third, fourth]
+    assert found(searched, "oslo", key_prefix="chat:1") == [third, fourth]
+    assert found(searched, "oslo", key_prefix="hat") == []
+    assert found(searched, "oslo", role="assistant") == [first, third]
+    assert found(searched, "oslo", since=clock.time) == [fourth]
+    assert found(searched, "oslo", until=clock.time) == [first, second, third]
+    assert found(searched, "oslo", user_id="ann", role="user") == [second]
+
+
+def test_pages_contain_each_hit_once_and_the_best_first(searched: Store) -> None:
+    searched.create("a", messages=[message("oslo " + "and more " * number) for number in range(25)])
+    pages = [searched.search("oslo", limit=10)]
+    while (cursor := pages[-1].next) is not None:
+        pages.append(searched.search("oslo", limit=10, cursor=cursor))
+    hits = [hit for page in pages for hit in page.items]
+    assert [len(page.items) for page in pages] == [10, 10, 5]
+    assert sorted(hit.seq for hit in hits) == list(range(1, 26))
+    assert searched.search("oslo", limit=1_000).items == hits
+    assert [hit.rank for hit in hits] == sorted((hit.rank for hit in hits), reverse=True)
+
+
+def test_hits_of_equal_rank_are_sorted_by_time(searched: Store, clock: Clock) -> None:
+    for key in ("b", "a", "c"):
+        searched.create(key, messages=[message("oslo"), message("oslo")])
+        clock.move(days=1)
+    searched.create("d", messages=[message("oslo")])
+    hits = searched.search("oslo").items
+    assert len({hit.rank for hit in hits}) == 1
+    assert [(hit.key, hit.seq) for hit in hits] == [
+        ("d", 1),
+        ("c", 2),
+        ("c", 1),
+        ("a", 2),
+        ("a", 1),
+        ("b", 2),
+        ("b", 1),
+    ]
+
+
+def test_cursor_of_another_search_is_refused(searched: Store) -> None:
+    searched.create("a", messages=[message("oslo"), message("oslo")])
+    cursor = searched.search("oslo", limit=1).next
+    assert "=" not in str(cursor)  # it is safe in a URL
+    with pytest.raises(InvalidCursor, match="other words"):
+        searched.search("bergen", cursor=cursor)
+    with pytest.raises(InvalidCursor, match="other filters"):
+        searched.search("oslo", cursor=cursor, user_id="ann")
+    with pytest.raises(InvalidCursor, match="give back"):
+        searched.search("oslo", cursor="nonsense")
+    offset, digest = json.loads(base64.urlsafe_b64decode(str(cursor) + "=="))
+    assert offset == 1
+    for wrong in (1.5, True, "1", -1, 2**63):
+        crafted = base64.urlsafe_b64encode(json.dumps([wrong, digest]).encode()).decode()
+        with pytest.raises(InvalidCursor, match="give back"):
+            searched.search("oslo", cursor=crafted)
+    with pytest.raises(ValueError, match="limit=0"):
+        searched.search("oslo", limit=0)
+
+
+@pytest.mark.parametrize("wrong", [{"since": datetime(2026, 11, 21)}, {"role": "nobody"}, {"user_id": "a\0"}], ids=str)
+def test_invalid_filter_is_refused_whatever_the_words(searched: Store, wrong: dict[str, Any]) -> None:
+    for words in ("oslo", "", "-oslo"):
+        with pytest.raises((ValueError, InvalidMessage)):
+            searched.search(words, **wrong)
+
+
+def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
+    searched.create("a", ttl=timedelta(hours=1), messages=[message("oslo")])
+    assert found(searched, "oslo") == [("a", 1)]
+    clock.move(hours=1)
+    assert found(searched, "oslo") == []
+    with pytest.raises(SessionExpired):
+        searched.conversation("a").search("oslo")
+    searched.touch("a", ttl=timedelta(hours=1))
+    assert found(searched, "oslo") == [("a", 1)]
+
+
+def test_search_finds_each_message_by_its_current_text(searched: Store, url: str, clock: Clock) -> None:
+    searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
+    assert len(found(searched, "oslo")) == 10
+    searched.update_message("a", 1, message("bergen"))
+    searched.redact_message("a", 2)
+    searched.delete_message("a", 3)
+    searched.pop_message("a")
+    searched.append_messages("a", [message("oslo again", id="new")], replace_after=6)
+    assert found(searched, "oslo") == [("a", 4), ("a", 5), ("a", 6), ("a", searched.info("a").last_seq)]
+    fork = searched.conversation("a").fork("b")
+    searched.truncate("a", after=4)
+    assert found(searched, "oslo", key_prefix="a") == [("a", 4)]
+    assert len(found(searched, "oslo", key_prefix=fork.key)) == 4
+    searched.clear("b")
+    assert found(searched, "oslo") == [("a", 4)]
+    searched.delete("a")
+    assert found(searched, "oslo") == []
+    searched.create("c", ttl=timedelta(hours=1), messages=[message("oslo")])
+    clock.move(days=1)
+    searched.expire()
+    searched.create("d", messages=[message("bergen")])
+    assert (found(searched, "oslo"), found(searched, "bergen")) == ([], [("d", 1)])
+    assert findings(searched) == []
+    assert schema.search_status(url).indexed == 1
+
+
+def test_conversation_search_is_limited_to_its_session(searched: Store) -> None:
+    searched.create("a", messages=[message("oslo"), message("oslo", role="assistant")])
+    searched.create("b", messages=[message("oslo")])
+    conversation = searched.conversation("a")
+    assert [hit.key for hit in conversation.search("oslo").items] == ["a", "a"]
+    assert [hit.seq for hit in conversation.search("oslo", role="user").items] == [1]
+    with pytest.raises(SessionNotFound):
+        searched.conversation("c").search("oslo")
+
+
+def test_search_without_index_names_the_command(store: Store) -> None:
+    with pytest.raises(SearchUnavailable, match="lango-store search enable"):
+        store.search("oslo")
+
+
+def test_search_in_a_callers_transaction_finds_its_writes(searched: Store, url: str) -> None:
+    searched.create("a")
+    with searched.engine.connect() as connection:
+        inside = searched.using(connection)
+        inside.append_message("a", message("oslo"))
+        assert [hit.seq for hit in inside.search("oslo").items] == [1]
+        connection.rollback()
+    assert found(searched, "oslo") == []

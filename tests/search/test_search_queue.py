@@ -1,0 +1,260 @@
+"""The queue of the search index: who drains it, what is found before, and when words leave the index."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.searches import findings, found, waiting
+
+from lango_store import Message, Store, create_engine, schema
+from lango_store._engine.engine import read_only_engine
+
+
+@pytest.fixture
+def indexed(make_postgres: MakeDatabase) -> Iterator[Store]:
+    """A store on PostgreSQL with a search index, where nobody waits long for a lock."""
+    url = f"{make_postgres()}&options=-clock_timeout%3D1000"
+    schema.enable_search(url)
+    with Store(url) as store:
+        yield store
+
+
+def test_search_drains_the_queue(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    store.create("a", messages=[message("oslo"), message("bergen")])
+    assert waiting(store) == 2
+    assert found(store, "oslo") == [("a", 1)]
+    assert waiting(store) == 0
+
+
+def test_search_drains_the_newest_changes_and_counts_the_rest(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 3)
+    monkeypatch.setattr("lango_store._dialect.gin._MAX_READ", 2)
+    schema.enable_search(url)
+    store.create("a", messages=[message("oslo") for _ in range(9)])
+    page = store.search("oslo")
+    read = 0 if store.engine.dialect.name == "sqlite" else 2
+    assert sorted(hit.seq for hit in page.items) == list(range(7 - read, 10))
+    assert page.waiting == 6 - read
+    store.expire()
+    assert (len(found(store, "oslo")), store.search("oslo").waiting) == (9, 0)
+
+
+def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.enable_search(url)
+    store.create("a", messages=[message(f"oslo {word}") for word in ("one", "two", "three", "four")])
+    assert len(found(store, "oslo")) == 4
+    monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 0)
+    monkeypatch.setattr("lango_store._services.searching.drain", lambda *_, **__: None)
+    store.update_message("a", 1, message("bergen"))
+    store.redact_message("a", 2)
+    store.delete_message("a", 3)
+    assert waiting(store) == 3
+    assert found(store, "oslo") == [("a", 4)]
+    assert found(store, "two") == []
+    store.delete("a")
+    assert found(store, "oslo") == []
+
+
+def test_expire_drains_the_queue(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    store.create("a", messages=messages(3))
+    store.expire()
+    assert waiting(store) == 0
+
+
+def test_search_of_an_empty_queue_waits_for_no_writer(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    schema.enable_search(url)
+    with Store(url) as store:
+        store.create("a", messages=[message("oslo")])
+        assert found(store, "oslo") == [("a", 1)]
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            assert found(store, "oslo") == [("a", 1)]
+
+
+def test_search_on_postgresql_reads_the_queue_where_it_cannot_drain_it(indexed: Store) -> None:
+    indexed.create("a", messages=[message("oslo"), message("bergen"), message("oslo", role="record")])
+    engine = read_only_engine(indexed.engine.url)
+    with Store(engine) as reader:
+        assert found(reader, "oslo") == [("a", 1)]
+    engine.dispose()
+    with indexed.engine.connect() as connection:
+        assert found(indexed.using(connection), "oslo") == [("a", 1)]
+        indexed.pop_message("a")  # no row is locked
+        assert waiting(indexed) == 3
+    assert found(indexed, "oslo") == [("a", 1)]
+    assert waiting(indexed) == 0
+
+
+@pytest.mark.parametrize("change", ["update_message", "delete_message"])
+def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str) -> None:
+    indexed.create("a", messages=[message("oslo"), message("weather")])
+    with indexed.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM lango_message")
+        inside = indexed.using(connection)
+        if change == "update_message":
+            inside.update_message("a", 1, message("bergen"))
+        else:
+            inside.delete_message("a", 1)
+        assert found(indexed, "oslo") == [("a", 1)]
+        connection.commit()
+    assert (found(indexed, "oslo"), found(indexed, "weather")) == ([], [("a", 2)])
+    assert (waiting(indexed), findings(indexed)) == (0, [])
+
+
+def test_searches_beside_writers_leave_the_index_correct(indexed: Store) -> None:
+    indexed.create("a")
+
+    def write() -> None:
+        for number in range(300):
+            seq = indexed.append_message("a", message(f"oslo {number}")).seq
+            if number % 3 == 0:
+                indexed.update_message("a", seq, message("bergen"))
+            if number % 5 == 0:
+                indexed.delete_message("a", seq)
+
+    def search() -> None:
+        for _ in range(20):
+            indexed.search("oslo")
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    searchers = [threading.Thread(target=search) for _ in range(2)]
+    for each in (*writers, *searchers):
+        each.start()
+    for each in (*writers, *searchers):
+        each.join()
+    schema.enable_search(indexed.engine)
+    assert (waiting(indexed), findings(indexed)) == (0, [])
+    seqs = [each.seq for each in indexed.all_messages("a") if each.content == "bergen"]
+    assert [seq for _, seq in found(indexed, "bergen")] == seqs
+
+
+WORDS = ("oslo", "bergen", "weather", "Ærø", "42")
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(("append", "block", "output", "update")), TEXTS),
+        st.tuples(st.sampled_from(("pop", "truncate", "clear", "search", "delete", "turn")), st.just("")),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+@settings(max_examples=15)
+def test_search_finds_what_reading_every_message_finds(store: Store, url: str, steps: list[tuple[str, str]]) -> None:
+    schema.enable_search(url)
+    store.get_or_create("a")
+    for step, text in steps:
+        _write(store, step, text)
+    said = {each.seq: str(each.content).lower() for each in store.all_messages("a")}
+    for word in WORDS:
+        assert {seq for _, seq in found(store, word)} == {seq for seq, text in said.items() if word.lower() in text}
+    assert findings(store) == []
+    store.delete("a")
+
+
+def _write(store: Store, step: str, text: str) -> None:
+    match step:
+        case "append":
+            store.append_message("a", message(text))
+        case "block":
+            store.append_message("a", message([{"type": "text", "text": text}]))
+        case "output":
+            store.append_message("a", Message.tool({"deep": [text]}, tool_call_id="1"))
+        case "update":
+            for each in store.all_messages("a", last=1):
+                store.update_message("a", each.seq, message(text))
+        case "pop":
+            store.pop_message("a")
+        case "truncate":
+            store.truncate("a", after=store.info("a").last_seq // 2)
+        case "clear":
+            store.clear("a")
+        case "search":
+            store.search("oslo")
+        case "delete":
+            for each in store.all_messages("a", limit=1):
+                store.delete_message("a", each.seq)
+        case "turn":
+            store.conversation("a").save_turn([message("oslo"), message("bergen")])
+
+
+# Removed words
+
+
+def in_file(path: Path, word: str) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return word.encode() in path.read_bytes()
+
+
+def test_redacted_words_leave_the_file_at_once_and_deleted_words_with_expire(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    path = Path(url.removeprefix("sqlite:///"))
+    engine = create_engine(url)
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))
+    schema.enable_search(engine)
+    with Store(engine) as store:
+        for word in ("secretone", "secrettwo", "secretthree"):
+            store.create(word, messages=[*messages(30), message(word)])
+        store.search("hello")
+        store.redact_message("secretone", 31)
+        assert [in_file(path, word) for word in ("secretone31", "secrettwo")] == [False, True]
+        store.truncate("secrettwo", after=5)
+        store.update_message("secretthree", 31, message("nothing"))
+        for key in ("secretone", "secrettwo", "secretthree"):
+            store.touch(key, ttl=timedelta(microseconds=1))
+        store.expire()
+    assert [in_file(path, word) for word in ("secretone", "secrettwo", "secretthree")] == [False] * 3
+    engine.dispose()
+
+
+def test_redacted_words_leave_the_index_of_postgresql_at_once(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    schema.enable_search(url)
+    with Store(url) as store:
+        store.create("a", messages=[message("secret"), message("other")])
+        assert found(store, "secret") == [("a", 1)]
+        store.redact_message("a", 1)
+        with store.engine.connect() as connection:
+            entries = connection.exec_driver_sql("SELECT seq, entry::text FROM lango_search ORDER BY seq").all()
+        assert entries == [(1, ""), (2, "'other':1A")]
+
+
+def test_redaction_drains_its_message_only(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    store.create("a", messages=messages(3))
+    store.redact_message("a", 1)
+    assert waiting(store) == 2
+
+
+def test_vacuum_changes_no_answer(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    schema.enable_search(url)
+    with Store(url) as store:
+        store.create("a", messages=[message(f"oslo {number}") for number in range(50)])
+        store.create("b", messages=[message("bergen")])
+        store.truncate("a", after=3)
+        before = found(store, "oslo")
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute("VACUUM")
+        assert found(store, "oslo") == before
+        assert found(store, "bergen") == [("b", 1)]

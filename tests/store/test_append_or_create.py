@@ -1,0 +1,311 @@
+"""A first append makes its session: one statement, whether the session is there or not, and nothing is made twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.statements import Counts, counted, watched
+
+from lango_store import (
+    Conflict,
+    InvalidKey,
+    InvalidMessage,
+    Message,
+    SessionExists,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+)
+from lango_store.testing import Clock
+
+FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model": "m", "settings": {"x": 1}}
+
+
+def faults(store: Store) -> list[Any]:
+    return [each for each in store.examine() if each.name != "settings"]
+
+
+def test_an_append_makes_a_session_that_is_missing(store: Store) -> None:
+    stored = store.append_message(
+        "k", message("hi", tokens=3), create=True, ttl=timedelta(hours=1), metadata={"y": [1]}, tools=[{}], **FIELDS
+    )
+    found = store.get("k")
+    assert (stored.seq, stored.created_at) == (1, found.created_at)
+    assert found.messages == [stored]
+    assert (found.last_seq, found.message_count, found.token_count) == (1, 1, 3)
+    assert found.expires_at == found.updated_at + timedelta(hours=1) == found.created_at + timedelta(hours=1)
+    assert {name: getattr(found, name) for name in FIELDS} == FIELDS
+    assert (found.metadata, found.tools) == ({"y": [1]}, [{}])
+    assert faults(store) == []
+
+
+def test_what_is_said_of_a_new_session_changes_none_that_is_there(store: Store) -> None:
+    before = store.create("k", title="first", ttl=timedelta(hours=1), messages=messages(2))
+    store.append_messages("k", messages(2), create=True, title="second", ttl=timedelta(days=9), user_id="u")
+    found = store.info("k")
+    assert (found.title, found.user_id, found.ttl_seconds, found.last_seq) == ("first", None, 3600, 4)
+    assert found.created_at == before.created_at
+
+
+def test_a_turn_makes_its_session_too(store: Store) -> None:
+    session = store.conversation("k")
+    saved = session.save_turn(
+        messages(3),
+        {"tokens": 5},
+        id="t",
+        metadata={"of": "turn"},
+        create=True,
+        session_metadata={"of": "k"},
+        title="T",
+    )
+    assert (saved.turn_no, saved.first_seq, saved.last_seq, saved.metadata) == (1, 1, 3, {"of": "turn"})
+    found = session.info()
+    assert (found.turn_count, found.title, found.metadata) == (1, "T", {"of": "k"})
+    assert session.save_turn(messages(3), {"tokens": 5}, id="t", create=True).replayed
+    assert session.save_turn(messages(1), create=True).turn_no == 2
+    assert session.total_usage() == {"tokens": 5}
+    assert faults(store) == []
+
+
+def test_the_default_ttl_counts_for_a_session_that_an_append_makes(make_database: MakeDatabase) -> None:
+    with Store(make_database(), default_ttl=lambda key: timedelta(hours=len(key))) as store:
+        store.append_message("four", message(), create=True)
+        store.append_message("never", message(), create=True, ttl=None)
+        assert store.info("four").ttl_seconds == 4 * 3600
+        assert store.info("never").expires_at is None
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_an_expired_session_is_replaced_by_a_new_one(store: Store, clock: Clock, ids: bool) -> None:
+    store.create("k", title="old", ttl=timedelta(minutes=1), messages=messages(3))
+    clock.move(minutes=2)
+    with pytest.raises(SessionExpired):
+        store.append_message("k", message())
+    stored = store.append_message("k", message("new", id="i" if ids else None), create=True, title="new")
+    found = store.get("k")
+    assert (stored.seq, found.title, found.messages, found.expires_at) == (1, "new", [stored], None)
+    assert faults(store) == []
+
+
+def test_an_append_that_is_sent_again_is_written_once(store: Store) -> None:
+    batch = [message("a", id="1"), message("b", id="2")]
+    first = store.append_messages("k", batch, create=True)
+    again = store.append_messages("k", batch, create=True)
+    assert [each.replayed for each in again] == [True, True]
+    assert store.messages("k") == first
+    assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
+
+
+def test_a_batch_with_an_id_twice_makes_its_session_and_one_message(store: Store) -> None:
+    store.append_messages("k", [message("a", id="1"), message("a", id="1")], create=True)
+    assert len(store.create("l", messages=[message("a", id="1"), message("a", id="1")]).messages) == 1
+    assert len(store.messages("k")) == 1
+
+
+def test_after_is_the_place_in_a_session_that_is_there_or_0(store: Store) -> None:
+    store.append_message("k", message(), after=0, create=True)
+    with pytest.raises(Conflict):
+        store.append_message("k", message(), after=0, create=True)
+    assert store.append_message("k", message(), after=1, create=True).seq == 2
+
+
+NEEDING: dict[str, Callable[[Store], object]] = {
+    "after": lambda store: store.append_message("k", message(), after=3, create=True),
+    "after with an id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
+    "after without messages": lambda store: store.append_messages("k", [], after=3, create=True),
+    "after of a turn": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
+    "a turn with an id": lambda store: store.conversation("k").save_turn([], id="t", after=3, create=True),
+    "expect": lambda store: store.append_message("k", message(), expect=3, create=True),
+    "after 0 and expect": lambda store: store.append_message("k", message(id="i"), after=0, expect=3, create=True),
+}
+
+
+@pytest.mark.parametrize("using", [False, True])
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("write", NEEDING.values(), ids=list(NEEDING))
+def test_what_only_a_session_that_is_there_can_have_makes_none(
+    store: Store, clock: Clock, write: Callable[[Store], object], expired: bool, using: bool
+) -> None:
+    if expired:
+        store.create("k", ttl=timedelta(minutes=1), messages=messages(3))
+        clock.move(minutes=2)
+    with store.engine.connect() as connection:
+        with pytest.raises(Conflict, match=r"no session 'k' that (after|expect)=3") as conflict:
+            write(store.using(connection) if using else store)
+        connection.commit()
+    assert (conflict.value.expected, conflict.value.last_seq, conflict.value.revision) == (3, 0, None)
+    assert store.count(expired=None) == expired
+    assert store.count() == 0
+    with pytest.raises(SessionNotFound):
+        store.append_message("k", message(), after=3)
+
+
+def test_a_revision_of_0_is_one_that_no_session_begins_at(store: Store) -> None:
+    with pytest.raises(Conflict, match="expect=0") as conflict:
+        store.append_message("k", message(), expect=0, create=True)
+    assert (conflict.value.expected, conflict.value.last_seq) == (0, 0)
+    assert not store.exists("k")
+
+
+def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store: Store, clock: Clock) -> None:
+    assert store.append_messages("k", [], create=True, title="T") == []
+    before = store.info("k")
+    clock.move(minutes=1)
+    assert store.append_messages("k", [], create=True, title="U") == []
+    assert store.info("k") == before
+    assert (before.title, before.last_seq) == ("T", 0)
+
+
+def test_bad_input_makes_no_session(store: Store) -> None:
+    with pytest.raises(InvalidMessage, match="content"):
+        store.append_message("k", message(object()), create=True)
+    with pytest.raises(InvalidMessage, match="settings"):
+        store.append_message("k", message(), create=True, settings={"x": object()})
+    with pytest.raises(InvalidMessage, match="settings"):
+        store.append_message("k", message(), create=True, after=3, settings={"x": object()})
+    with pytest.raises(ValueError, match="ttl"):
+        store.append_message("k", message(), create=True, ttl=timedelta(0))
+    with pytest.raises(InvalidKey):
+        store.append_message("", message(), create=True)
+    assert not list(store.iter_sessions())
+
+
+def test_fields_of_a_new_session_need_create(store: Store) -> None:
+    store.create("k")
+    with pytest.raises(TypeError, match=r"title: .*create=True"):
+        store.append_message("k", message(), title="T")
+    with pytest.raises(TypeError, match="ttl: "):
+        store.append_messages("k", messages(1), ttl=None)
+    with pytest.raises(TypeError, match="metadata: "):
+        store.conversation("k").save_turn(messages(1), session_metadata={"x": 1})
+    with pytest.raises(TypeError, match="replace_after"):
+        store.append_messages("k", messages(1), replace_after=0, create=True)
+    assert store.info("k").last_seq == 0
+
+
+def test_a_session_that_is_there_is_not_made_again(store: Store) -> None:
+    made = store.create("k", messages=messages(2, tokens=2), title="T", ttl=timedelta(hours=1))
+    assert made == store.get("k")
+    with pytest.raises(SessionExists):
+        store.create("k", messages=messages(2))
+    assert store.get("k") == made
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> None:
+    for number in range(5):
+        together = Barrier(8)
+
+        def race(n: int, together: Barrier = together, key: str = f"k{number}") -> list[Message]:
+            together.wait()
+            new = [message([n, i], id=f"{n}.{i}" if ids else None) for i in range(3)]
+            return store.append_messages(key, new, create=True, user_id=str(n))
+
+        with ThreadPoolExecutor(8) as pool:
+            written = list(pool.map(race, range(8)))
+        found = store.get(f"k{number}")
+        assert [each.seq for each in found.messages] == list(range(1, 25))
+        assert sorted((each.content, each.seq) for each in found.messages) == sorted(
+            (each.content, each.seq) for some in written for each in some
+        )
+    assert faults(store) == []
+
+
+Write = Callable[[Store, str], object]
+WRITES: dict[str, Write] = {
+    "one": lambda store, key: store.append_message(key, message(), create=True, **FIELDS),
+    "with an id": lambda store, key: store.append_message(key, message(id="i"), create=True),
+    "many": lambda store, key: store.append_messages(key, messages(20), create=True, ttl=timedelta(hours=1)),
+    "turn": lambda store, key: store.conversation(key).save_turn(messages(3), {"n": 1}, create=True),
+}
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+def test_it_takes_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, write: Write, there: bool
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k")
+        write(store, "other")
+        with counted(one_connection, tmp_path) as counts:
+            write(store, "k" if there else "missing")
+        assert counts == Counts(1, 1)
+
+
+def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("there")
+        with watched(store.engine) as statements:
+            store.append_message("there", message(), create=True)
+        assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+        with watched(store.engine) as statements:
+            store.append_message("missing", message(), create=True)
+        assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "UPDATE", "INSERT", "COMMIT"]
+
+
+def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    k = store.conversation("k")
+    first = k.save_turn([], {"tokens": 1}, create=True, ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    second = k.save_turn([], {"tokens": 2}, create=True)
+    assert [(turn.id, turn.replayed, turn.usage) for turn in (first, second)] == [
+        (None, False, {"tokens": 1}),
+        (None, False, {"tokens": 2}),
+    ]
+
+
+def test_a_purge_beside_an_append_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    clock = Clock()
+    writes: list[Callable[[Store], object]] = [
+        lambda store: store.append_message("k", message(), create=True),
+        lambda store: store.append_message("k", message(id="new"), create=True),
+        lambda store: store.conversation("k").save_turn(messages(2), create=True),
+    ]
+    with Store(url, clock=clock) as purging:
+        for write in writes:
+            purging.create("k", ttl=timedelta(minutes=1))
+            clock.move(minutes=2)
+            purged: list[int] = []
+
+            def purge(text: str, _: float, purged: list[int] = purged) -> None:
+                if not purged and "INSERT" in text:
+                    purged.append(1)
+                    purging.expire()
+
+            with Store(url, clock=clock, on_statement=purge) as store:
+                store.ping()
+                write(store)
+                assert purged
+                assert store.info("k").message_count > 0
+            purging.delete("k")
+
+
+def test_a_deletion_beside_a_retry_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as deleting:
+        deleting.create("k", messages=[message(id="i")])
+        deleted: list[int] = []
+
+        def delete(text: str, _: float) -> None:
+            if not deleted and text.lstrip().startswith("INSERT INTO lango_session"):
+                deleted.append(1)
+                deleting.delete("k")
+
+        with Store(url, on_statement=delete) as store:
+            store.ping()
+            assert store.append_message("k", message(id="i"), create=True).seq == 1
+            assert deleted

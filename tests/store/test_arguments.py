@@ -1,0 +1,123 @@
+"""Arguments that would otherwise mean something else: refused by name before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from support.factories import message, messages
+
+from lango_store import InvalidKey, InvalidMessage, Store
+
+NAIVE = datetime(2026, 11, 22)
+WRONG: Any = 60
+
+
+@pytest.mark.parametrize("name", ["last", "limit", "after", "before"])
+def test_negative_bounds_of_a_read_are_refused(store: Store, name: str) -> None:
+    store.create("k")
+    bounds: dict[str, Any] = {name: -1}
+    with pytest.raises(ValueError, match=f"{name}=-1 is negative"):
+        store.conversation("k").all_messages(**bounds)
+
+
+@pytest.mark.parametrize("name", ["last", "max_tokens"])
+def test_negative_bounds_of_a_history_are_refused(store: Store, name: str) -> None:
+    store.create("k")
+    bounds: dict[str, Any] = {name: -1}
+    with pytest.raises(ValueError, match=f"{name}=-1 is negative"):
+        store.conversation("k").history(**bounds)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1_001])
+def test_page_size_out_of_range_is_refused(store: Store, limit: int) -> None:
+    with pytest.raises(ValueError, match=str(limit)):
+        store.list_sessions(limit=limit)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.list_sessions(updated_since=NAIVE),
+        lambda store: store.count(created_before=NAIVE),
+        lambda store: store.expire(now=NAIVE),
+        lambda store: store.expire(created_before=NAIVE),
+    ],
+    ids=["list_sessions", "count", "expire now", "expire created_before"],
+)
+def test_times_without_a_zone_are_refused(store: Store, call: Callable[[Store], object]) -> None:
+    store.create("k")
+    with pytest.raises(ValueError, match="time zone"):
+        call(store)
+    assert store.exists("k")
+
+
+@pytest.mark.parametrize("seq", [-1, 1.5, True, "1", 2**63])
+def test_a_seq_or_revision_that_is_no_whole_number_is_refused(store: Store, seq: Any) -> None:
+    session = store.create("k", messages=messages(3))
+    conversation = store.conversation("k")
+    calls: list[Callable[[], object]] = [
+        lambda: store.append_message("k", message(), after=seq),
+        lambda: store.append_message("k", message(), expect=seq),
+        lambda: store.append_messages("k", messages(2), replace_after=seq),
+        lambda: conversation.save_turn(messages(2), after=seq),
+        lambda: store.update("k", title="new", expect=seq),
+        lambda: conversation.truncate(after=seq),
+        lambda: conversation.fork("fork", upto=seq),
+        lambda: store.delete("k", expect=seq),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"={seq!r} is not a (seq|revision)"):
+            call()
+    assert store.get("k") == session
+    assert not store.exists("fork")
+
+
+def test_ttl_that_is_a_number_is_refused(store: Store) -> None:
+    for call in (store.create, store.open, store.get_or_create):
+        with pytest.raises(TypeError, match=r"ttl is int: give a timedelta, such as timedelta\(minutes=30\)"):
+            call("k", ttl=WRONG)
+    assert not store.exists("k")
+    store.create("k", ttl=timedelta(hours=1))
+    with pytest.raises(TypeError, match="ttl is int"):
+        store.touch("k", ttl=WRONG)
+
+
+def test_text_in_place_of_messages_is_refused(store: Store) -> None:
+    store.create("k")
+    text: Any = "hello"
+    with pytest.raises(InvalidMessage, match="is str, not a Message"):
+        store.append_messages("k", text)
+    with pytest.raises(InvalidMessage, match="is str, not a Message"):
+        store.create("new", messages=text)
+    assert store.messages("k") == []
+    assert not store.exists("new")
+
+
+@pytest.mark.parametrize("key", ["", "a\0b", "\ud800", "k" * 513, 7, None, b"k"])
+def test_keys_that_cannot_be_stored_are_refused(store: Store, key: Any) -> None:
+    calls: list[Callable[[Any], object]] = [store.get, store.info, store.exists, store.delete, store.touch]
+    for call in calls:
+        with pytest.raises(InvalidKey):
+            call(key)
+    with pytest.raises(InvalidKey):
+        store.append_message(key, message(), create=True)
+    assert store.count() == 0
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("name", ["agent_id", "user_id", "key_prefix", "title"])
+def test_filters_that_cannot_be_stored_are_refused(store: Store, name: str, text: str) -> None:
+    store.create("k")
+    which: dict[str, Any] = {name: text}
+    for call in (store.list_sessions, store.count):
+        with pytest.raises(InvalidMessage, match=name):
+            call(**which)
+    if name != "title":
+        with pytest.raises(InvalidMessage, match=name):
+            store.delete_where(**which)
+        with pytest.raises(InvalidMessage, match=name):
+            store.expire(**which)
+    assert store.exists("k")

@@ -1,0 +1,393 @@
+"""A cancelled call of `AsyncStore`: a read leaves at once, a write waits until it is known whether it landed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.factories import message, messages
+
+from lango_store import AsyncStore, Conflict, LangoStoreError, Message, Store, create_engine
+from lango_store._connections import cancellation
+from lango_store._values.reports import ExpiryReport
+
+
+class Gate:
+    """Where a thread waits until a test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached, self._open = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.reached.set()
+        assert self._open.wait(60)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event that is set when a call in a thread has begun to write."""
+    event, begin_write = threading.Event(), cancellation.begin_write
+
+    def telling() -> None:
+        begin_write()
+        event.set()
+
+    monkeypatch.setattr(cancellation, "begin_write", telling)
+    return event
+
+
+@contextmanager
+def writes_locked_out(url: str) -> Iterator[Callable[[], None]]:
+    """Hold the lock that every write needs, until it is released."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        lock = "LOCK TABLE lango_session, lango_message, lango_turn IN EXCLUSIVE MODE"
+        connection.exec_driver_sql("DELETE FROM lango_turn WHERE false" if engine.dialect.name == "sqlite" else lock)
+        yield connection.rollback
+    engine.dispose()
+
+
+@asynccontextmanager
+async def opened(url: str, begun: threading.Event | None = None, **options: Any) -> AsyncIterator[AsyncStore]:
+    """Open a store with a session `k` of two messages, and forget that it was written."""
+    engine = create_engine(url, pool_size=options.pop("pool_size", 4), max_overflow=0)
+    async with AsyncStore(engine, **options) as store:
+        await store.get_or_create("k", messages=messages(2, tokens=1))
+        if begun is not None:
+            begun.clear()
+        yield store
+    engine.dispose()
+
+
+async def until(happened: threading.Event) -> None:
+    assert await asyncio.to_thread(happened.wait, 60)
+
+
+async def a_while() -> None:
+    """Let the loop turn often enough for whatever does not wait."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def contents(url: str) -> list[Any]:
+    with Store(url) as store:
+        return [each.content for each in store.all_messages("k")]
+
+
+WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Store], object]]] = {
+    "append_message": (
+        lambda store: store.append_message("k", message("new", id="one")),
+        lambda store: store.find_message("k", "one"),
+    ),
+    "append_messages": (
+        lambda store: store.append_messages("k", [message("new", id="one")], replace_after=1),
+        lambda store: store.find_message("k", "one"),
+    ),
+    "create": (lambda store: store.create("other"), lambda store: store.exists("other")),
+    "get_or_create": (lambda store: store.get_or_create("other"), lambda store: store.exists("other")),
+    "open": (lambda store: store.open("other", messages=[message()]), lambda store: store.messages("other")),
+    "update": (lambda store: store.update("k", title="new"), lambda store: store.info("k").title == "new"),
+    "touch": (lambda store: store.touch("k", ttl=timedelta(days=1)), lambda store: store.info("k").expires_at),
+    "delete": (lambda store: store.delete("k"), lambda store: not store.exists("k")),
+    "pop_message": (lambda store: store.pop_message("k"), lambda store: store.info("k").message_count == 1),
+    "save_turn": (
+        lambda store: store.conversation("k").save_turn([message()], {"tokens": 1}),
+        lambda store: store.info("k").turn_count,
+    ),
+    "compact": (
+        lambda store: store.conversation("k").compact(lambda window: message("summary")),
+        lambda store: store.info("k").summary_turn,
+    ),
+    "fork": (lambda store: store.conversation("k").fork("other"), lambda store: store.exists("other")),
+}
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_cancelled_write_has_landed_when_it_raises(url: str, verb: str, begun: threading.Event) -> None:
+    write, landed = WRITES[verb]
+
+    async def work() -> None:
+        async with opened(url, begun) as store:
+            with writes_locked_out(url) as release:
+                task = asyncio.ensure_future(write(store))
+                await until(begun)
+                task.cancel()
+                await a_while()
+                assert not task.done()
+                release()
+                with pytest.raises(asyncio.CancelledError) as raised:
+                    await task
+            assert raised.value.__cause__ is None
+            with Store(url) as another:
+                assert landed(another)
+
+    asyncio.run(work())
+
+
+def test_cancelled_again_and_again_it_still_waits(url: str, begun: threading.Event) -> None:
+    async def work() -> None:
+        async with opened(url, begun) as store:
+            with writes_locked_out(url) as release:
+                task = asyncio.create_task(store.append_message("k", message("new")))
+                await until(begun)
+                for _ in range(3):
+                    task.cancel()
+                    await a_while()
+                    assert not task.done()
+                release()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert contents(url)[-1] == "new"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("passed", [["inner"], ["inner", "outer"]])
+def test_a_write_outlasts_its_deadline_which_then_passes(url: str, begun: threading.Event, passed: list[str]) -> None:
+    async def work() -> None:
+        deadlines: dict[str, asyncio.Timeout] = {}
+
+        async def append(store: AsyncStore) -> str:
+            try:
+                async with asyncio.timeout(None) as deadlines["outer"]:
+                    try:
+                        async with asyncio.timeout(None) as deadlines["inner"]:
+                            await store.append_message("k", message("new"))
+                    except TimeoutError:
+                        return "inner"
+            except TimeoutError:
+                return "outer"
+            return "none"
+
+        async with opened(url, begun) as store:
+            with writes_locked_out(url) as release:
+                task = asyncio.create_task(append(store))
+                await until(begun)
+                for name in passed:
+                    deadlines[name].reschedule(asyncio.get_running_loop().time())
+                    await a_while()
+                assert not task.done()
+                release()
+                assert await task == passed[-1]
+            assert contents(url)[-1] == "new"
+
+    asyncio.run(work())
+
+
+def test_a_task_group_that_fails_ends_when_its_writes_have_landed(url: str, begun: threading.Event) -> None:
+    async def fail_then_release(release: Callable[[], None]) -> None:
+        await until(begun)
+        asyncio.get_running_loop().create_task(soon(release))
+        raise KeyError("of another task")
+
+    async def soon(release: Callable[[], None]) -> None:
+        await a_while()
+        release()
+
+    async def both(store: AsyncStore, release: Callable[[], None]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(store.append_message("k", message("new")))
+            group.create_task(fail_then_release(release))
+
+    async def work() -> None:
+        async with opened(url, begun) as store:
+            with writes_locked_out(url) as release, pytest.raises(ExceptionGroup) as raised:
+                await both(store, release)
+            assert [type(error) for error in raised.value.exceptions] == [KeyError]
+            assert contents(url)[-1] == "new"
+
+    asyncio.run(work())
+
+
+def test_a_loop_that_ends_waits_for_its_writes(url: str, begun: threading.Event) -> None:
+    async def release_when_cancelled(release: Callable[[], None]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await a_while()
+            release()
+
+    async def work(store: AsyncStore, release: Callable[[], None]) -> list[asyncio.Task[Any]]:
+        keeper = asyncio.create_task(release_when_cancelled(release))
+        append = asyncio.create_task(store.append_message("k", message("new")))
+        await until(begun)
+        return [keeper, append]
+
+    with Store(url) as store:
+        store.create("k")
+        begun.clear()
+        with writes_locked_out(url) as release:
+            tasks = asyncio.run(work(AsyncStore(store), release))
+            assert all(task.cancelled() for task in tasks)
+            assert contents(url) == ["new"]
+
+
+def test_an_error_of_a_cancelled_write_is_the_cause(url: str, begun: threading.Event) -> None:
+    async def work() -> None:
+        async with opened(url, begun) as store:
+            with writes_locked_out(url) as release:
+                task = asyncio.create_task(store.append_message("k", message("new"), after=1))
+                await until(begun)
+                task.cancel()
+                await a_while()
+                release()
+                with pytest.raises(asyncio.CancelledError) as raised:
+                    await task
+            assert isinstance(raised.value.__cause__, Conflict)
+            assert len(contents(url)) == 2
+
+    asyncio.run(work())
+
+
+def test_a_write_that_waits_for_a_thread_leaves_at_once_and_is_not_made(url: str, begun: threading.Event) -> None:
+    async def work() -> None:
+        async with opened(url, begun, pool_size=1) as store:
+            with writes_locked_out(url) as release:
+                first = asyncio.create_task(store.append_message("k", message("first")))
+                await until(begun)
+                second = asyncio.create_task(store.append_message("k", message("second")))
+                await a_while()
+                second.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await second
+                assert not first.done()
+                release()
+                await first
+        assert contents(url)[2:] == ["first"]
+
+    asyncio.run(work())
+
+
+def test_a_call_that_has_not_begun_to_write_leaves_at_once_and_never_does(url: str) -> None:
+    gate = Gate()
+
+    def count(_: Message) -> int:
+        gate.wait()
+        return 1
+
+    async def work() -> None:
+        async with opened(url, token_counter=count) as store:
+            task = asyncio.create_task(store.append_message("k", message("new")))
+            await until(gate.reached)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.open()
+        assert len(contents(url)) == 2
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("verb", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
+def test_what_only_reads_so_far_leaves_at_once_and_writes_nothing(url: str, verb: str) -> None:
+    gate, held = Gate(), threading.Event()
+
+    def clock() -> datetime:
+        if held.is_set():
+            gate.wait()
+        return datetime.now(UTC)
+
+    async def listed(found: AsyncIterator[object]) -> list[object]:
+        return [each async for each in found]
+
+    async def work() -> None:
+        async with opened(url, clock=clock) as store:
+            calls: dict[str, Callable[[], Awaitable[object]]] = {
+                "get": lambda: store.get("k"),
+                "get_or_create": lambda: store.get_or_create("other"),
+                "history": lambda: store.conversation("k").history(),
+                "iter_messages": lambda: listed(store.iter_messages("k")),
+                "iter_sessions": lambda: listed(store.iter_sessions()),
+                "compact": lambda: store.conversation("k").compact(lambda window: message("summary")),
+            }
+            held.set()
+            task = asyncio.ensure_future(calls[verb]())
+            await until(gate.reached)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.open()
+            assert len(await store.messages("k")) == 2  # and the store goes on
+        with Store(url) as another:
+            assert [info.message_count for info in another.list_sessions().items] == [2]
+
+    asyncio.run(work())
+
+
+def test_a_summarizer_is_cancelled_as_any_coroutine_and_nothing_changes(url: str) -> None:
+    async def work() -> None:
+        asked = asyncio.Event()
+
+        async def summarize(_: list[Message]) -> Message:
+            asked.set()
+            await asyncio.Event().wait()
+            return message("summary")
+
+        async with opened(url) as store:
+            task = asyncio.create_task(store.conversation("k").compact(summarize))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await store.info("k")).summary_turn is None
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_purge_ends_with_the_batch_under_way(url: str) -> None:
+    gate = Gate()
+    told: list[ExpiryReport] = []
+
+    def on_batch(report: ExpiryReport) -> None:
+        told.append(report)
+        gate.wait()
+
+    async def work() -> None:
+        async with opened(url) as store:
+            for n in range(3):
+                await store.create(f"old:{n}")
+            task = asyncio.create_task(store.expire(older_than=timedelta(0), batch_size=1, on_batch=on_batch))
+            await until(gate.reached)
+            task.cancel()
+            await a_while()
+            assert not task.done()
+            gate.open()
+            with pytest.raises(asyncio.CancelledError) as raised:
+                await task
+            assert raised.value.__cause__ is None
+            assert (await store.count(), len(told)) == (3, 1)
+
+    asyncio.run(work())
+
+
+def test_a_store_whose_closing_is_cancelled_is_closed_when_its_calls_have_ended(
+    url: str, begun: threading.Event
+) -> None:
+    async def work() -> AsyncStore:
+        store = AsyncStore(url)
+        await store.create("k")
+        begun.clear()
+        with writes_locked_out(url) as release:
+            append = asyncio.create_task(store.append_message("k", message("new")))
+            await until(begun)
+            closing = asyncio.create_task(store.close())
+            await a_while()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            release()
+            await append
+        return store
+
+    store = asyncio.run(work())  # which waits for the thread that closes it
+    with pytest.raises(LangoStoreError, match="closed"):
+        store.store.ping()
+    assert contents(url) == ["new"]

@@ -1,0 +1,234 @@
+"""Cuts and forks take away what they were asked to, and nothing else that a user sees in the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import contents, message, messages
+from support.rows import message_row, put, session_row, turn_row
+from support.session_checks import assert_sound
+
+from lango_store import Conflict, Conversation, DamagedMessage, Message, Store
+
+
+def summed_up(store: Store, *, discard: bool = False) -> Conversation:
+    """Open a session whose question (seq 5) came in while the summary (seq 7) of what was before it was written."""
+    conversation = store.open("k", messages=[message("be kind", role="system"), *messages(3)])
+
+    def summarize(window: list[Message]) -> list[Message]:
+        conversation.append_message(message("question"))
+        return [message("summary", role="assistant"), message("of all", role="assistant")]
+
+    conversation.compact(summarize, discard=discard)
+    conversation.append_message(message("answer", role="assistant"))
+    assert [(m.content, m.seq) for m in conversation.messages()] == [
+        ("summary", 7),
+        ("of all", 8),
+        ("question", 5),
+        ("answer", 9),
+    ]
+    return conversation
+
+
+@pytest.mark.parametrize("discard", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "shown"),
+    [
+        (lambda c: c.append_messages([message("better")], replace_after=5),
+         ["summary", "of all", "question", "better"]),
+        (lambda c: c.append_messages([message("better")], replace_after=4), ["summary", "of all", "better"]),
+        (lambda c: c.append_messages([message("better")], replace_after=9),
+         ["summary", "of all", "question", "answer", "better"]),
+        (lambda c: c.truncate(after=5), ["summary", "of all", "question"]),
+        (lambda c: c.truncate(after=4), ["summary", "of all"]),
+        (lambda c: c.truncate(after=6), ["summary", "of all", "question"]),
+        (lambda c: c.truncate(after=7), ["summary", "question"]),
+        (lambda c: c.truncate(after=8), ["summary", "of all", "question"]),
+        (lambda c: c.truncate(after=c.info().last_seq), ["summary", "of all", "question", "answer"]),
+        (lambda c: c.truncate(after=0), []),
+        (lambda c: c.pop_message(), ["summary", "of all", "question"]),
+        (lambda c: [c.pop_message(), c.pop_message()], ["summary", "of all"]),
+        (lambda c: [c.pop_message() for _ in range(3)], ["summary"]),
+        (lambda c: c.fork("f"), ["summary", "of all", "question", "answer"]),
+        (lambda c: c.fork("f", before_user_message=-1), ["summary", "of all"]),
+        (lambda c: c.fork("f", upto=4), ["summary", "of all"]),
+        (lambda c: c.fork("f", upto=5), ["summary", "of all", "question"]),
+        (lambda c: c.fork("f", upto=7), ["summary", "question"]),
+        (lambda c: c.fork("f", upto=8), ["summary", "of all", "question"]),
+        (lambda c: c.clear(), []),
+        (lambda c: c.compact(lambda window: [message("again")]), ["again"]),
+        (lambda c: c.compact(lambda window: [message("again")], discard=True), ["again"]),
+    ],
+)  # fmt: skip
+def test_no_message_disappears_from_the_window_unless_it_was_named(
+    store: Store, verb: Callable[[Conversation], Any], shown: list[str], discard: bool
+) -> None:
+    conversation = summed_up(store, discard=discard)
+    given = verb(conversation)
+    found = store.open("f" if hasattr(given, "fork") else "k")
+    assert contents(found.messages()) == contents(found.get().messages) == shown
+    for last in range(5):
+        assert contents(found.messages(last=last)) == shown[max(len(shown) - last, 0) :]
+    found.append_message(message("later"))
+    assert contents(found.messages()) == [*shown, "later"]
+    assert_sound(store)
+
+
+def test_a_system_message_outlasts_a_summary_when_it_is_to_be_kept(store: Store) -> None:
+    conversation = summed_up(store)
+    conversation.clear(keep_system=True)
+    assert contents(conversation.messages()) == ["be kind"]
+
+
+CUTS: dict[str, Callable[[Conversation], object]] = {
+    "truncate": lambda c: c.truncate(after=3),
+    "replace": lambda c: c.append_messages([], replace_after=3),
+    "fork": lambda c: c.fork("f", upto=3),
+}
+
+
+@pytest.mark.parametrize("verb", CUTS)
+def test_a_cut_into_what_a_summary_speaks_of_brings_back_what_was_there(store: Store, verb: str) -> None:
+    summed_up(store)
+    CUTS[verb](store.open("k"))
+    conversation = store.open("f" if verb == "fork" else "k")
+    assert contents(conversation.messages()) == ["be kind", "message 0", "message 1"]
+    assert conversation.compactions() == []
+
+
+@pytest.mark.parametrize("verb", CUTS)
+def test_a_cut_into_what_was_discarded_is_refused_and_changes_nothing(store: Store, verb: str) -> None:
+    conversation = summed_up(store, discard=True)
+    before = conversation.get()
+    with pytest.raises(Conflict, match="give 4 or more to keep the summary") as raised:
+        CUTS[verb](conversation)
+    assert (raised.value.expected, raised.value.last_seq) == (3, 9)
+    assert conversation.get() == before
+    assert not store.exists("f")
+    assert contents(conversation.fork("f", upto=0).messages()) == []
+
+
+SAID: dict[str, tuple[str | None, list[str]]] = {
+    "nothing": (None, ["first"]),
+    "something else": ("[1]", ["first"]),
+    "that it was kept": ('{"discarded": false}', ["first"]),
+    "that it was discarded": ('{"discarded": true}', ["summary", "last"]),
+}
+
+
+@pytest.mark.parametrize(("metadata", "left"), SAID.values(), ids=SAID.keys())
+def test_only_a_summary_that_says_so_of_itself_has_discarded_what_it_speaks_of(
+    store: Store, metadata: str | None, left: list[str]
+) -> None:
+    put_compacted(store, replaced_upto=2, metadata=metadata)
+    conversation = store.open("k")
+    if left == ["first"]:
+        conversation.truncate(after=1)
+    else:
+        with pytest.raises(Conflict):
+            conversation.truncate(after=1)
+    assert contents(conversation.messages()) == left
+
+
+def test_a_summary_that_cannot_be_read_is_not_cut_away(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        put_compacted(store, replaced_upto=2, metadata="{")
+        with pytest.raises(DamagedMessage, match="metadata of turn 1"):
+            store.truncate("k", after=1)
+        assert contents(store.messages("k")) == ["summary", "last"]
+
+
+def test_a_summary_of_nothing_outlasts_every_cut_but_the_one_at_the_start(store: Store) -> None:
+    put_compacted(store, replaced_upto=None)
+    conversation = store.open("k")
+    assert contents(conversation.fork("f", upto=2).messages()) == ["summary", "first", "second"]
+    conversation.truncate(after=2)
+    assert contents(conversation.messages()) == ["summary", "first", "second"]
+    (compaction,) = conversation.compactions()
+    assert (compaction.replaced_after, compaction.replaced_upto) == (0, 0)
+    assert (compaction.replaced_messages, compaction.discarded) == (0, False)
+    assert contents(conversation.fork("g", upto=0).messages()) == []
+    conversation.truncate(after=0)
+    assert (contents(conversation.messages()), conversation.compactions()) == ([], [])
+
+
+def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> None:
+    """Write a session of two messages, a summary and another message, as an import brings it."""
+    turn |= {"kind": "compaction", "first_seq": 3, "last_seq": 3, "replaced_upto": replaced_upto}
+    counters = {"last_seq": 4, "message_count": 4, "turn_count": 1, "last_turn_no": 1, "summary_turn": 1}
+    put(
+        store,
+        session_row("k", **counters, summarized_upto=replaced_upto or 0),
+        turn_row("k", 1, **turn),
+        *(message_row("k", seq, content=f'"{text}"') for seq, text in ((1, "first"), (2, "second"), (4, "last"))),
+        message_row("k", 3, content='"summary"', role="assistant", turn_no=1),
+    )
+
+
+def test_a_summary_in_front_of_an_earlier_seq_goes_on_counting(store: Store) -> None:
+    conversation = summed_up(store)
+    conversation.save_turn([message("more")], {"tokens": 1})
+    conversation.truncate(after=4)
+    info = conversation.info()
+    assert (info.message_count, info.turn_count, info.summarized_upto, info.last_seq) == (6, 1, 4, 11)
+    forked = conversation.fork("f", upto=4)
+    assert (forked.info().last_seq, forked.info().message_count) == (8, 6)
+    assert forked.append_message(message("new")).seq == 9
+
+
+# What `replace_after` promises: the log is what was up to there, then these messages
+
+
+def test_ids_that_are_not_at_the_end_are_put_there(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a"), *(message(id, id=id) for id in "bcd")])
+    stored = conversation.append_messages([message("new b", id="b"), message("new d", id="d")], replace_after=1)
+    assert [(m.content, m.replayed) for m in stored] == [("new b", False), ("new d", False)]
+    assert contents(conversation.all_messages()) == ["a", "new b", "new d"]
+    (last,) = conversation.append_messages([message("e", id="e")], replace_after=stored[-1].seq)
+    assert not last.replayed
+    assert contents(conversation.all_messages())[3:] == ["e"]
+
+
+def test_a_replacement_is_done_once_however_often_it_is_sent(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="a"), *messages(3)])
+    batch = [message("a", id="a"), message("x", id="x"), message("y", id="y"), message("x", id="x")]
+    first = conversation.append_messages(batch, replace_after=1, after=4)
+    store.create("another", messages=messages(9, id=None))
+    conversation.update_message("x", message("x", id="x"))  # whose row stands elsewhere now, not the message
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("ANALYZE")  # so that PostgreSQL reads the few rows as they lie, by no index
+    before = conversation.info()
+    for _ in range(2):
+        again = conversation.append_messages(batch, replace_after=1, after=4)
+        assert [(m.content, m.seq) for m in again] == [(m.content, m.seq) for m in first]
+        assert all(m.replayed for m in again)
+    assert contents(conversation.all_messages()) == ["a", "x", "y"]
+    assert conversation.info() == before
+
+
+def test_the_same_ids_in_another_order_are_another_replacement(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a"), message("b", id="b"), message("c", id="c")])
+    conversation.append_messages([message("c", id="c"), message("b", id="b")], replace_after=1)
+    assert contents(conversation.all_messages()) == ["a", "c", "b"]
+
+
+def test_an_id_that_stays_is_not_moved(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a", id="a"), message("b", id="b"), message("c")])
+    stored = conversation.append_messages([message("new a", id="a"), message("d", id="d")], replace_after=2)
+    assert [(m.content, m.seq, m.replayed) for m in stored] == [("a", 1, True), ("d", 5, False)]
+    assert contents(conversation.all_messages()) == ["a", "b", "d"]
+    conversation.append_messages([message("b", id="b")], replace_after=2)
+    assert contents(conversation.all_messages()) == ["a", "b"]
+
+
+def test_what_somebody_else_appended_since_is_dropped_only_without_after(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a"), message("b")])
+    conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
+    conversation.append_message(message("theirs"))
+    with pytest.raises(Conflict):
+        conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
+    conversation.append_messages([message("x again", id="x")], replace_after=1)
+    assert contents(conversation.all_messages()) == ["a", "x again"]

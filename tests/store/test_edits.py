@@ -1,0 +1,382 @@
+"""One message changed, deleted or redacted where it stands; the rest of its session stays as it was."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.factories import message, messages
+from support.session_checks import assert_sound
+
+from lango_store import (
+    Conflict,
+    Conversation,
+    DamagedMessage,
+    InvalidMessage,
+    Message,
+    MessageNotFound,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    ToolCall,
+)
+from lango_store.testing import Clock
+
+EDITS: dict[str, Callable[[Conversation, int | str], object]] = {
+    "update": lambda c, place: c.update_message(place, message("new", tokens=5)),
+    "delete": lambda c, place: c.delete_message(place),
+    "redact": lambda c, place: c.redact_message(place, reason="a password"),
+}
+each_edit = pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+
+
+def three(store: Store) -> Conversation:
+    first, last = message("one", id="a", tokens=1), message("three", tokens=3)
+    conversation = store.open("k", ttl=timedelta(days=1), messages=[first])
+    conversation.save_turn([message("two", id="b", tokens=2), last], {"input_tokens": 7})
+    return conversation
+
+
+# What stands there afterwards
+
+
+@each_edit
+@pytest.mark.parametrize("place", [2, "b"])
+def test_an_edit_meets_the_message_of_its_session_alone(
+    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+) -> None:
+    def others() -> list[list[Message]]:
+        return [store.all_messages(key) for key in ("a", "z")]
+
+    for number, key in enumerate(("a", "z"), start=10):
+        store.create(key, messages=[message(key, id=id, tokens=number) for id in ("a", "b", "c")])
+    conversation = three(store)
+    before = others()
+    told = edit(conversation, place)
+    assert (conversation.info().token_count, others()) == (4 + getattr(told, "tokens", 0), before)
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert (popped.content, popped.turn_no, others()) == ("three", 1, before)
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("place", [2, "b"])
+def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
+    store: Store, clock: Clock, place: int | str
+) -> None:
+    conversation = three(store)
+    before = store.all_messages("k")
+    clock.move(minutes=1)
+    new = message("better", role="assistant", tokens=20, extra={"edited": True})
+    stored = store.update_message("k", place, new)
+    assert stored == new.model_copy(update={"seq": 2, "turn_no": 1, "id": "b", "created_at": before[1].created_at})
+    assert store.all_messages("k") == conversation.messages() == [before[0], stored, before[2]]
+    info = store.info("k")
+    assert (info.message_count, info.token_count, info.updated_at) == (3, 24, clock.time)
+    assert_sound(store)
+
+
+def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Store, clock: Clock) -> None:
+    three(store)
+    earlier = clock.time - timedelta(days=3)
+    stored = store.update_message("k", 2, message("x", id="c", created_at=earlier))
+    assert (stored.id, stored.created_at) == ("c", earlier)
+    assert store.find_message("k", "c") == stored
+    assert store.find_message("k", "b") is None
+    assert store.append_message("k", message("b again", id="b")).replayed is False
+    assert store.update_message("k", "c", stored) == stored
+    assert_sound(store)
+
+
+def test_an_id_of_another_message_is_refused(store: Store) -> None:
+    three(store)
+    before = store.get("k")
+    with pytest.raises(InvalidMessage, match="'a' is the id of another message"):
+        store.update_message("k", 2, message("x", id="a"))
+    assert store.get("k") == before
+
+
+@pytest.mark.parametrize("place", [2, "b"])
+def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: Store, place: int | str) -> None:
+    conversation = three(store)
+    before = conversation.turns()
+    store.delete_message("k", place)
+    assert [m.content for m in store.all_messages("k")] == [m.content for m in store.messages("k")] == ["one", "three"]
+    info = store.info("k")
+    assert (info.message_count, info.token_count, info.turn_count) == (2, 4, 1)
+    store.delete_message("k", 3)
+    assert conversation.turns() == before
+    assert conversation.messages_of(before[0]) == []
+    assert conversation.total_usage() == {"input_tokens": 7}
+    assert store.append_message("k", message("b again", id="b")).replayed is False
+    assert_sound(store)
+
+
+def test_a_seq_is_not_given_out_again_after_its_message_was_deleted(store: Store) -> None:
+    three(store)
+    store.delete_message("k", 3)
+    assert store.append_message("k", message("four")).seq > 3
+
+
+@pytest.mark.parametrize("place", [2, "b"])
+def test_a_redacted_message_keeps_its_place_role_and_times_and_nothing_that_was_said(
+    store: Store, clock: Clock, place: int | str
+) -> None:
+    call = ToolCall(id="c", name="login", arguments={"password": "hunter2"})
+    said = message(
+        "hunter2", role="assistant", id="b", author="me", tokens=9, tool_calls=[call], extra={"p": "hunter2"}
+    )
+    store.create("k", messages=[message("one", tokens=1), said, message("three")])
+    before = store.all_messages("k")
+    clock.move(minutes=1)
+    left = store.redact_message("k", place, reason="a password")
+    assert left == before[1].model_copy(
+        update={"content": None, "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
+    )
+    assert store.all_messages("k") == store.messages("k") == [before[0], left, before[2]]
+    assert store.info("k").token_count == 1
+    assert store.append_message("k", said).replayed
+    assert_sound(store)
+
+
+def test_a_message_is_redacted_without_a_reason_and_twice(store: Store) -> None:
+    three(store)
+    assert store.redact_message("k", 2).extra == {}
+    assert store.redact_message("k", 2, reason="now with one").extra == {"redacted": "now with one"}
+    assert store.info("k").token_count == 4
+
+
+def test_a_redacted_message_whose_tokens_nobody_counted_has_no_count(store: Store) -> None:
+    store.create("k", messages=[message("a password")])
+    assert store.redact_message("k", 1).tokens is None
+    assert store.messages("k")[0].tokens is None
+
+
+@each_edit
+@pytest.mark.parametrize("place", [0, -1, 4, 2**70, "c"])
+def test_what_is_not_there_is_not_found_and_nothing_changes(
+    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+) -> None:
+    conversation = three(store)
+    before = store.get("k")
+    with pytest.raises(MessageNotFound, match="all_messages") as raised:
+        edit(conversation, place)
+    assert (raised.value.key, raised.value.seq_or_id) == ("k", place)
+    assert store.get("k") == before
+
+
+@each_edit
+@pytest.mark.parametrize("place", [True, 1.5, None, b"b", "", "\0"])
+def test_what_is_neither_seq_nor_id_is_refused(
+    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+) -> None:
+    conversation = three(store)
+    with pytest.raises((TypeError, InvalidMessage), match=r"seq_or_id|id"):
+        edit(conversation, place)
+
+
+@each_edit
+def test_an_expired_and_a_missing_session_are_named_as_that(
+    store: Store, clock: Clock, edit: Callable[[Conversation, int | str], object]
+) -> None:
+    conversation = three(store)
+    clock.move(days=2)
+    with pytest.raises(SessionExpired):
+        edit(conversation, 1)
+    store.delete("k")
+    with pytest.raises(SessionNotFound) as raised:
+        edit(conversation, 1)
+    assert raised.type is SessionNotFound
+
+
+# Consolidated messages, summaries, cuts
+
+
+@pytest.mark.parametrize(("place", "left"), [(1, 1), (2, 1), (3, 2)])
+def test_a_deleted_message_that_was_consolidated_is_counted_no_more(store: Store, place: int, left: int) -> None:
+    conversation = store.open("k", messages=messages(4))
+    conversation.update(last_consolidated=2)
+    shown = [m.seq for m in conversation.all_messages()[2:] if m.seq != place]
+    conversation.delete_message(place)
+    assert conversation.info().last_consolidated == left
+    assert [m.seq for m in conversation.all_messages()[left:]] == shown
+
+
+def test_edits_reach_a_summary_and_what_it_replaced(store: Store) -> None:
+    conversation = store.open("k", messages=messages(3))
+    conversation.compact(lambda window: [message("summary"), message("second part")])
+    conversation.append_message(message("question"))
+    first, second = conversation.compactions()[0].summary
+    conversation.redact_message(1)
+    conversation.delete_message(2)
+    assert [m.content for m in conversation.messages()] == ["summary", "second part", "question"]
+    conversation.update_message(first.seq, message("better"))
+    conversation.delete_message(second.seq)
+    assert [m.content for m in conversation.messages()] == ["better", "question"]
+    conversation.delete_message(first.seq)
+    assert [m.content for m in conversation.get().messages] == ["question"]
+    assert len(conversation.compactions()) == 1
+    conversation.pop_message()
+    assert conversation.pop_message() is None
+    assert_sound(store)
+
+
+def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(3), {"tokens": 1})
+    conversation.delete_message(3)
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.seq == 2
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    conversation.pop_message()
+    assert conversation.turns() == []
+    assert_sound(store)
+
+
+def test_popping_a_message_that_stands_behind_the_end_of_its_turn_leaves_the_turn_as_it_is(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(3))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_turn SET last_seq = 1")
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.seq == 3
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+
+
+@each_edit
+def test_an_edit_while_a_summary_is_written_is_a_conflict(
+    store: Store, edit: Callable[[Conversation, int | str], object]
+) -> None:
+    conversation = three(store)
+
+    def summarize(window: list[Message]) -> list[Message]:
+        edit(conversation, 2)
+        return [message("it was about a password")]
+
+    with pytest.raises(Conflict):
+        conversation.compact(summarize)
+    assert conversation.compactions() == []
+
+
+# Together with others
+
+
+@each_edit
+def test_an_edit_in_the_callers_transaction_is_rolled_back_with_it(
+    store: Store, edit: Callable[[Conversation, int | str], object]
+) -> None:
+    three(store)
+    before = store.get("k")
+    with store.engine.connect() as connection:
+        mine = store.using(connection).conversation("k")
+        edit(mine, "b")
+        with pytest.raises(MessageNotFound):
+            edit(mine, "nobody's")
+        with pytest.raises(InvalidMessage):
+            mine.update_message(3, message("x", id="a"))
+        assert mine.get() != before
+        connection.rollback()
+    assert store.get("k") == before
+
+
+def test_a_load_sees_each_edit_wholly_or_not_at_all(url: str) -> None:
+    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
+        store.create("k", messages=[message("x" * 10, tokens=10) for _ in range(60)])
+        done = threading.Event()
+        torn: list[object] = []
+
+        def load() -> None:
+            while not done.is_set():
+                session = store.get("k")
+                if session.token_count != sum(m.tokens or 0 for m in session.messages):
+                    torn.append(session)
+                if session.message_count != len(session.messages):
+                    torn.append(session)
+
+        loading = [threading.Thread(target=load) for _ in range(2)]
+        for thread in loading:
+            thread.start()
+        try:
+            for seq in range(1, 61):
+                match seq % 3:
+                    case 0:
+                        store.delete_message("k", seq)
+                    case 1:
+                        store.update_message("k", seq, message("y" * seq))
+                    case _:
+                        store.redact_message("k", seq)
+        finally:
+            done.set()
+            for thread in loading:
+                thread.join()
+        assert torn == []
+        assert_sound(store)
+
+
+def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) -> None:
+    with Store(url) as store:
+        conversation = store.open("k", messages=[message(str(n), tokens=n) for n in range(40)])
+        faults: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                for step in range(10):
+                    seq = 4 * step + number + 1
+                    match number:
+                        case 0:
+                            conversation.update_message(seq, message("new", tokens=random.randrange(100)))
+                            conversation.append_message(message("more", tokens=1))
+                        case 1:
+                            conversation.delete_message(seq)
+                        case 2:
+                            conversation.redact_message(seq)
+                        case _:
+                            conversation.append_message(message("popped", tokens=50))
+                            conversation.pop_message()
+            except BaseException as error:
+                faults.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in (0, 0, 1, 2, 3, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+        session = conversation.get()
+        assert session.message_count == len(session.messages) == 50
+        assert session.token_count == sum(m.tokens or 0 for m in session.messages)
+        assert_sound(store)
+
+
+def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_message SET tool_calls = '[1]'")
+    with pytest.raises(DamagedMessage):
+        store.get("k")
+    store.delete_message("k", 1)
+    assert store.redact_message("k", 2).content is None
+    assert store.update_message("k", 3, message("whole again")).content == "whole again"
+    assert [m.content for m in store.messages("k")] == [None, "whole again"]
+
+
+def test_what_edits_leave_travels_as_it_is(store: Store, clock: Clock, tmp_path: Path) -> None:
+    conversation = three(store)
+    conversation.compact(lambda window: [message("summary"), message("of all")])
+    for place in (2, 3, conversation.compactions()[0].summary[0].seq):
+        conversation.delete_message(place)
+    conversation.redact_message("a", reason="a password")
+    before = conversation.all_messages(), conversation.messages(), conversation.turns()
+    forked = conversation.fork("f")
+    assert (forked.all_messages(), forked.messages(), forked.turns()) == before
+    clock.move(days=2)
+    store.expire(archive=tmp_path / "cold.db")
+    store.restore(tmp_path / "cold.db", "k")
+    assert (conversation.all_messages(), conversation.messages(), conversation.turns()) == before
+    assert_sound(store)

@@ -1,0 +1,127 @@
+"""What an append and a load cost: statements and round trips, counted where they happen."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.statements import Counts, counted, watched
+
+from lango_store import Message, Store
+from lango_store.testing import Clock
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("batch", [[message()], [message(id="a")], messages(2), messages(1_000)])
+@pytest.mark.parametrize("after", [None, 0])
+def test_an_append_is_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k")
+        store.create("other")
+        store.append_messages("other", messages(len(batch)))
+        with counted(one_connection, tmp_path) as counts:
+            store.append_messages("k", batch, after=after)
+        assert counts == Counts(1, 1)
+        assert store.info("k").message_count == len(batch)
+
+
+@not_on_a_cluster("one look more is needed there, at how the tables are distributed")
+def test_a_new_store_looks_at_the_schema_in_five_plain_statements(undistributed: str) -> None:
+    with Store(undistributed) as store, watched(store.engine) as statements:
+        assert not store.exists("k")
+    *looks, read = statements
+    assert len(looks) == 5
+    assert all(each.startswith(("SHOW ", "SELECT current_", "SELECT to_", "SELECT version_")) for each in looks)
+    assert "lango_session" in read
+
+
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "update": lambda store: store.update("k", title="new"),
+    "update of several": lambda store: store.update("k", settings={"a": 1}, last_consolidated=2, user_id=None),
+    "update of nothing": lambda store: store.update("k"),
+    "update that is activity": lambda store: store.update("k", metadata={"read": True}, activity=True),
+    "touch": lambda store: store.touch("k"),
+    "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
+    "touch for ever": lambda store: store.touch("k", ttl=None, activity=True),
+}
+DELETES: dict[str, Callable[[Store], object]] = {
+    "delete": lambda store: store.delete("k"),
+    "delete of nothing": lambda store: store.delete("nobody"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("clock", [None, Clock()], ids=["the server's clock", "a clock of ours"])
+def test_a_change_of_a_session_is_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, change: Callable[[Store], object], clock: Clock | None
+) -> None:
+    with Store(one_connection, clock=clock) as store:
+        store.create("k", ttl=timedelta(hours=1), messages=messages(3))
+        with counted(one_connection, tmp_path) as counts:
+            change(store)
+        assert counts == Counts(1, 1)
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("delete", DELETES.values(), ids=DELETES.keys())
+def test_a_delete_of_a_session_is_one_statement_and_one_round_trip(
+    one_connection: sa.Engine, tmp_path: Path, delete: Callable[[Store], object]
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k", messages=messages(3))
+        with counted(one_connection, tmp_path) as counts:
+            delete(store)
+        assert counts == Counts(1, 1)
+
+
+@pytest.mark.parametrize("change", (CHANGES | DELETES).values(), ids=(CHANGES | DELETES).keys())
+def test_a_change_of_a_session_on_sqlite_is_one_transaction(
+    make_sqlite: MakeDatabase, change: Callable[[Store], object]
+) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k", ttl=timedelta(hours=1), messages=messages(3))
+        with watched(store.engine) as statements:
+            change(store)
+        words = [each.split()[0] for each in dict.fromkeys(statements)]  # a delete is told of again at each cascade
+        deleted = [["BEGIN", *["DELETE"] * count, "COMMIT"] for count in (1, 2)]  # two where there is a session
+        assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
+
+
+def test_a_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
+    with Store(one_connection) as store:
+        store.create("k", messages=messages(50))
+        with counted(one_connection, tmp_path) as counts:
+            store.get("k")
+        assert counts == Counts(2, 2)
+
+
+def test_an_append_on_sqlite_is_one_transaction(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k")
+        with watched(store.engine) as statements:
+            store.append_message("k", message())
+        assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+
+
+def test_a_large_load_leaves_the_collector_to_its_process(store: Store) -> None:
+    store.create("k", messages=messages(1_000))
+    with mock.patch.object(gc, "disable") as disabled, mock.patch.object(gc, "enable") as enabled:
+        store.get("k")
+    assert not disabled.called
+    assert not enabled.called
+
+
+def test_a_wrong_count_does_not_keep_a_load_from_ending(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM lango_message")
+    assert store.get("k").messages == []

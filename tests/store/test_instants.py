@@ -1,0 +1,161 @@
+"""The instant at which a session expires: the same on both databases, to the microsecond."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.factories import message, messages
+
+from lango_store import SessionExpired, Store
+from lango_store._operations.sessions import MAX_TTL
+from lango_store.archive import Archive
+from lango_store.testing import Clock
+
+INSTANT = timedelta(microseconds=1)
+TTL = timedelta(days=3, seconds=7, microseconds=999_999)
+
+moments = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+spans = st.timedeltas(INSTANT, MAX_TTL) | st.timedeltas(INSTANT, timedelta(seconds=3))
+_numbers = itertools.count()
+
+
+@settings(max_examples=25)
+@given(now=moments, ttl=spans, later=st.timedeltas(timedelta(0), timedelta(days=400)))
+@example(now=datetime(2026, 1, 1, tzinfo=UTC), ttl=MAX_TTL - INSTANT, later=INSTANT)
+@example(now=datetime(2024, 2, 28, 23, 59, 59, 999_999, UTC), ttl=INSTANT, later=timedelta(0))
+@example(now=datetime(2024, 2, 28, 23, 59, 59, 999_999, UTC), ttl=timedelta(seconds=0.999999), later=INSTANT)
+@example(now=datetime(1999, 12, 31, 23, 59, 59, 1, UTC), ttl=timedelta(seconds=2.5), later=timedelta(seconds=1))
+def test_an_expiry_is_what_python_reckons(
+    store: Store, clock: Clock, now: datetime, ttl: timedelta, later: timedelta
+) -> None:
+    conversation = store.conversation(f"k{next(_numbers)}")
+    clock.time = now
+    created = store.create(conversation.key, ttl=ttl)
+    assert created.expires_at == store.info(conversation.key).expires_at == now + ttl
+    clock.time = now + min(later, ttl - INSTANT)
+    conversation.append_message(message())
+    assert conversation.info().expires_at == clock.time + ttl
+    conversation.append_messages(messages(2))
+    clock.time += ttl
+    assert not store.exists(conversation.key)
+    assert store.touch(conversation.key).expires_at == clock.time + ttl
+    assert store.touch(conversation.key, ttl=ttl).expires_at == clock.time + ttl
+
+
+def test_a_store_without_a_clock_lets_a_session_live_for_its_ttl(url: str) -> None:
+    with Store(url) as store:
+        store.create("k", ttl=TTL)
+        for write in (lambda: store.append_message("k", message()), lambda: store.append_messages("k", messages(2))):
+            write()
+            info = store.info("k")
+            assert info.expires_at == info.updated_at + TTL
+
+
+def test_a_session_restored_from_an_archive_lives_for_its_ttl(store: Store, clock: Clock, tmp_path: Path) -> None:
+    store.create("k", ttl=TTL)
+    clock.move(days=9)
+    store.expire(archive=tmp_path / "cold.db")
+    for microseconds in (1, 7, 123_457, 999_999):
+        clock.time = datetime(2199, 5, 5, 5, 5, 5, microseconds, UTC)
+        assert store.restore(tmp_path / "cold.db", "k", ttl=TTL).expires_at == clock.time + TTL
+        store.delete("k")
+
+
+MOVED: dict[str, Callable[[Store], object]] = {
+    "appended to": lambda store: store.append_message("k", message()),
+    "touched": lambda store: store.touch("k"),
+}
+
+
+@pytest.fixture(params=["created", *MOVED])
+def ends(request: pytest.FixtureRequest, store: Store, clock: Clock) -> datetime:
+    """When the session "k" is over, after one of the ways to move that."""
+    store.create("k", ttl=TTL, messages=[message(id="a")])
+    store.create("stays")
+    if request.param != "created":
+        clock.move(hours=1)
+        MOVED[request.param](store)
+    return clock.time + TTL
+
+
+def test_until_the_instant_before_its_end_a_session_lives(store: Store, clock: Clock, ends: datetime) -> None:
+    clock.time = ends - INSTANT
+    assert store.exists("k")
+    assert store.get("k").messages[0].content == "hello"
+    assert store.info("k").expires_at == ends
+    assert store.messages("k", last=1)
+    assert {info.key for info in store.list_sessions().items} == {"k", "stays"}
+    assert store.list_sessions(expired=True).items == []
+    assert (store.count(), store.count(expired=True)) == (2, 0)
+    stats = store.stats()
+    assert (stats.expired, stats.expiring["expired"]) == (0, 0)
+    assert store.expire(dry_run=True).sessions == store.expire().sessions == 0
+    assert store.get_or_create("k", renew=True).expires_at == ends
+    assert store.append_message("k", message()).seq > 1
+
+
+def test_at_the_instant_of_its_end_a_session_is_over(store: Store, clock: Clock, ends: datetime) -> None:
+    clock.time = ends
+    conversation = store.conversation("k")
+    for call in (
+        lambda: store.get("k"),
+        lambda: store.info("k"),
+        lambda: conversation.messages(last=1),
+        lambda: store.append_message("k", message()),
+        lambda: store.append_messages("k", messages(2)),
+        lambda: conversation.save_turn(messages(1)),
+        lambda: store.update("k", title="t"),
+        lambda: store.pop_message("k"),
+        lambda: store.delete_message("k", 1),
+        lambda: store.get_or_create("k"),
+    ):
+        with pytest.raises(SessionExpired) as raised:
+            call()
+        assert raised.value.expires_at == ends
+    assert not store.exists("k")
+    assert [info.key for info in store.list_sessions().items] == ["stays"]
+    assert [info.key for info in store.list_sessions(expired=True).items] == ["k"]
+    assert (store.count(), store.count(expired=True)) == (1, 1)
+    stats = store.stats()
+    assert (stats.expired, stats.expiring["expired"]) == (1, 1)
+    preview = store.expire(dry_run=True)
+    assert [info.key for info in preview.oldest] == ["k"]
+    assert store.expire(now=ends - INSTANT).sessions == 0
+    assert (preview.sessions, store.expire().sessions) == (1, 1)
+    assert store.count(expired=None) == 1
+
+
+def test_at_the_instant_of_its_end_a_session_is_replaced(store: Store, clock: Clock, ends: datetime) -> None:
+    clock.time = ends
+    assert store.get_or_create("k", renew=True, ttl=TTL).messages == []
+    assert store.info("k").created_at == ends
+
+
+def test_how_long_is_idle_and_what_is_before(store: Store, clock: Clock) -> None:
+    store.create("k")
+    made = clock.time
+    clock.move(hours=1)
+    hour = timedelta(hours=1)
+    assert store.expire(dry_run=True, older_than=hour + INSTANT).sessions == 0
+    assert store.expire(dry_run=True, older_than=hour).sessions == 1
+    assert store.expire(dry_run=True, created_before=made).sessions == 0
+    assert store.expire(created_before=made).sessions == 0
+    assert store.expire(dry_run=True, created_before=made + INSTANT).sessions == 1
+    assert store.expire(older_than=hour + INSTANT).sessions == 0
+    assert store.expire(older_than=hour).sessions == 1
+
+
+def test_an_archive_holds_no_session_before_its_end(store: Store, clock: Clock, ends: datetime, tmp_path: Path) -> None:
+    cold = tmp_path / "cold.db"
+    store.expire(archive=cold, now=ends - INSTANT)
+    with Archive(cold, create=True) as archive:
+        assert archive.search("hello") == []
+    store.expire(archive=cold, now=ends)
+    with Archive(cold) as archive:
+        assert archive.search("hello")

@@ -1,0 +1,335 @@
+"""Lists of sessions: filtered, newest first, page by page, without ever reading a message."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Literal, cast
+
+import pytest
+import sqlalchemy as sa
+from support.databases import KINDS, not_on_a_cluster
+from support.factories import message, messages
+from support.statements import watched
+
+from lango_store import DamagedMessage, InvalidCursor, Store, create_engine
+from lango_store._values.reports import Page
+from lango_store.testing import Clock
+
+HOUR = timedelta(hours=1)
+WEST = timezone(-HOUR)
+
+
+def keys(page: Page) -> list[str]:
+    return [info.key for info in page.items]
+
+
+@pytest.fixture
+def filled(store: Store, clock: Clock) -> Store:
+    for n in range(10):
+        store.create(f"chat:{n}", agent_id=f"agent{n % 2}", user_id=f"user{n % 3}", messages=messages(n))
+        clock.move(seconds=1)
+    return store
+
+
+def test_the_last_updated_comes_first_and_carries_no_messages(filled: Store) -> None:
+    page = filled.list_sessions(limit=500)
+    assert keys(page) == [f"chat:{n}" for n in reversed(range(10))]
+    assert page.next is None
+    assert [info.message_count for info in page.items] == list(reversed(range(10)))
+    assert page.items[0] == filled.info("chat:9")
+
+
+def test_filters(filled: Store, clock: Clock) -> None:
+    assert keys(filled.list_sessions(agent_id="agent1")) == ["chat:9", "chat:7", "chat:5", "chat:3", "chat:1"]
+    assert keys(filled.list_sessions(agent_id="agent1", user_id="user0")) == ["chat:9", "chat:3"]
+    assert keys(filled.list_sessions(updated_since=clock.time - timedelta(seconds=2))) == ["chat:9", "chat:8"]
+    assert filled.count(agent_id="agent1", user_id="user0") == 2
+    assert filled.count(agent_id="nobody") == 0
+
+
+def test_a_title_is_found_by_a_part_of_it_and_only_a_to_z_have_two_forms(store: Store) -> None:
+    titles = ["100% Ärger", "100 ärger", "Under_score", "Underscore", "ISTANBUL", "istanbul", "ı", "", None, "a\\b"]
+    for number, title in enumerate(titles):
+        store.create(f"k{number}", title=title)
+
+    def found(part: str) -> list[str | None]:
+        infos = store.list_sessions(title=part, limit=100).items
+        assert store.count(title=part) == len(infos)
+        assert sorted(info.key for info in store.iter_sessions(title=part)) == sorted(info.key for info in infos)
+        return sorted((info.title for info in infos), key=titles.index)
+
+    assert found("%") == ["100% Ärger"]
+    assert found("ÄRGER") == ["100% Ärger"]
+    assert found("ärGER") == ["100 ärger"]
+    assert found("r_s") == ["Under_score"]
+    assert found("UNDER") == ["Under_score", "Underscore"]
+    assert found("Istanbul") == ["ISTANBUL", "istanbul"]
+    assert found("I") == ["ISTANBUL", "istanbul"]
+    assert found("\\B") == ["a\\b"]
+    assert found("") == [title for title in titles if title is not None]
+
+
+def test_filters_by_when_a_session_was_made(filled: Store, clock: Clock) -> None:
+    made = [filled.info(f"chat:{n}").created_at for n in range(10)]
+    assert keys(filled.list_sessions(created_since=made[7])) == ["chat:9", "chat:8", "chat:7"]
+    assert keys(filled.list_sessions(created_before=made[2])) == ["chat:1", "chat:0"]
+    assert filled.count(created_since=made[3], created_before=made[5]) == 2
+    ours = timezone(timedelta(hours=5, minutes=30))
+    assert filled.count(created_since=made[3].astimezone(ours)) == 7
+
+
+@pytest.mark.parametrize("name", ["updated_since", "created_since", "created_before"])
+def test_a_time_without_a_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
+    times = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=WEST)]
+    for moment in times:
+        for verb in (store.list_sessions, store.count):
+            with pytest.raises(ValueError, match=r"time zone|years 1 to 9999"):
+                cast(Any, verb)(**{name: moment})
+
+
+def test_a_list_goes_by_when_sessions_were_made_if_asked_to(filled: Store, clock: Clock) -> None:
+    filled.append_message("chat:3", message())
+    assert keys(filled.list_sessions(limit=2)) == ["chat:3", "chat:9"]
+    found: list[str] = []
+    page = filled.list_sessions(order="created", limit=4)
+    while True:
+        found += keys(page)
+        if page.next is None:
+            break
+        filled.append_message(page.items[0].key, message())
+        page = filled.list_sessions(order="created", limit=4, cursor=page.next)
+    assert found == [f"chat:{n}" for n in reversed(range(10))]
+
+
+def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
+    updated, created = (filled.list_sessions(order=order, limit=3).next for order in ("updated", "created"))
+    with pytest.raises(InvalidCursor, match="order"):
+        filled.list_sessions(order="created", cursor=updated)
+    with pytest.raises(InvalidCursor, match="order"):
+        filled.list_sessions(cursor=created)
+
+
+@pytest.mark.parametrize("order", ["updated", "created"])
+def test_a_cursor_stands_at_the_time_that_its_order_goes_by(
+    filled: Store, clock: Clock, order: Literal["updated", "created"]
+) -> None:
+    for n in (3, 8, 1, 6):
+        filled.append_message(f"chat:{n}", message())
+        clock.move(seconds=1)
+    whole = keys(filled.list_sessions(order=order, limit=10))
+    found: list[str] = []
+    cursor: str | None = None
+    while len(found) < 10:
+        page = filled.list_sessions(order=order, limit=1, cursor=cursor)
+        found += keys(page)
+        cursor = page.next
+    assert (found, cursor) == (whole, None)
+
+
+def test_an_unknown_order_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="updated, created"):
+        store.list_sessions(order=cast(Any, "key"))
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 10, 11, 1_000])
+def test_a_walk_gives_each_session_once_whatever_is_updated_between_its_pages(
+    filled: Store, clock: Clock, page_size: int
+) -> None:
+    found: list[str] = []
+    for number, info in enumerate(filled.iter_sessions(page_size=page_size)):
+        found.append(info.key)
+        for n in range(5):
+            clock.move(seconds=1)
+            filled.append_message(f"chat:{(7 * number + 3 * n) % 10}", message())
+            filled.update(f"chat:{(number + n) % 10}", title=str(n), activity=True)
+    assert found == [f"chat:{n}" for n in range(10)]
+
+
+def test_a_walk_has_the_filters_of_a_list(filled: Store, clock: Clock) -> None:
+    filled.create("gone", ttl=timedelta(seconds=1), agent_id="agent1")
+    clock.move(seconds=2)
+    assert [info.key for info in filled.iter_sessions(agent_id="agent1", user_id="user0")] == ["chat:3", "chat:9"]
+    assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["gone"]
+    assert len(list(filled.iter_sessions(expired=None, page_size=2))) == 11
+    assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.info("chat:1")]
+
+
+def test_a_walk_goes_by_keys_and_not_by_when_a_session_was_made(store: Store) -> None:
+    for key in "dbca":
+        store.create(key)
+    assert [info.key for info in store.iter_sessions(page_size=3)] == list("abcd")
+
+
+def test_a_walk_reads_a_page_at_a_time(filled: Store) -> None:
+    walk = filled.iter_sessions(page_size=4)
+    with watched(filled.engine) as statements:
+        for _ in range(4):
+            next(walk)
+        assert len(statements) == 1
+        assert len(list(walk)) == 6
+    assert len(statements) == 3
+    for page_size in (0, 1_001):
+        with pytest.raises(ValueError, match="page_size"):
+            next(filled.iter_sessions(page_size=page_size))
+
+
+def test_a_key_prefix_is_taken_literally(store: Store) -> None:
+    for key in ("a%b", "a%bc", "aXb", "A%b", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\U0010ffffx", "b"):
+        store.create(key)
+    store.create("\U0010ffff" * 512)
+    for prefix in ("a", "a%", "a%b", "A", "a\ud7ff", "a\U0010fffe", "a\U0010ffff", "\U0010ffff", "", "zzz"):
+        expected = sorted(key for key in keys(store.list_sessions()) if key.startswith(prefix))
+        assert sorted(keys(store.list_sessions(key_prefix=prefix))) == expected
+        assert store.count(key_prefix=prefix) == len(expected)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10, 11])
+def test_pages_join_to_the_whole_list(filled: Store, limit: int) -> None:
+    filled.append_message("chat:0", message())  # the first that was made is the last that was updated
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = filled.list_sessions(limit=limit, cursor=cursor)
+        found += keys(page)
+        cursor = page.next
+        if cursor is None:
+            break
+        assert len(page.items) == limit
+        assert cursor.replace("-", "").replace("_", "").isalnum()
+    assert found == ["chat:0", *(f"chat:{n}" for n in range(9, 0, -1))]
+    assert filled.list_sessions(limit=10).next is None
+
+
+def test_pages_are_stable_when_times_are_equal_and_sessions_come_in(store: Store, clock: Clock) -> None:
+    for n in range(6):
+        store.create(f"k{n}")
+    first = store.list_sessions(limit=3)
+    assert "=" not in str(first.next)  # it is safe in a URL
+    clock.move(seconds=1)
+    store.create("new")
+    second = store.list_sessions(limit=3, cursor=first.next)
+    assert keys(first) + keys(second) == ["k5", "k4", "k3", "k2", "k1", "k0"]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "!!", "bm90IGpzb24", "WzEsMl0", "eyJhIjoxfQ", "ünïcode"])
+def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidCursor):
+        store.list_sessions(cursor=cursor)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+def test_a_limit_out_of_bounds_is_refused(store: Store, limit: int) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        store.list_sessions(limit=limit)
+
+
+def test_a_page_holds_at_most_a_thousand(filled: Store) -> None:
+    assert len(filled.list_sessions(limit=1_000).items) == len(list(filled.iter_sessions(page_size=1_000))) == 10
+
+
+def test_a_damaged_session_spoils_no_page_but_its_own(filled: Store) -> None:
+    with filled.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:4'")
+    first = filled.list_sessions(limit=4)
+    assert keys(first) == ["chat:9", "chat:8", "chat:7", "chat:6"]
+    with pytest.raises(DamagedMessage, match="chat:4"):
+        filled.list_sessions(limit=4, cursor=first.next)
+
+
+def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
+    with watched(filled.engine) as statements:
+        filled.list_sessions(limit=5)
+    assert len(statements) == 1
+    assert "lango_message" not in statements[0]
+
+
+SESSIONS = 20_000
+FILL = """
+INSERT INTO lango_session (key, agent_id, user_id, created_at, updated_at)
+SELECT 'chat:' || n, 'agent' || (n % 70), CASE WHEN n % 2 = 0 THEN 'user' || (n % 40) END, {time}, {time}
+FROM ({numbers}) {named}
+"""
+NUMBERS = {
+    "sqlite": f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {SESSIONS}) SELECT n FROM c",
+    "postgresql": f"SELECT generate_series(1, {SESSIONS})",
+}
+TIME = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch')",
+    "postgresql": "to_timestamp(1750000000 + n)",
+}
+NAMED = {"sqlite": "", "postgresql": "AS numbers(n)"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def url_of_many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database of many sessions, of twenty users and of nobody, whose planner knows how many. To read only."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("many") / "many.db"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        url = f"sqlite:///{path}"
+    else:
+        url = request.getfixturevalue("postgres_databases").make(lasting=True)
+    engine = create_engine(url)
+    name = engine.dialect.name
+    with engine.begin() as connection:
+        connection.execute(sa.text(FILL.format(time=TIME[name], numbers=NUMBERS[name], named=NAMED[name])))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ANALYZE")
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def many(url_of_many: str) -> Iterator[sa.Engine]:
+    engine = create_engine(url_of_many)
+    yield engine
+    engine.dispose()
+
+
+@not_on_a_cluster("each part of a table has a plan of its own there")
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_lango_session_updated_at"),
+        ({"user_id": "user4"}, "ix_lango_session_user_id"),
+        ({"user_id": "nobody"}, "ix_lango_session_user_id"),
+        ({"user_id": "user4", "title": "oslo"}, "ix_lango_session_user_id"),
+        ({"agent_id": "agent3"}, "ix_lango_session_agent_id"),
+    ],
+)
+def test_a_page_of_a_list_comes_from_an_index_in_its_order(
+    many: sa.Engine, clock: Clock, filters: dict[str, Any], index: str
+) -> None:
+    with Store(many, clock=clock) as store:
+        store.ping()
+        with watched(many) as statements:
+            page = store.list_sessions(limit=20, **filters)
+            if page.next is not None:
+                store.list_sessions(limit=20, cursor=page.next, **filters)
+    assert len(statements) == (1 if page.next is None else 2)
+    for statement in statements:
+        plan = _plan(many, statement, filters)
+        assert index in plan, plan
+        assert "lango_message" not in plan
+        assert "Sort" not in plan, plan
+        assert "TEMP B-TREE" not in plan, plan
+
+
+def test_the_lists_of_many_sessions_are_right(many: sa.Engine, clock: Clock) -> None:
+    with Store(many, clock=clock) as store:
+        assert keys(store.list_sessions(limit=2)) == [f"chat:{SESSIONS}", f"chat:{SESSIONS - 1}"]
+        of_one = store.list_sessions(user_id="user4", limit=500)
+        assert keys(of_one)[:2] == [f"chat:{SESSIONS - 36}", f"chat:{SESSIONS - 76}"]
+        assert len(of_one.items) == SESSIONS / 40
+
+
+def _plan(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+            return "\n".join(str(row[-1]) for row in rows)
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "chat:5"} | filters
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))

@@ -1,0 +1,86 @@
+"""A message's id: the database keeps one message of it, so that what is sent again is stored once."""
+
+from __future__ import annotations
+
+import pytest
+from support.factories import contents, message, seqs
+
+from lango_store import Conflict, InvalidMessage, Store
+from lango_store.testing import Clock
+
+
+def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: Store, clock: Clock) -> None:
+    store.create("k")
+    stored = store.append_message("k", message("first", id="a", tokens=3))
+    clock.move(seconds=1)
+    again = store.append_message("k", message("other", id="a", tokens=9))
+    assert again.replayed
+    assert again == stored.model_copy(update={"replayed": True})
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count) == (1, 1, 3)
+    assert info.updated_at == stored.created_at
+    store.create("other")
+    assert not store.append_message("other", again).replayed
+
+
+def test_an_id_belongs_to_its_session(store: Store) -> None:
+    store.create("k")
+    store.create("other")
+    assert not store.append_message("k", message("k", id="a")).replayed
+    assert not store.append_message("other", message("other", id="a")).replayed
+
+
+def test_only_what_is_new_in_a_batch_is_written(store: Store) -> None:
+    store.create("k")
+    store.append_messages("k", [message("a", id="a"), message("b", id="b")])
+    batch = [
+        message("b2", id="b"),
+        message("c", id="c"),
+        message("plain"),
+        message("c2", id="c"),
+        message("a2", id="a"),
+    ]
+    stored = store.append_messages("k", batch)
+    assert [(m.content, m.seq, m.replayed) for m in stored] == [
+        ("b", 2, True),
+        ("c", 3, False),
+        ("plain", 4, False),
+        ("c", 3, True),
+        ("a", 1, True),
+    ]
+    assert contents(store.messages("k")) == ["a", "b", "c", "plain"]
+    assert store.info("k").message_count == 4
+
+
+def test_replaying_more_ids_than_a_statement_binds(store: Store) -> None:
+    store.create("k")
+    batch = [message(n, id=f"id-{n}") for n in range(1_200)]
+    stored = store.append_messages("k", batch)
+    again = store.append_messages("k", batch)
+    assert all(m.replayed for m in again)
+    assert seqs(again) == seqs(stored)
+    assert store.info("k").message_count == 1_200
+
+
+def test_ids_are_looked_at_before_after(store: Store) -> None:
+    store.create("k")
+    store.append_message("k", message("a", id="a"), after=0)
+    store.append_message("k", message("b"))
+    assert store.append_message("k", message("a", id="a"), after=0).replayed
+    with pytest.raises(Conflict):
+        store.append_messages("k", [message("a", id="a"), message("c", id="c")], after=0)
+    assert store.info("k").message_count == 2
+
+
+def test_find_message_looks_up_an_id(store: Store) -> None:
+    store.create("k")
+    stored = store.append_message("k", message(id="update-7"))
+    assert store.find_message("k", "update-7") == stored
+    assert store.find_message("k", "update-8") is None
+
+
+@pytest.mark.parametrize("wrong", ["i" * 513, "🙂" * 129, "a\0b"])
+def test_an_id_that_no_index_holds_is_refused(store: Store, wrong: str) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage, match="id"):
+        store.append_message("k", message(id=wrong))

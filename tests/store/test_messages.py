@@ -1,0 +1,328 @@
+"""What happens to messages: appended, read, taken away; their order is their seq."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import ToolCallFactory, contents, message, messages, seqs
+from support.statements import watched
+
+from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store._operations import paging
+from lango_store._operations.messages import firsts, log_pages
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
+    store.create("k")
+    stored = store.append_message(
+        "k",
+        Message(
+            role=MessageRole.TOOL,
+            content=[{"type": "text", "text": "−3 °C"}],
+            author="lango-orchestrator",
+            name="get_weather",
+            tool_call_id="call_1",
+            tool_calls=[ToolCall(id="call_1", name="get_weather", arguments='{"a": 1}', output={"celsius": -3})],
+            tokens=12,
+            id="update-1",
+            extra={"thinking_blocks": None},
+        ),
+    )
+    assert (stored.seq, stored.created_at, stored.replayed) == (1, clock.time, False)
+    (found,) = store.get("k").messages
+    assert found == stored
+    assert type(found.role) is MessageRole
+    assert found.tool_calls[0].arguments == '{"a": 1}'
+    assert found.tool_calls[0].answered
+
+
+def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) -> None:
+    store.create("k")
+    calls = [ToolCall(id="a", name="n", output=None), ToolCall(id="b", name="n", extra={"signature": "s"})]
+    store.append_message("k", message(tool_calls=calls))
+    found = store.messages("k")[0].tool_calls
+    assert [call.answered for call in found] == [True, False]
+    assert [call.model_dump() for call in found] == [call.model_dump() for call in calls]
+    assert found[1].extra == {"signature": "s"}
+
+
+@pytest.mark.parametrize("role", list(MessageRole))
+def test_every_role_is_kept(store: Store, role: MessageRole) -> None:
+    store.create("k")
+    store.append_message("k", message(role=role))
+    assert store.all_messages("k")[0].role is role
+
+
+def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, clock: Clock) -> None:
+    store.create("k")
+    for n in range(5):
+        store.append_message("k", message(n))
+        clock.move(seconds=-10 * (n % 2))
+    store.append_messages("k", [message(5), message(6)])
+    assert contents(store.messages("k")) == list(range(7))
+    assert seqs(store.messages("k")) == list(range(1, 8))
+
+
+def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDatabase) -> None:
+    def meanwhile(_: str, __: float) -> None:
+        while waiting:
+            store.delete_message("k", waiting.pop())
+
+    waiting: list[int] = []
+    url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
+    with Store(url) as store, Store(url, on_statement=meanwhile) as reader:
+        conversation = reader.open("k")
+        turn = conversation.save_turn(messages(4))
+        store.update_message("k", 1, message("new"))  # its row stands behind the others
+        for found in (
+            conversation.messages(),
+            conversation.all_messages(),
+            list(conversation.iter_messages()),
+            conversation.messages_of(turn),
+        ):
+            assert seqs(found) == [1, 2, 3, 4]
+        assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
+        assert getattr(conversation.last_message(), "seq", 0) == 4
+        with reader.access.snapshot() as connection:
+            assert getattr(firsts(connection, ["k"], MessageRole.USER)["k"], "seq", 0) == 1
+        waiting.append(3)  # between two statements of a load
+        assert seqs(conversation.get().messages) == [1, 2, 4]
+
+
+def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
+    there = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
+    said = message(created_at=there)
+    conversation = store.open("k", messages=[said])
+    conversation.append_message(said)
+    conversation.append_messages([said, message(created_at=there, id="one")])
+    conversation.append_messages([message(created_at=there, id="one"), said])
+    conversation.save_turn([said])
+    found = [each.created_at for each in conversation.all_messages()]
+    assert found == [there] * 6
+    assert {each.tzinfo for each in found if each is not None} == {UTC}
+    assert "time in another form" not in {each.name for each in store.examine()}
+
+
+def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
+    store.create("k")
+    clock.move(seconds=5)
+    store.append_message("k", message(tokens=5))
+    store.append_messages("k", [message(tokens=7), message()])
+    info = store.info("k")
+    assert (info.last_seq, info.message_count, info.token_count, info.updated_at) == (3, 3, 12, clock.time)
+
+
+def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
+    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
+        store.create("k")
+        with pytest.raises(InvalidMessage, match="not a Message"):
+            store.append_message("k", "hello")  # type: ignore[arg-type]
+        store.append_message("k", message())
+        with pytest.raises(InvalidMessage, match="not a Message"):
+            store.update_message("k", 1, "hello")  # type: ignore[arg-type]
+
+
+def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
+    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
+        store.create("k", messages=[message("four")])
+        assert store.append_message("k", message("12345")).tokens == 5
+        assert store.append_message("k", message("12345", tokens=0)).tokens == 0
+        assert store.info("k").token_count == 9
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 1000])
+def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
+    store.create("k", messages=[message("first")])
+    batch = messages(number, tokens=1, tool_calls=[ToolCallFactory()], extra={"n": 1})
+    stored = store.append_messages("k", batch)
+    assert seqs(stored) == list(range(2, number + 2))
+    assert store.all_messages("k", after=1) == stored
+    assert contents(stored) == contents(batch)
+
+
+def test_a_batch_with_one_bad_message_writes_nothing(store: Store) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage):
+        store.append_messages("k", [message("good"), message({"bad": {1, 2}})])
+    assert store.info("k").last_seq == 0
+
+
+# Message ids
+
+
+# Compare and append
+
+
+def test_after_appends_only_where_the_caller_left_off(store: Store) -> None:
+    store.create("k")
+    first = store.append_message("k", message("a"), after=0)
+    store.append_messages("k", messages(2), after=first.seq)
+    with pytest.raises(Conflict, match="after=3") as raised:
+        store.append_message("k", message("late"), after=1)
+    assert (raised.value.last_seq, raised.value.expected, raised.value.key) == (3, 1, "k")
+    with pytest.raises(Conflict):
+        store.append_messages("k", [], after=1)
+    assert store.append_messages("k", [], after=3) == []
+    assert store.info("k").last_seq == 3
+
+
+# Reading
+
+
+def test_parts_of_the_log(store: Store) -> None:
+    store.create("k")
+    store.append_messages("k", messages(10))
+    assert seqs(store.messages("k", last=3)) == [8, 9, 10]
+    assert seqs(store.messages("k", last=0)) == []
+    assert seqs(store.messages("k", last=99)) == list(range(1, 11))
+    assert seqs(store.all_messages("k", after=7)) == [8, 9, 10]
+    assert seqs(store.all_messages("k", before=3)) == [1, 2]
+    assert seqs(store.all_messages("k", after=2, before=6, limit=2)) == [3, 4]
+    assert seqs(store.all_messages("k", after=2, before=6, last=2)) == [4, 5]
+    assert seqs(store.all_messages("k", after=10)) == []
+    assert seqs(store.all_messages("k", limit=2**70)) == list(range(1, 11))
+    wrongs: list[dict[str, Any]] = [{"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}]
+    for wrong in (*wrongs, {"last": 1, "limit": 1}, {"damaged": "skip"}):
+        with pytest.raises(ValueError):
+            store.all_messages("k", **wrong)
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 10, 11])
+def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
+    store.create("k")
+    stored = store.append_messages("k", messages(10))
+    assert list(store.iter_messages("k", page_size=page_size)) == stored
+    assert seqs(list(store.iter_messages("k", after=2, before=9, page_size=page_size))) == list(range(3, 9))
+
+
+@pytest.mark.parametrize("page_size", [0, -1])
+def test_a_page_of_no_messages_is_refused(store: Store, page_size: int) -> None:
+    store.create("k", messages=messages(1))
+    with pytest.raises(ValueError, match="page_size"):
+        list(store.iter_messages("k", page_size=page_size))
+
+
+def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
+    store.create("k", messages=messages(4))
+    found = []
+    for each in store.iter_messages("k", page_size=2):
+        found.append(each.seq)
+        if each.seq < 6:
+            store.append_message("k", message())
+    assert found[:6] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store) -> None:
+    conversation = store.open("k")
+    assert conversation.last_message() is conversation.last_message("user") is None
+    store.open("other", messages=[message("theirs", role="tool")])
+    roles = ["system", "user", "user", "model", "assistant", "tool", "user"]
+    conversation.append_messages([message(f"{role} {place}", role=role) for place, role in enumerate(roles)])
+    last = {role: conversation.last_message(role) for role in (None, "system", "user", "assistant", "model", "tool")}
+    assert {role: found and found.seq for role, found in last.items()} == {
+        None: 7, "system": 1, "user": 7, "assistant": 5, "model": 5, "tool": 6
+    }  # fmt: skip
+    conversation.pop_message()
+    conversation.compact(lambda window: [message("summary", role="assistant")])
+    assert [getattr(conversation.last_message(role), "seq", None) for role in (None, "assistant", "user")] == [6, 5, 3]
+    assert conversation.last_message("developer") is None
+
+
+def test_what_is_not_a_seq_is_refused(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    for wrong in (-1, 2**63):
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", messages(1), after=wrong)
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", messages(1), replace_after=wrong)
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", [message(id="twice"), message(id="twice")], after=wrong)
+        with pytest.raises(ValueError, match="seq"):
+            store.append_messages("k", messages(1), replace_after=1, after=wrong)
+    with pytest.raises(Conflict):
+        store.append_messages("k", messages(1), after=2**63 - 1)
+    assert store.truncate("k", after=2**63 - 1) == 0
+    assert len(store.messages("k")) == 3
+
+
+def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
+    before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
+    clock.move(minutes=1)
+    assert store.append_messages("k", []) == store.append_messages("k", [], after=2) == []
+    assert store.info("k").model_dump() == before.model_dump(exclude={"messages"})
+    with pytest.raises(Conflict):
+        store.append_messages("k", [], after=1)
+
+
+def test_ten_megabytes_of_content(store: Store) -> None:
+    store.create("k")
+    big = "Ünïcödé " * 1_310_720
+    store.append_message("k", message(big))
+    store.append_messages("k", [message(big), message({"output": big})])
+    found = store.messages("k")
+    assert found[0].content == found[1].content == found[2].content["output"] == big
+
+
+def test_get_of_ten_thousand_messages_takes_two_statements(store: Store) -> None:
+    store.create("k")
+    for _ in range(10):
+        store.append_messages("k", messages(1_000))
+    store.append_message("k", message(role="record"))
+    with watched(store.engine) as statements:
+        session = store.get("k")
+    assert len(session.messages) == 10_000
+    assert len([each for each in statements if each.startswith("SELECT")]) == 2
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.max])
+def test_a_time_that_utc_has_no_year_for_is_refused(store: Store, moment: datetime) -> None:
+    store.create("k")
+    offset = timezone(timedelta(hours=1 if moment is datetime.min else -1))
+    with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):
+        store.append_message("k", message(created_at=moment.replace(tzinfo=offset)))
+    assert store.info("k").last_seq == 0
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**53, "x"])
+def test_tokens_that_are_not_a_count_are_refused(store: Store, tokens: Any) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage, match="tokens"):
+        store.append_message("k", message().model_copy(update={"tokens": tokens}))
+    store.append_message("k", message(tokens=2**53 - 1))
+    assert store.info("k").token_count == 2**53 - 1
+
+
+def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
+    store.create("k", messages=[message()])
+    with store.engine.connect() as connection:
+        columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"
+        assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f600"])
+def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=[message(character * 300_000), message("b"), message(character * 300_000)])
+        with store.access.snapshot() as connection:
+            pages = list(log_pages(connection, store.access.moment(connection), "k"))
+        assert [each.seq for page in pages for each in page] == [1, 2, 3]
+
+
+def test_a_log_is_read_to_its_end_where_a_page_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 2)
+    with Store(url) as store:
+        for number in range(6):
+            store.create(str(number), messages=messages(number))
+            with store.access.snapshot() as connection:
+                pages = list(log_pages(connection, store.access.moment(connection), str(number)))
+            assert [each.seq for page in pages for each in page] == list(range(1, number + 1))

@@ -1,0 +1,335 @@
+"""Values by name: those of a session, and those of a scope that sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.locks import until_one_waits
+from support.rows import value_names
+from support.session_checks import assert_sound
+from support.statements import Counts, counted, watched
+
+from lango_store import InvalidKey, InvalidMessage, SessionExpired, SessionNotFound, Store, create_engine
+from lango_store.testing import Clock
+
+HOUR = timedelta(hours=1)
+ODD: list[Any] = [None, True, 0, 1.0, -(2**70), "", "a\0b", "\ud83d", "é\n", [], {}, {"": [None, {"a": "\0"}]}]
+VALUES: dict[str, Any] = {f"n{number}": value for number, value in enumerate(ODD)}
+
+
+# Set and read
+
+
+def test_set_values_adds_and_replaces_by_name(store: Store) -> None:
+    k = store.open("k")
+    assert k.values() == {}
+    k.set_values({"step": 1, "plan": ["a", {"b": 2.5}]})
+    k.set_values({"step": 2, "é": None})
+    assert k.values() == store.values("k") == {"plan": ["a", {"b": 2.5}], "step": 2, "é": None}
+    store.set_values("k", {"step": 3})
+    assert k.values("st") == {"step": 3}
+    assert store.open("other").values() == {}
+
+
+def test_set_shared_values_adds_and_replaces_by_name(store: Store) -> None:
+    assert store.shared_values("user:ann") == {}
+    store.set_shared_values("user:ann", {"name": "Ann"})
+    store.set_shared_values("user:ann", {"city": "Oslo"})
+    assert store.shared_values("user:ann") == {"city": "Oslo", "name": "Ann"}
+    assert store.shared_values("user:bob") == {}
+
+
+def test_session_key_and_scope_of_the_same_name_never_meet(store: Store) -> None:
+    store.set_shared_values("k", {"a": "shared"})
+    store.create("k")
+    store.set_values("k", {"a": "of the session"})
+    assert (store.values("k"), store.shared_values("k")) == ({"a": "of the session"}, {"a": "shared"})
+    store.delete("k")
+    assert store.shared_values("k") == {"a": "shared"}
+
+
+def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
+    store.create("k")
+    given = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
+    store.set_values("k", given)
+    store.set_shared_values("s", given)
+    for read, owner in ((store.values, "k"), (store.shared_values, "s")):
+        assert list(read(owner)) == list(read(owner, "")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
+        assert list(read(owner, "b.")) == ["b.1", "b.2"]
+        assert list(read(owner, "b")) == ["b", "b.1", "b.2"]
+        assert list(read(owner, "none")) == []
+
+
+def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store:
+        store.create("k")
+        for name in "bca":
+            store.set_values("k", {name: 1})
+            store.set_shared_values("app", {name: 1})
+        assert list(store.values("k")) == list(store.shared_values("app")) == ["a", "b", "c"]
+    engine.dispose()
+
+
+def test_any_json_value_comes_back_equal(store: Store) -> None:
+    store.create("k")
+    store.set_values("k", VALUES)
+    store.set_shared_values("shared", VALUES)
+    for found in (store.values("k"), store.shared_values("shared")):
+        assert found == VALUES
+        assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
+
+
+def test_drop_values_returns_how_many_there_were(store: Store) -> None:
+    k = store.open("k")
+    k.set_values({"a": 1, "b": 2, "c": 3})
+    store.set_shared_values("k", {"a": 1, "b": 2})
+    assert k.drop_values(["a", "a", "x"]) == 1
+    assert k.drop_values([]) == 0
+    assert k.values() == {"b": 2, "c": 3}
+    assert k.drop_values() == 2
+    assert (k.values(), store.shared_values("k")) == ({}, {"a": 1, "b": 2})
+    assert store.drop_shared_values("k", ["b", "x"]) == 1
+    assert store.drop_shared_values("k") == 1
+    assert store.drop_shared_values("k") == 0
+
+
+def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
+    store.set_shared_values("app", {f"n{number}": number for number in range(1_200)})
+    assert store.drop_shared_values("app", [f"n{number}" for number in range(70_000)]) == 1_200
+    assert store.shared_values("app") == {}
+
+
+# The session they belong to
+
+
+def test_values_of_a_session_change_its_revision_and_not_its_times(store: Store, clock: Clock) -> None:
+    before = store.create("k", ttl=HOUR)
+    writes: list[Callable[[], object]] = [
+        lambda: store.set_values("k", {"a": 1}),
+        lambda: store.conversation("k").set_values({"a": 1, "b": 2}),
+        lambda: store.drop_values("k", ["a"]),
+        lambda: store.conversation("k").drop_values(),
+    ]
+    for number, write in enumerate(writes, 1):
+        clock.move(minutes=1)
+        write()
+        found = store.info("k")
+        assert found.revision == before.revision + number
+        assert (found.updated_at, found.expires_at) == (before.updated_at, before.expires_at)
+    store.drop_values("k")
+    store.set_values("k", {})
+    store.values("k")
+    assert store.info("k").revision == before.revision + len(writes)
+
+
+def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> None:
+    store.set_shared_values("shared", {"a": 1})
+    for key in ("deleted", "expired", "where", "replaced"):
+        store.create(key, ttl=HOUR)
+        store.set_values(key, {"own": 1})
+    store.delete("deleted")
+    store.delete_where(key_prefix="where")
+    clock.move(hours=2)
+    store.append_message("replaced", message(), create=True)
+    store.expire()
+    assert value_names(store) == []
+    assert store.create("deleted").last_seq == 0
+    assert (store.values("deleted"), store.values("replaced")) == ({}, {})
+    assert store.shared_values("shared") == {"a": 1}
+
+
+def test_values_stay_when_messages_are_removed(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    store.set_values("k", {"a": 1})
+    store.truncate("k", after=1)
+    store.clear("k")
+    assert store.values("k") == {"a": 1}
+
+
+def test_fork_copies_the_values_as_they_are_now(store: Store) -> None:
+    k = store.open("k", messages=messages(3))
+    k.set_values({"a": 1, "b": None})
+    for fork in (k.fork("whole"), k.fork("part", upto=1)):
+        assert fork.values() == {"a": 1, "b": None}
+        fork.set_values({"a": 2})
+    assert k.values() == {"a": 1, "b": None}
+    assert_sound(store)
+
+
+def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
+    store.create("k", ttl=HOUR, messages=messages(1))
+    store.set_values("k", VALUES)
+    store.set_shared_values("shared", {"a": 1})
+    clock.move(hours=2)
+    store.expire(archive=tmp_path / "cold.db")
+    store.set_shared_values("shared", {"a": 2})
+    store.restore(tmp_path / "cold.db", "k")
+    assert (store.values("k"), store.shared_values("shared")) == (VALUES, {"a": 2})
+
+
+def test_values_are_written_in_the_caller_s_transaction(store: Store) -> None:
+    store.create("k")
+    with store.engine.connect() as connection:
+        inside = store.using(connection)
+        inside.set_values("k", {"a": 1})
+        inside.set_shared_values("shared", {"a": 1})
+        inside.append_message("k", message())
+        assert (inside.values("k"), inside.shared_values("shared")) == ({"a": 1}, {"a": 1})
+        connection.rollback()
+    assert (store.values("k"), store.shared_values("shared"), store.messages("k")) == ({}, {}, [])
+
+
+# Refused
+
+
+def test_values_of_a_missing_or_expired_session_are_refused(store: Store, clock: Clock) -> None:
+    store.create("old", ttl=HOUR)
+    store.set_values("old", {"a": 1})
+    before = value_names(store)
+    clock.move(hours=2)
+    for key, expected in {"nobody": SessionNotFound, "old": SessionExpired}.items():
+        calls: list[Callable[[], object]] = [
+            lambda key=key: store.values(key),  # type: ignore[misc]
+            lambda key=key: store.set_values(key, {"a": 2, "b": 2}),  # type: ignore[misc]
+            lambda key=key: store.set_values(key, {}),  # type: ignore[misc]
+            lambda key=key: store.drop_values(key),  # type: ignore[misc]
+            lambda key=key: store.drop_values(key, []),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(SessionNotFound) as raised:
+                call()
+            assert raised.type is expected
+    assert value_names(store) == before
+
+
+@pytest.mark.parametrize("text", ["", "a\0", "\ud800", "x" * 513, 1, None, b"bytes"], ids=repr)
+def test_invalid_scope_or_name_is_refused(store: Store, text: Any) -> None:
+    store.create("k")
+    before = store.get("k")
+    calls: list[Callable[[], object]] = [
+        lambda: store.set_values("k", {"a": 1, text: 1}),
+        lambda: store.drop_values("k", [text]),
+        lambda: store.shared_values(text),
+        lambda: store.set_shared_values(text, {"a": 1}),
+        lambda: store.set_shared_values(text, {}),
+        lambda: store.set_shared_values("s", {"a": 1, text: 1}),
+        lambda: store.drop_shared_values(text),
+        lambda: store.drop_shared_values("s", [text]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidKey, match=r"^(scope|name): "):
+            call()
+    assert (store.get("k"), value_names(store), store.shared_values("s")) == (before, [], {})
+
+
+def test_longest_scope_and_name_fit_and_longer_ones_are_refused(store: Store) -> None:
+    for scope, name in [("\U0001f600" * 512, "x" * 512), ("x" * 512, "\U0001f600" * 512)]:
+        store.create(scope)
+        store.set_values(scope, {name: 1})
+        store.set_shared_values(scope, {name: 1})
+        assert store.values(scope) == store.shared_values(scope) == {name: 1}
+    store.create("\U0001f601" * 512)
+    for write in (store.set_values, store.set_shared_values):
+        with pytest.raises(InvalidKey, match="4,096 bytes together"):
+            write("\U0001f601" * 512, {"\U0001f601" * 512: 1})
+
+
+@pytest.mark.parametrize("value", [{1}, float("nan"), {1: 2}, {"a": (1,)}, b"bytes"], ids=repr)
+def test_value_that_is_not_json_is_refused_by_its_name(store: Store, value: Any) -> None:
+    store.create("k")
+    before = store.get("k")
+    for write in (store.set_values, store.set_shared_values):
+        with pytest.raises(InvalidMessage, match=r"^values\['wrong'\]") as raised:
+            write("k", {"fine": 1, "wrong": value})
+        assert raised.value.field == "values['wrong']"
+    assert (store.get("k"), value_names(store), store.shared_values("k")) == (before, [], {})
+
+
+# Several writers, and what a write costs
+
+
+def test_writers_of_different_names_lose_nothing(store: Store) -> None:
+    store.create("k")
+    together = Barrier(8)
+
+    def write(n: int) -> None:
+        together.wait()
+        for number in range(10):
+            store.set_values("k", {f"{n}.{number}": number})
+            store.set_shared_values("shared", {f"{n}.{number}": number, "all": n})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    expected = {f"{n}.{number}": number for n in range(8) for number in range(10)}
+    assert store.values("k") == expected
+    assert store.shared_values("shared").keys() == expected.keys() | {"all"}
+    assert_sound(store)
+
+
+def test_writers_of_the_same_names_never_deadlock(store: Store) -> None:
+    names = [f"n{n}" for n in range(20)]
+    together = Barrier(6)
+
+    def write(n: int) -> None:
+        together.wait()
+        for _ in range(15):
+            store.set_shared_values("app", dict.fromkeys(names if n % 2 else names[::-1], n))
+            if n == 0:
+                store.drop_shared_values("app")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(6)))
+
+
+def test_drop_shared_values_locks_names_in_the_order_of_a_write(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    with Store(engine) as store, ThreadPoolExecutor(1) as pool:
+        for name in ("b", "a"):
+            store.set_shared_values("app", {name: 1})
+        with engine.connect() as holder:
+            query = "SELECT FROM lango_shared_value WHERE scope = 'app' AND name = '{}' FOR UPDATE {}"
+            holder.exec_driver_sql(query.format("a", ""))
+            late = pool.submit(store.drop_shared_values, "app")
+            until_one_waits(store.engine)
+            holder.exec_driver_sql(query.format("b", "NOWAIT"))
+        assert late.result() == 2
+    engine.dispose()
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.set_values("k", {"a": 1, "b": [2]}),
+        lambda store: store.set_shared_values("app", {"a": 1, "b": [2]}),
+        lambda store: store.values("k"),
+        lambda store: store.shared_values("app"),
+    ],
+    ids=["set_values", "set_shared_values", "values", "shared_values"],
+)
+def test_values_take_one_statement_on_postgresql(
+    one_connection: sa.Engine, tmp_path: Path, call: Callable[[Store], object]
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k")
+        with counted(one_connection, tmp_path) as counts:
+            call(store)
+        assert counts == Counts(1, 1)
+
+
+def test_values_take_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.create("k")
+        with watched(store.engine) as statements:
+            store.set_values("k", {"a": 1})
+        assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]

@@ -1,0 +1,105 @@
+"""A session's rows page by page: each once, and no more at a time than so many rows and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from support.databases import AS_ROWS_LIE, MakeDatabase
+from support.factories import message
+from support.statements import watched
+
+from lango_store import Store, create_engine
+from lango_store._dialect.statement import size_of
+from lango_store._operations import paging
+from lango_store._operations.binds import MESSAGE
+from lango_store._operations.paging import Pages
+from lango_store._rows.columns import as_stored
+
+TEXTS = {
+    "short": "x",
+    "long": "x" * 300,
+    "larger than a page": "x" * 2_000,
+    "Chinese": "\u4e2d" * 70,
+    "not text": ["x" * 300],
+}
+each_text = pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS.keys())
+log = Pages(MESSAGE, "seq", [MESSAGE.c.seq, MESSAGE.c.text, as_stored(MESSAGE.c.content)])
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 10)
+    monkeypatch.setattr(paging, "BYTES", 1_000)
+
+
+def filled(engine: sa.Engine, content: Any) -> Store:
+    store = Store(engine)
+    for key in ("a", "k", "z"):
+        store.create(key, messages=[message(content)] * 25)
+    return store
+
+
+@each_text
+def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, content: Any) -> None:
+    engine = create_engine(url)
+    with filled(engine, content).access.snapshot() as connection:
+        pages = list(log.read(connection, "k"))
+    engine.dispose()
+    assert [row[0] for page in pages for row in page] == list(range(1, 26))
+    for page in pages:
+        assert len(page) <= 10
+        assert sum(map(size_of, page[:-1])) < 1_000
+
+
+@each_text
+def test_the_server_sends_no_row_more_than_a_page_has(make_postgres: MakeDatabase, content: Any) -> None:
+    sent: list[int] = []
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, *args: Any, **options: Any) -> Any:
+            done = super().execute(*args, **options)
+            sent.append(self.rowcount)
+            return done
+
+    engine = create_engine(make_postgres())
+    with filled(engine, content).access.snapshot() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.cursor_factory = Counting
+        pages = [len(page) for page in log.read(connection, "k")]
+        driver.cursor_factory = psycopg.Cursor
+    engine.dispose()
+    assert [count for count in sent if count > 0] == pages
+    size = len(str(content).encode())
+    assert all((count - 1) * size < 1_000 + size for count in pages)
+
+
+def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: str) -> None:
+    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
+    store = filled(engine, "x" * 300)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE mod(seq, 3) = 1")
+    with store.access.snapshot() as connection:
+        assert [row[0] for page in log.read(connection, "k") for row in page] == list(range(1, 26))
+    engine.dispose()
+
+
+def test_a_page_is_the_last_only_if_nothing_was_cut_from_it(url: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k", messages=[message("\U0001f600" * 250), message("x")])
+    with store.access.snapshot() as connection:
+        assert [row[0] for page in log.read(connection, "k") for row in page] == [1, 2]
+    engine.dispose()
+
+
+def test_a_log_that_fits_a_page_is_one_statement(url: str) -> None:
+    engine = create_engine(url)
+    store = Store(engine)
+    store.create("k", messages=[message("hello")] * 3)
+    with watched(engine) as statements, store.access.snapshot() as connection:
+        assert len(list(log.read(connection, "k"))) == 1
+    assert len([each for each in statements if "lango_message" in each]) == 1
+    engine.dispose()

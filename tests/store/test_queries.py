@@ -1,0 +1,131 @@
+"""A host's own queries on our tables mean the same on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import sqlmodel
+from sqlalchemy.sql import operators
+from sqlmodel import col, select
+from support.factories import message
+
+from lango_store import Message, MessageRole, Store, ToolCall, create_engine
+from lango_store.tables import MessageRow, SessionRow
+
+settings: Any = col(SessionRow.settings)
+text: Any = col(MessageRow.text)
+content: Any = col(MessageRow.content)
+calls: Any = col(MessageRow.tool_calls)
+expires_at: Any = col(SessionRow.expires_at)
+
+
+@pytest.fixture
+def own(url: str) -> Iterator[sqlmodel.Session]:
+    engine = create_engine(url)
+    with sqlmodel.Session(engine) as session:
+        yield session
+    engine.dispose()
+
+
+def keys(own: sqlmodel.Session, *conditions: Any) -> list[str]:
+    return sorted(row.key for row in own.exec(select(SessionRow).where(*conditions)))
+
+
+def seqs(own: sqlmodel.Session, *conditions: Any) -> list[int]:
+    return sorted(row.seq for row in own.exec(select(MessageRow).where(*conditions)))
+
+
+def test_live_leaves_out_what_has_expired(url: str, own: sqlmodel.Session) -> None:
+    with Store(url) as store:
+        store.create("never")
+        store.create("today", ttl=timedelta(hours=1))
+    now = datetime.now(UTC)
+    assert keys(own, SessionRow.live(now)) == ["never", "today"]
+    assert keys(own, SessionRow.live(now + timedelta(hours=2))) == ["never"]
+    with pytest.raises(ValueError, match="time zone"):
+        SessionRow.live(now.replace(tzinfo=None))
+
+
+@pytest.mark.parametrize("moment", [sa.func.now(), sa.func.current_timestamp()])
+def test_times_compare_with_the_databases_own(url: str, own: sqlmodel.Session, moment: Any) -> None:
+    with Store(url) as store:
+        store.create("soon", ttl=timedelta(minutes=1))  # the same day, so that a wrong form would show
+    with Store(url, clock=lambda: datetime.now(UTC) - timedelta(minutes=2)) as store:
+        store.create("past", ttl=timedelta(minutes=1))
+    assert keys(own, expires_at > moment) == ["soon"]
+    assert keys(own, expires_at <= moment) == ["past"]
+
+
+VALUES: list[Any] = ["high", "hö\n\"'\\", "", 5, -1.5, 10**30, True, False, {"a": [1, None]}, [1, "x"], {}, []]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_json_is_looked_into_and_compared(url: str, own: sqlmodel.Session, value: Any) -> None:
+    with Store(url) as store:
+        store.create("it", settings={"x": value, "deep": {"list": [0, value]}}, messages=[message(value)])
+        store.create("other", settings={"x": "another"}, messages=[message("another")])
+        store.create("none")
+    assert keys(own, settings["x"] == value) == ["it"]
+    assert keys(own, settings["x"] != value) == ["other"]
+    assert keys(own, settings["deep"]["list"][1] == value) == ["it"]
+    assert keys(own, settings["x"].in_([value, "nothing"])) == ["it"]
+    assert keys(own, settings["nothing"].is_(None)) == ["it", "none", "other"]
+    assert own.exec(select(settings["x"]).where(SessionRow.key == "it")).one() == value
+    holds_it, other = (text, content) if isinstance(value, str) else (content, text)
+    assert seqs(own, holds_it == value, other.is_(None), MessageRow.session_key == "it") == [1]
+    assert seqs(own, holds_it == value, MessageRow.session_key == "other") == []
+    assert keys(own, settings == {"x": "another"}) == ["other"]
+    assert keys(own, settings == None) == ["none"]  # noqa: E711
+
+
+def test_json_as_text_whatever_it_holds(url: str, own: sqlmodel.Session) -> None:
+    with Store(url) as store:
+        store.create("k", settings={"mode": 'Say "hi"'}, messages=[message("hello, wörld"), message(["hello"])])
+        call = ToolCall(id="1", name="n")
+        store.create("nul", settings={"odd": "a\0b", "mode": "x"})
+        store.append_message("k", Message(role=MessageRole.TOOL, content="a\0b", tool_calls=[call]))
+    assert keys(own, settings["mode"].as_text().like("%Say%hi%")) == ["k"]
+    assert keys(own, settings["mode"] == "x") == ["nul"]
+    assert seqs(own, content.as_text().contains("hello")) == [2]
+    assert seqs(own, calls[0]["name"] == "n") == [3]
+    assert seqs(own, content == "a\0b") == [3]
+
+
+def test_text_is_searched_as_it_was_said(url: str, own: sqlmodel.Session) -> None:
+    said = ['He said "wörld"\nand left', "wörld", "", "100 %", "100 km", "[1]"]
+    with Store(url) as store:
+        store.create("k", messages=[*map(message, said), message(["wörld"]), message(None), message("wörld\0")])
+    assert seqs(own, text.contains('"wörld"\nand')) == [1]
+    assert seqs(own, text.like("w%d")) == [2]
+    assert seqs(own, text.in_(["", "wörld"])) == [2, 3]
+    assert seqs(own, text.startswith("100 %", autoescape=True)) == [4]
+    assert seqs(own, text == "[1]", content.is_(None)) == [6]
+    assert seqs(own, text.is_(None)) == [7, 8, 9]
+    assert seqs(own, content == "wörld\0") == [9]
+    assert own.exec(select(text).where(text.is_not(None)).order_by(col(MessageRow.seq))).all() == said
+    plain = sa.text("SELECT seq FROM lango_message WHERE text LIKE '%wörld%' ORDER BY seq")
+    assert own.connection().execute(plain).scalars().all() == [1, 2]
+
+
+def test_what_json_cannot_do_is_an_error_that_says_so() -> None:
+    for operator in (operators.contains_op, operators.lt, operators.ilike_op):
+        with pytest.raises(TypeError, match=r"as_text\(\)"):
+            content.operate(operator, "x")
+    with pytest.raises(ValueError, match=r"\$ref"):
+        settings["$ref"]
+
+
+def test_rows_become_the_values_of_the_store(store: Store, own: sqlmodel.Session) -> None:
+    call = ToolCall(id="c", name="n", output={"a": 1.0})
+    store.create("k", title="t", settings={"a": 1}, metadata={"b": [2]}, tools=[{"c": 3}], ttl=timedelta(days=1))
+    store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call], tokens=3, id="m"))
+    store.append_messages("k", [message(None), message("héllo"), message(""), message("a\0b")])
+    row = own.exec(select(SessionRow)).one()
+    assert row.to_info() == store.info("k")
+    assert [row.to_message() for row in own.exec(select(MessageRow).order_by(col(MessageRow.seq)))] == store.messages(
+        "k"
+    )

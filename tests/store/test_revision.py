@@ -1,0 +1,205 @@
+"""Every write to a session moves its revision, and a write may ask for the revision that it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import message, messages
+from support.statements import Counts, counted
+
+from lango_store import Conflict, Message, Store
+from lango_store.testing import Clock
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    "append_message": lambda store: store.append_message("k", message()),
+    "append_messages": lambda store: store.append_messages("k", messages(3)),
+    "append_messages with replace_after": lambda store: store.append_messages("k", messages(1), replace_after=1),
+    "append_message with create": lambda store: store.append_message("k", message(), create=True),
+    "save_turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
+    "update": lambda store: store.update("k", title="new"),
+    "touch": lambda store: store.touch("k", ttl=timedelta(days=1)),
+    "update_message": lambda store: store.update_message("k", 2, message("other")),
+    "delete_message": lambda store: store.delete_message("k", 2),
+    "redact_message": lambda store: store.redact_message("k", 2),
+    "pop_message": lambda store: store.pop_message("k"),
+    "truncate": lambda store: store.truncate("k", after=1),
+    "clear": lambda store: store.clear("k"),
+    "compact": lambda store: store.conversation("k").compact(lambda window: message("summary")),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_every_write_moves_the_revision(store: Store, write: Callable[[Store], object]) -> None:
+    before = store.create("k", messages=messages(5)).revision
+    assert store.info("k").revision == before
+    write(store)
+    after = store.info("k").revision
+    assert after > before
+    with pytest.raises(Conflict) as conflict:
+        store.update("k", title="stale", last_consolidated=0, expect=before)
+    assert conflict.value.revision == after
+    assert store.get("k").revision == after
+
+
+def test_what_writes_nothing_leaves_the_revision(store: Store) -> None:
+    store.create("k", messages=[message(id="a"), message()])
+    before = store.info("k")
+    store.append_message("k", message(id="a"))
+    store.append_messages("k", [])
+    store.update("k")
+    store.truncate("k", after=2)
+    store.get("k"), store.conversation("k").history(), store.list_sessions()
+    assert store.info("k") == before
+
+
+def test_writes_that_expect_the_revision_follow_one_another(store: Store) -> None:
+    revision = store.create("k").revision
+    store.append_message("k", message(), expect=revision)
+    store.append_messages("k", messages(3), expect=revision + 1, after=1)
+    store.conversation("k").save_turn(messages(2), expect=revision + 2)
+    assert store.update("k", title="T", expect=revision + 3).revision == revision + 4
+    store.append_messages("k", messages(1), replace_after=2, expect=revision + 4)
+    store.update_message("k", 1, message("other"), expect=revision + 6)
+    store.delete_message("k", 1, expect=revision + 7)
+    last = store.info("k").revision
+    with pytest.raises(Conflict, match=f"at revision {last}, not at {revision}"):
+        store.delete("k", expect=revision)
+    assert store.delete("k", expect=last)
+    assert not store.delete("k", expect=last)
+
+
+STALE: dict[str, Callable[[Store, int], object]] = {
+    "append_message": lambda store, stale: store.append_message("k", message("lost"), expect=stale),
+    "append_messages": lambda store, stale: store.append_messages("k", messages(2), expect=stale),
+    "append_messages with create": lambda store, stale: store.append_messages(
+        "k", messages(2), expect=stale, create=True
+    ),
+    "append_messages with replace_after": lambda store, stale: store.append_messages(
+        "k", messages(2), expect=stale, replace_after=0
+    ),
+    "append_message with an id": lambda store, stale: store.append_message("k", message(id="new"), expect=stale),
+    "save_turn": lambda store, stale: store.conversation("k").save_turn(messages(2), expect=stale, id="t"),
+    "update": lambda store, stale: store.update("k", title="x", expect=stale),
+    "update_message": lambda store, stale: store.update_message("k", 1, message("other"), expect=stale),
+    "delete_message": lambda store, stale: store.delete_message("k", 1, expect=stale),
+    "delete": lambda store, stale: store.delete("k", expect=stale),
+}
+
+
+@pytest.mark.parametrize("write", STALE.values(), ids=STALE.keys())
+def test_a_stale_write_changes_nothing(store: Store, write: Callable[[Store, int], object]) -> None:
+    stale = store.create("k", messages=messages(2)).revision
+    store.update("k", title="first")
+    before = store.get("k")
+    with pytest.raises(Conflict) as conflict:
+        write(store, stale)
+    assert (conflict.value.expected, conflict.value.revision) == (stale, before.revision)
+    assert conflict.value.last_seq == before.last_seq
+    assert store.get("k") == before
+
+
+def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -> None:
+    revision = store.create("k").revision
+    first = store.append_message("k", message("a", id="1"), expect=revision)
+    again = store.append_message("k", message("a", id="1"), expect=revision)
+    assert (again.replayed, again.seq) == (True, first.seq)
+    turn = store.conversation("k").save_turn(messages(1), id="t", expect=revision + 1)
+    again_turn = store.conversation("k").save_turn(messages(1), id="t", expect=revision + 1)
+    assert (again_turn.replayed, again_turn.turn_no) == (True, turn.turn_no)
+    assert store.info("k").revision == revision + 2
+
+
+def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
+    for number in range(5):
+        revision = store.create(f"k{number}").revision
+        together = Barrier(8)
+
+        def race(n: int, together: Barrier = together, key: str = f"k{number}", revision: int = revision) -> int:
+            together.wait()
+            try:
+                store.append_message(key, message(n), expect=revision)
+            except Conflict:
+                return 0
+            return 1
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(race, range(8))) == 1
+        assert store.info(f"k{number}").last_seq == 1
+
+
+def test_impossible_revision_is_refused_and_nothing_is_written(store: Store) -> None:
+    before = store.create("k")
+    for number in (-1, 2**63):
+        with pytest.raises(ValueError, match="expect"):
+            store.append_message("k", message(), expect=number)
+        with pytest.raises(ValueError, match="expect"):
+            store.update("k", title="x", expect=number)
+        with pytest.raises(ValueError, match="expect"):
+            store.delete("k", expect=number)
+    with pytest.raises(Conflict, match="there is no session 'nobody'"):
+        store.append_message("nobody", message(), expect=1, create=True)
+    assert not store.exists("nobody")
+    assert store.get("k") == before
+
+
+def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: MakeDatabase, tmp_path: Path) -> None:
+    clock = Clock()  # which stands
+    with Store(make_database(), clock=clock) as store:
+        had: set[int] = set()
+        for life in range(6):
+            first = store.create("k", ttl=timedelta(minutes=1)) if life % 2 else store.get_or_create("k")
+            found = {first.revision}
+            for _ in range(5):
+                store.append_message("k", message())
+                found.add(store.info("k").revision)
+            assert not found & had
+            had |= found
+            if life == 3:
+                archive = tmp_path / "archive.db"
+                clock.move(minutes=2)
+                store.expire(archive=archive)
+                assert store.restore(archive, "k").revision not in had
+            store.delete("k")
+
+
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+def test_expecting_a_revision_takes_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
+    with Store(one_connection) as store:
+        revision = store.create("k").revision
+        store.create("l")
+        writes: list[Callable[[], object]] = [
+            lambda: store.append_message("k", message(), expect=revision),
+            lambda: store.append_messages("k", messages(9), expect=revision + 1),
+            lambda: store.conversation("k").save_turn(messages(2), expect=revision + 2),
+            lambda: store.update("k", title="V", expect=revision + 3),
+            lambda: store.delete("k", expect=revision + 4),
+        ]
+        for write in writes:
+            with counted(one_connection, tmp_path) as counts:
+                write()
+            assert counts == Counts(1, 1)
+
+
+def test_the_caller_s_own_transaction_sees_a_stale_write_too(store: Store) -> None:
+    stale = store.create("k").revision
+    store.append_message("k", Message.user("first"))
+    with store.engine.begin() as connection:
+        inside = store.using(connection)
+        with pytest.raises(Conflict):
+            inside.append_message("k", Message.user("second"), expect=stale)
+        inside.append_message("k", Message.user("third"), expect=stale + 1)
+    assert [each.content for each in store.messages("k")] == ["first", "third"]
+
+
+def test_an_update_that_expects_a_revision_moves_it_even_without_changes(store: Store) -> None:
+    revision = store.create("k").revision
+    assert store.update("k", expect=revision).revision == revision + 1
+    with pytest.raises(Conflict):
+        store.update("k", expect=revision)

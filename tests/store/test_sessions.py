@@ -1,0 +1,270 @@
+"""What a session is: made, found, changed, deleted."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.factories import message, messages
+
+from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionNotFound, Store, ToolCall
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Run each test here with both kinds of store."""
+    return either_store
+
+
+def test_a_created_session_is_found_with_all_it_was_given(store: Store, clock: Clock) -> None:
+    made = store.create(
+        "telegram:12345678",
+        agent_id="support",
+        user_id="u1",
+        title="Wetter ☀",
+        model="gpt-x",
+        settings={"thinking": "high"},
+        metadata={"channel": {"id": 7}},
+        tools=[{"name": "get_weather"}],
+    )
+    found = store.get("telegram:12345678")
+    assert found == made
+    assert (found.agent_id, found.user_id, found.title, found.model) == ("support", "u1", "Wetter ☀", "gpt-x")
+    assert (found.settings, found.metadata) == ({"thinking": "high"}, {"channel": {"id": 7}})
+    assert found.tools == [{"name": "get_weather"}]
+    assert found.created_at == found.updated_at == clock.time
+    assert (found.last_seq, found.message_count, found.token_count) == (0, 0, 0)
+    assert (found.expires_at, found.ttl_seconds, found.messages) == (None, None, [])
+
+
+def test_a_session_is_created_with_its_first_messages(store: Store) -> None:
+    made = store.create("k", messages=[message("a", tokens=3), message("b", tokens=4, id="x"), message("b", id="x")])
+    assert made == store.get("k")
+    assert [m.content for m in made.messages] == ["a", "b"]
+    assert (made.last_seq, made.message_count, made.token_count) == (2, 2, 7)
+
+
+def test_none_is_the_same_as_left_out_for_a_new_session(store: Store) -> None:
+    made = store.create("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
+    assert made == store.get("k")
+    assert (made.settings, made.metadata, made.tools) == ({}, {}, [])
+
+
+def test_no_key_means_a_new_uuid_of_version_7_that_sorts_by_time(store: Store, clock: Clock) -> None:
+    keys = []
+    for _ in range(3):
+        keys.append(store.create().key)
+        clock.move(seconds=1)
+    assert [uuid.UUID(key).version for key in keys] == [7, 7, 7]
+    assert {uuid.UUID(key).variant for key in keys} == {uuid.RFC_4122}
+    assert keys == sorted(keys)
+    assert len(set(keys)) == 3
+
+
+def test_creating_a_key_that_is_there_changes_nothing(store: Store) -> None:
+    made = store.create("k", title="first", messages=[message()])
+    with pytest.raises(SessionExists, match="get_or_create") as raised:
+        store.create("k", title="second", messages=messages(2))
+    assert (raised.value.key, raised.value.expired) == ("k", False)
+    assert store.get("k") == made
+
+
+def test_what_is_missing_is_not_found(store: Store) -> None:
+    for call in (
+        lambda: store.get("nobody"),
+        lambda: store.info("nobody"),
+        lambda: store.messages("nobody"),
+        lambda: store.messages("nobody", last=3),
+        lambda: store.all_messages("nobody"),
+        lambda: list(store.iter_messages("nobody")),
+        lambda: store.find_message("nobody", "x"),
+        lambda: store.append_message("nobody", message()),
+        lambda: store.append_message("nobody", message(id="x")),
+        lambda: store.append_message("nobody", message(), after=0),
+        lambda: store.append_messages("nobody", messages(2)),
+        lambda: store.append_messages("nobody", []),
+        lambda: store.append_messages("nobody", messages(2), replace_after=1),
+        lambda: store.update("nobody", title="x"),
+        lambda: store.touch("nobody"),
+        lambda: store.clear("nobody"),
+        lambda: store.pop_message("nobody"),
+        lambda: store.update_message("nobody", 1, message()),
+        lambda: store.delete_message("nobody", "x"),
+        lambda: store.redact_message("nobody", 1),
+        lambda: store.truncate("nobody", after=0),
+        lambda: store.conversation("nobody").last_message(),
+        lambda: store.conversation("nobody").compactions(),
+        lambda: store.conversation("nobody").fork("f"),
+    ):
+        with pytest.raises(SessionNotFound, match="nobody"):
+            call()
+    assert store.exists("nobody") is False
+    assert store.delete("nobody") is False
+
+
+def test_get_or_create_creates_once_and_then_loads(store: Store) -> None:
+    first = store.get_or_create("k", title="first", messages=[message("a")])
+    again = store.get_or_create("k", title="second", messages=messages(3))
+    assert first == again == store.get("k")
+    assert again.title == "first"
+
+
+def test_info_is_the_session_without_its_messages(store: Store) -> None:
+    store.create("k", title="t", messages=messages(3))
+    assert store.info("k").model_dump() == store.get("k").model_dump(exclude={"messages"})
+
+
+def test_update_replaces_what_is_given_and_leaves_the_rest(store: Store, clock: Clock) -> None:
+    store.create("k", agent_id="a", title="t", settings={"thinking": "low", "x": 1}, ttl=timedelta(hours=1))
+    expires_at = store.info("k").expires_at
+    clock.move(minutes=5)
+    changed = store.update("k", settings={"thinking": "high"}, model="m")
+    assert changed == store.info("k")
+    assert (changed.settings, changed.model, changed.agent_id, changed.title) == ({"thinking": "high"}, "m", "a", "t")
+    assert changed.expires_at == expires_at
+
+
+def test_an_update_and_a_touch_leave_the_order_and_the_idle_time_unless_they_are_activity(
+    store: Store, clock: Clock
+) -> None:
+    store.create("old", ttl=timedelta(days=300))
+    clock.move(days=100)
+    store.create("new")
+    before = store.info("old").updated_at
+    assert store.update("old", title="renamed").updated_at == before
+    assert store.open("old").update(metadata={"read": True}).updated_at == before
+    assert store.touch("old").updated_at == before
+    assert store.touch("old", ttl=None).updated_at == before
+    assert store.update("old").updated_at == before
+    assert [info.key for info in store.list_sessions().items] == ["new", "old"]
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).sessions == 1
+
+    assert store.update("old", title="back", activity=True).updated_at == clock.time
+    assert [info.key for info in store.list_sessions().items] == ["old", "new"]
+    clock.move(days=100)
+    assert store.open("old").update(activity=True).updated_at == clock.time
+    clock.move(days=100)
+    assert store.touch("old", activity=True).updated_at == clock.time
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.info("new")]
+
+
+def test_update_with_none_clears(store: Store) -> None:
+    store.create("k", agent_id="a", title="t", settings={"x": 1}, metadata={"y": 2}, tools=[{"name": "n"}])
+    cleared = store.update("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
+    assert cleared == store.info("k")
+    assert (cleared.agent_id, cleared.title, cleared.settings, cleared.metadata, cleared.tools) == (
+        None,
+        None,
+        {},
+        {},
+        [],
+    )
+
+
+def test_last_consolidated_is_a_count_of_messages(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    assert store.update("k", last_consolidated=3).last_consolidated == 3
+    for wrong in (4, -1, 2**63, 2**70, True, 1.5, "2"):
+        with pytest.raises((TypeError, ValueError), match="last_consolidated"):
+            store.update("k", last_consolidated=wrong)  # type: ignore[arg-type]
+    assert store.info("k").last_consolidated == 3
+    store.truncate("k", after=2)
+    assert store.info("k").last_consolidated == 2
+    store.clear("k")
+    assert store.info("k").last_consolidated == 0
+
+
+def test_delete_removes_the_session_and_its_messages(store: Store) -> None:
+    store.create("k", messages=messages(3))
+    store.create("other", messages=messages(2))
+    assert store.delete("k") is True
+    assert store.exists("k") is False
+    store.create("k")
+    assert store.messages("k") == []
+    assert len(store.messages("other")) == 2
+
+
+@pytest.mark.parametrize("key", ["k" * 512, "🙂" * 512, " ", "a/b\\c", "\n", "Ångström:7", "'; DROP TABLE x; --", "%_"])
+def test_any_text_of_up_to_512_characters_is_a_key(store: Store, key: str) -> None:
+    store.create(key)
+    store.append_message(key, message("x", id="i" * 512))
+    assert store.get(key).key == key
+    assert [info.key for info in store.list_sessions().items] == [key]
+    assert store.delete(key)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 513, "a\0b", "a\ud800", 5, b"k"])
+def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None:
+    for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
+        with pytest.raises(InvalidKey):
+            call(key)
+    for new in ([], [message()], [message(id="new")], [message(id="twice"), message(id="twice")]):
+        with pytest.raises(InvalidKey):
+            store.append_messages(key, new)
+    with pytest.raises(InvalidKey):
+        store.get_or_create(key)
+    with pytest.raises(InvalidKey):
+        store.conversation(key)
+    assert store.count() == 0
+
+
+@pytest.mark.parametrize("field", ["agent_id", "user_id", "title", "model"])
+@pytest.mark.parametrize("text", ["a\0b", "\udfff", 5])
+def test_text_that_a_database_cannot_keep_is_refused(store: Store, field: str, text: object) -> None:
+    with pytest.raises(InvalidMessage, match=field) as raised:
+        store.create("k", **{field: text})  # type: ignore[arg-type]
+    assert raised.value.field == field
+    assert not store.exists("k")
+    store.create("k")
+    with pytest.raises(InvalidMessage, match=field):
+        store.update("k", **{field: text})  # type: ignore[arg-type]
+
+
+def test_what_was_read_can_be_changed_without_changing_what_is_stored(store: Store) -> None:
+    store.create("k", settings={"a": [1]}, messages=[message({"deep": [1]}, tool_calls=[ToolCall(id="c", name="n")])])
+    session = store.get("k")
+    session.settings["a"].append(2)
+    session.messages[0].content["deep"].append(2)
+    session.messages[0].tool_calls.clear()
+    session.messages.clear()
+    again = store.get("k")
+    assert again.settings == {"a": [1]}
+    assert again.messages[0].content == {"deep": [1]}
+    assert len(again.messages[0].tool_calls) == 1
+
+
+def test_a_handle_makes_nothing_and_brings_nothing_back(store: Store) -> None:
+    handle = store.conversation("k")
+    assert not store.exists("k")
+    with pytest.raises(SessionNotFound):
+        handle.append_message(message())
+    store.create("k")
+    assert handle.append_message(message()).seq == 1
+    assert handle.key == "k"
+    store.delete("k")
+    with pytest.raises(SessionNotFound):
+        store.conversation("k").get()
+    with pytest.raises(InvalidKey):
+        store.conversation("")
+
+
+def test_a_handle_asks_no_database() -> None:
+    with Store("postgresql://nobody@127.0.0.1:1/none") as store:
+        assert store.conversation("k").key == "k"
+
+
+def test_a_field_that_no_session_has_is_refused(store: Store) -> None:
+    unknown: dict[str, Any] = {"titel": "misspelt"}
+    for call in (store.create, store.get_or_create, store.open):
+        with pytest.raises(TypeError, match=r"'titel': give agent_id, user_id, title"):
+            call("k", **unknown)
+    assert not store.exists("k")
+    store.create("k")
+    with pytest.raises(TypeError, match=r"'titel'.*last_consolidated"):
+        store.update("k", **unknown)
+    for narrowed in (store.list_sessions, store.count, lambda **which: list(store.iter_sessions(**which))):
+        with pytest.raises(TypeError, match="'titel'"):
+            narrowed(**unknown)

@@ -1,0 +1,86 @@
+"""What the tables can be distributed for: whatever is about one session names its key, so that one server is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.sql.schema import ColumnCollectionConstraint
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.every_verb import calls_of
+from support.statements_sent import KEYS, every_call, fill, verbs_reading_any_session
+
+from lango_store import SearchUnavailable, Store, create_engine, schema
+from lango_store.tables import Base
+
+OF_ALL_SESSIONS = {
+    "Store.count": "counts sessions",
+    "Store.list_sessions": "lists sessions by time",
+    "Store.iter_sessions": "walks through all sessions",
+    "Store.stats": "sums up all sessions",
+    "Store.examine": "looks through all rows",
+    "Store.expire": "looks for what is due",
+    "Store.delete_where": "looks for what a filter names",
+}
+"""The verbs that are about no one session, and ask every server; each with the reason."""
+
+
+@not_on_a_cluster("the servers are asked by test_what_is_about_one_session_asks_one_server")
+def test_what_is_about_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    url = make_postgres()
+    schema.enable_search(url)
+    assert verbs_reading_any_session(url, tmp_path) == OF_ALL_SESSIONS.keys()
+
+
+TWO_SESSIONS = {"Conversation.fork": "the fork's rows may be on another server"}
+
+
+@pytest.mark.citus
+def test_what_is_about_one_session_asks_one_server(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    url = make_postgres()
+    asked: list[str] = []
+    engine = create_engine(url, pool_size=1, connect_args={"options": "-c citus.log_remote_commands=on"})
+
+    def listen(driver: Any, _: object) -> None:
+        driver.add_notice_handler(lambda notice: asked.append(f"{notice.message_primary} {notice.message_detail}"))
+
+    sa.event.listen(engine, "connect", listen)
+    cold = tmp_path / "cold.db"
+    several: dict[str, set[str]] = {}
+    with Store(engine) as store:
+        fill(store, cold)
+        for kind, name, way in every_call(calls_of(store, cold)):
+            fill(store, cold)
+            call = calls_of(store, cold)[kind][name][way]
+            asked.clear()
+            with contextlib.suppress(SearchUnavailable):
+                call()
+            servers = {server for text in asked for server in re.findall(r"on server \S+@(\S+)", text)}
+            if len(servers) > 1:
+                several.setdefault(f"{kind.__name__}.{name}", servers)
+    engine.dispose()
+    assert several.keys() <= OF_ALL_SESSIONS.keys() | TWO_SESSIONS.keys()
+    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= several.keys()
+
+
+def test_every_key_and_unique_index_begins_with_whose_a_row_is() -> None:
+    for table in Base.metadata.sorted_tables:
+        unique: list[sa.Index | ColumnCollectionConstraint] = [
+            table.primary_key,
+            *(each for each in table.constraints if isinstance(each, sa.UniqueConstraint)),
+            *(index for index in table.indexes if index.unique),
+        ]
+        for each in unique:
+            assert next(iter(each.columns)).name == KEYS[table.name], each.name
+        for key in table.foreign_key_constraints:
+            assert key.elements[0].target_fullname == "lango_session.key"
+            assert key.columns[0].name in (KEYS[table.name], "session_key"), key.name
+            assert key.ondelete == "CASCADE"
+        assert [each for each in table.constraints if each.name is None] == []
+        assert [
+            column.name for column in table.columns if column.identity or column is table.autoincrement_column
+        ] == []

@@ -1,0 +1,145 @@
+"""Several verbs in one transaction: `Store.transaction` and `Store.transact`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import contents, message, messages
+
+from lango_store import AsyncStore, Conflict, LangoStoreError, SessionNotFound, Store, create_engine
+
+
+def test_transaction_commits_all_writes_together(url: str) -> None:
+    with Store(url) as store, Store(url) as reader:
+        with store.transaction() as tx:
+            tx.create("k", title="new")
+            tx.append_message("k", message("a", id="a"))
+            tx.set_values("k", {"step": 1})
+            assert contents(tx.messages("k")) == ["a"]
+            assert not reader.exists("k")
+        assert contents(reader.messages("k")) == ["a"]
+        assert reader.values("k") == {"step": 1}
+
+
+def test_transaction_rolls_back_on_any_error(url: str) -> None:
+    with Store(url) as store:
+        store.create("k")
+
+        def fail() -> None:
+            with store.transaction() as tx:
+                tx.append_message("k", message("a"))
+                tx.update("k", title="new")
+                raise KeyError("of the caller")
+
+        with pytest.raises(KeyError):
+            fail()
+        assert store.get("k").messages == []
+        assert store.info("k").title is None
+
+
+def test_transaction_continues_after_a_refused_write(url: str) -> None:
+    with Store(url) as store:
+        store.create("k")
+        with store.transaction() as tx:
+            tx.append_message("k", message("a"))
+            with pytest.raises(Conflict):
+                tx.append_message("k", message("b"), after=0)
+            with pytest.raises(SessionNotFound):
+                tx.append_message("other", message("c"))
+            tx.append_message("k", message("d"))
+        assert contents(store.messages("k")) == ["a", "d"]
+
+
+def test_bound_store_is_refused_after_the_block(url: str) -> None:
+    with Store(url) as store:
+        with store.transaction() as tx:
+            tx.create("k")
+        with pytest.raises(LangoStoreError, match="has ended"):
+            tx.info("k")
+        assert store.exists("k")
+
+
+def test_transaction_inside_using_is_a_savepoint(url: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store, engine.connect() as connection, connection.begin() as outer:
+        bound = store.using(connection)
+        bound.create("kept")
+
+        def fail() -> None:
+            with bound.transaction() as tx:
+                tx.create("undone")
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+        outer.commit()
+        assert [info.key for info in store.iter_sessions()] == ["kept"]
+    engine.dispose()
+
+
+def test_transact_returns_the_result(url: str) -> None:
+    with Store(url) as store:
+        stored = store.transact(lambda tx: (tx.create("k"), tx.append_message("k", message("a")))[1])
+        assert store.messages("k") == [stored]
+
+
+def test_transact_runs_a_deadlocked_function_again(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres()) as store:
+        store.create("a")
+        store.create("b")
+        first_writes = threading.Barrier(2, timeout=60)
+        calls: list[str] = []
+
+        def write(first: str, second: str) -> None:
+            def both(tx: Store) -> None:
+                calls.append(first)
+                tx.append_message(first, message("first"))
+                if calls.count(first) == 1:
+                    first_writes.wait()
+                tx.append_message(second, message("second"))
+
+            store.transact(both)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(write, "ab", "ba"))
+        assert len(calls) == 3
+        assert sorted(contents(store.messages("a"))) == ["first", "second"]
+        assert sorted(contents(store.messages("b"))) == ["first", "second"]
+
+
+def test_async_transact_runs_in_one_thread(url: str) -> None:
+    async def work() -> None:
+        async with AsyncStore(url, default_ttl=timedelta(days=1)) as store:
+            assert await store.transact(lambda tx: tx.create("k").key) == "k"
+            with pytest.raises(ZeroDivisionError):
+                await store.transact(lambda tx: (tx.append_message("k", message("a")), 1 / 0))
+            assert await store.messages("k") == []
+
+    asyncio.run(work())
+
+
+def test_reads_of_a_snapshot_see_one_moment(url: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=messages(1))
+        with store.snapshot() as view:
+            before = view.get("k")
+            store.append_message("k", message())
+            store.set_values("k", {"a": 1})
+            assert (view.get("k"), view.values("k")) == (before, {})
+        assert store.info("k").message_count == 2
+
+
+def test_snapshot_refuses_writes_and_calls_after_its_block(store: Store) -> None:
+    store.create("k")
+    with store.snapshot() as view:
+        for write in (lambda: view.append_message("k", message()), lambda: view.create("l")):
+            with pytest.raises(LangoStoreError, match="a snapshot is for reads"):
+                write()
+    with pytest.raises(LangoStoreError, match="has ended"):
+        view.get("k")
+    assert store.count() == 1

@@ -1,0 +1,258 @@
+"""Values in backups and copies, and what an examination says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.backup_lines import sealed
+from support.databases import MakeDatabase, not_on_a_cluster
+from support.factories import messages
+from support.rows import all_rows, fill, put, shared_rows, shared_value_row, value_names
+
+from lango_store import DamagedMessage, Store
+from lango_store._operations import paging
+from lango_store.backup.copying import copy
+from lango_store.interchange import export, import_path
+
+VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
+
+
+def faults(store: Store) -> list[tuple[str, str]]:
+    return [(each.name, each.subject) for each in store.examine() if each.name != "settings"]
+
+
+def exported(store: Store, folder: Path, **which: Any) -> Path:
+    path = folder / "all.jsonl"
+    done = export(store, path, "jsonl", replace=True, **(which or {"everything": True}))
+    assert [each.error for each in done if each.error] == []
+    return path
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(make_database: MakeDatabase) -> Iterator[Store]:
+    with Store(make_database()) as opened:
+        yield opened
+
+
+def test_a_backup_of_all_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
+    fill(store)
+    store.create("k", messages=messages(2))
+    store.set_values("k", VALUES)
+    store.set_shared_values("user:ann", VALUES)
+    path = exported(store, tmp_path)
+    (report,) = import_path(other, path)
+    assert (report.error, report.skipped) == (None, [])
+    assert report.values == len(shared_rows(store))
+    assert (all_rows(other), shared_rows(other)) == (all_rows(store), shared_rows(store))
+    assert (other.values("k"), other.shared_values("user:ann")) == (VALUES, VALUES)
+    assert exported(other, tmp_path).read_bytes() == path.read_bytes()
+    (again,) = import_path(other, path)
+    assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
+
+
+def test_shared_values_are_read_page_by_page_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "ROWS", 2)
+    places = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
+    put(store, *(shared_value_row(scope, name) for scope, name in places))
+    assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(places)
+
+
+def test_a_backup_of_some_sessions_holds_their_values_and_no_shared_ones(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    for key in ("k", "l"):
+        store.create(key, user_id="ann")
+        store.set_values(key, VALUES)
+    store.set_shared_values("k", VALUES)
+    (report,) = import_path(other, exported(store, tmp_path, keys=["k"]))
+    assert (report.keys, report.values) == (["k"], 0)
+    assert (other.values("k"), other.shared_values("k")) == (VALUES, {})
+
+
+def test_what_a_store_has_already_stays(store: Store, other: Store, tmp_path: Path) -> None:
+    store.set_shared_values("mine", {"differs": 1, "new": 1})
+    other.set_shared_values("mine", {"differs": 2})
+    path = exported(store, tmp_path)
+    (planned,) = import_path(other, path, dry_run=True)
+    assert other.shared_values("mine") == {"differs": 2}
+    (report,) = import_path(other, path)
+    for each in (planned, report):
+        assert (each.error, each.values) == (None, 1)
+        assert [skipped.reason.split(":")[0] for skipped in each.skipped] == ["value 'differs' of scope 'mine'"]
+    assert other.shared_values("mine") == {"differs": 2, "new": 1}
+
+
+CRAFTED = {
+    "no name": ('"name":"a"', '"name":""', "name"),
+    "a long name": ('"name":"a"', f'"name":"{"x" * 513}"', "name"),
+    "a value that is not JSON": ('"value":null', '"value":NaN', "value"),
+    "no value": (',"value":null', "", "value"),
+    "no time": ("+00:00", "", "updated_at"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "named"), CRAFTED.values(), ids=list(CRAFTED))
+def test_a_crafted_value_is_refused_by_its_line(
+    store: Store, other: Store, tmp_path: Path, old: str, new: str, named: str
+) -> None:
+    store.create("k")
+    store.set_values("k", {"a": None})
+    path = exported(store, tmp_path)
+    lines = path.read_text().splitlines()
+    (place,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
+    lines[place] = lines[place].replace(old, new)
+    path.write_text("\n".join(sealed(lines)) + "\n")
+    (report,) = import_path(other, path)
+    assert report.error is not None
+    assert f"line {place + 1}: " in report.error
+    assert named in report.error
+    assert not list(other.iter_sessions())
+
+
+@pytest.mark.parametrize("change", ["a value", "a line less", "no closing line", "another count"])
+def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
+    store.set_shared_values("s", {"a": 1, "b": 2})
+    path = exported(store, tmp_path)
+    _, first, second, closing, last = lines = path.read_text().splitlines()
+    assert json.loads(closing)["shared"]["values"] == 2
+    lines[1:] = {
+        "a value": [first.replace('"value":1', '"value":3'), second, closing, last],
+        "a line less": [first, closing, last],
+        "no closing line": [first, second, last],
+        "another count": [first, second, closing.replace('"values":2', '"values":3'), last],
+    }[change]
+    path.write_text("\n".join(lines) + "\n")
+    (report,) = import_path(other, path)
+    assert report.error is not None
+    assert "shared scopes are damaged" in report.error
+    assert other.shared_values("s") == {}
+
+
+def spoilt(store: Store, column: str, value: str) -> None:
+    """Give a shared scope three values, and one of them something that cannot be read."""
+    store.set_shared_values("s", {"a": 1, "b": 2, "c": 3})
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_shared_value SET {column} = '{value}' WHERE name = 'b'")
+
+
+def test_a_shared_value_that_cannot_be_read_is_named_and_left_out_of_a_backup(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    spoilt(store, "value", "[" * 300 + "]" * 300)
+    store.create("k", messages=messages(2))
+    done = list(export(store, tmp_path / "all.jsonl", "jsonl", everything=True))
+    assert [(each.key, each.error is None) for each in done] == [("k", True), ("s", False)]
+    assert "value 'b', value: is more than" in str(done[1].error)
+    (report,) = import_path(other, tmp_path / "all.jsonl")
+    assert (report.keys, report.values, report.error) == (["k"], 2, None)
+    assert other.shared_values("s") == {"a": 1, "c": 3}
+
+
+def test_a_shared_value_without_a_time_is_named_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+    with Store(make_sqlite()) as store, Store(make_sqlite()) as other:
+        spoilt(store, "updated_at", "never")
+        (done,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
+        report = copy(store, other)
+        assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
+        for reason in str(done.error), report.failed[0].reason:
+            assert "value 'b', updated_at: " in reason
+        assert other.shared_values("s") == {"a": 1, "c": 3}
+
+
+def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
+    fill(store)
+    store.create("k")
+    store.set_values("k", VALUES)
+    planned = copy(store, other, dry_run=True)
+    assert shared_rows(other) == []
+    report = copy(store, other)
+    assert report.complete
+    assert (report.values, planned.values) == (len(shared_rows(store)),) * 2
+    assert (all_rows(other), shared_rows(other)) == (all_rows(store), shared_rows(store))
+    assert copy(store, other).values == 0
+
+
+def test_a_copy_leaves_values_that_differ_alone(store: Store, other: Store) -> None:
+    store.create("k")
+    store.set_values("k", {"a": 1})
+    store.set_shared_values("mine", {"a": 1, "b": 1})
+    other.set_shared_values("mine", {"a": 2})
+    copy(store, other)
+    other.set_values("k", {"a": 2})
+    report = copy(store, other)
+    assert report.differing == ["k"]
+    assert report.differing_values == [("mine", "a")]
+    assert not report.complete
+    assert other.shared_values("mine") == {"a": 2, "b": 1}
+
+
+# Examined
+
+
+def spoil(store: Store, statement: str) -> None:
+    """Write past the constraints, on a connection of its own."""
+    engine = store.engine
+    with contextlib.closing(engine.raw_connection()) as connection:
+        driver: Any = connection.driver_connection
+        if engine.dialect.name == "sqlite":
+            driver.execute("PRAGMA foreign_keys = OFF")
+        else:
+            driver.execute("ALTER TABLE lango_value DISABLE TRIGGER ALL")
+        driver.execute(statement)
+        if engine.dialect.name != "sqlite":
+            driver.execute("ALTER TABLE lango_value ENABLE TRIGGER ALL")
+        driver.commit()
+        connection.invalidate()
+
+
+@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
+def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
+    store.create("k")
+    store.set_values("k", {"a": 1})
+    spoil(store, "UPDATE lango_value SET session_key = 'gone'")
+    assert faults(store) == [("orphans", "lango_value")]
+    store.examine(repair=True)
+    assert faults(store) == []
+    assert value_names(store) == []
+
+
+@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
+def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
+    store.create("k")
+    store.set_values("k", {"a": 1, "b": 2})
+    store.set_shared_values("shared", {"a": 1})
+    spoil(store, "UPDATE lango_shared_value SET name = ''")
+    expected = [("unreadable value", "shared")]
+    if store.engine.dialect.name == "sqlite":  # PostgreSQL's json takes nothing else
+        spoil(store, "UPDATE lango_value SET value = '{no json' WHERE name = 'a'")
+        expected.insert(0, ("unreadable value", "k"))
+        with pytest.raises(DamagedMessage, match="value 'a'") as raised:
+            store.values("k")
+        assert (raised.value.key, raised.value.seq) == ("k", 0)
+        assert store.values("k", "b") == {"b": 2}
+    assert faults(store) == expected
+    store.set_values("k", {"a": 1})
+    assert store.values("k") == {"a": 1, "b": 2}
+
+
+def test_a_time_of_a_value_that_does_not_sort_is_mended(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        store.set_shared_values("shared", {"a": 1})
+        with store.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE lango_shared_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
+        assert faults(store) == [("time in another form", "shared")]
+        store.examine(repair=True)
+        assert faults(store) == []
+        put(store, shared_value_row("shared", "b"))

@@ -1,0 +1,64 @@
+"""An asynchronous store behind the verbs of a synchronous one, for checks that are written once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from lango_store import AsyncStore, Store
+
+_PATIENCE: Final = 120.0
+_NOTHING: Final = object()
+
+
+class Awaiting:
+    """An `AsyncStore`, or an `AsyncConversation`, that is called like its twin, from threads beside its event loop."""
+
+    def __init__(self, awaited: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.awaited = awaited
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.awaited, name)
+        return functools.partial(self._call, found) if callable(found) else found
+
+    def using(self, connection: Any) -> Any:
+        """Return the synchronous store on the caller's connection, as there is no other."""
+        return self.awaited.store.using(connection)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        found = method(*arguments, **options)
+        if inspect.isawaitable(found):
+            found = asyncio.run_coroutine_threadsafe(_result(found), self._loop).result(_PATIENCE)
+        if isinstance(found, AsyncIterator):
+            return self._each(found)
+        is_handle = hasattr(found, "append_message") and hasattr(found, "key")
+        return Awaiting(found, self._loop) if is_handle else found
+
+    def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:
+        while (one := self._call(anext, found, _NOTHING)) is not _NOTHING:
+            yield one
+
+
+async def _result(found: Any) -> Any:
+    return await found
+
+
+@contextmanager
+def awaiting(store: AsyncStore) -> Iterator[Store]:
+    """Make an `AsyncStore` look like a `Store`: each call is awaited on an event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield cast(Store, Awaiting(store, loop))
+    finally:
+        asyncio.run_coroutine_threadsafe(store.close(), loop).result(120)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,95 @@
+"""What tests ask of a cluster and of its databases, past the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from support.factories import messages
+
+from lango_store import Store
+from lango_store.tables import Base
+
+TABLES = [table.name for table in Base.metadata.sorted_tables]
+
+ALL_KEYS = ["fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
+"""The foreign keys of our tables."""
+
+BY_HAND = [
+    "SELECT create_distributed_table('lango_session', 'key')",
+    "SELECT create_distributed_table('lango_message', 'session_key', colocate_with => 'lango_session')",
+    "SELECT create_distributed_table('lango_value', 'session_key', colocate_with => 'lango_session')",
+    "SELECT create_reference_table('lango_store_version')",
+]
+"""What an operator may have done already, one after the other."""
+
+
+def say(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and give the rows of the last."""
+    made = sa.make_url(url)
+    given: Any = {**made.translate_connect_args(username="user", database="dbname"), **made.query}
+    with psycopg.connect(**given, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def workers(url: str) -> list[str]:
+    """Return the URLs of the database on the workers."""
+    found = say(url, "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid <> 0 ORDER BY nodeport")
+    return [sa.make_url(url).set(host=host, port=port).render_as_string(hide_password=False) for host, port in found]
+
+
+def shards(url: str | sa.URL, table: str) -> list[tuple[str, str]]:
+    """Give the parts of a table, each with the URL of the server that has it."""
+    made = sa.make_url(url)
+    query = f"SELECT nodename, nodeport, shard_name FROM citus_shards WHERE table_name = '{table}'::regclass"
+    return [
+        (made.set(host=host, port=port).render_as_string(hide_password=False), name)
+        for host, port, name in say(made.render_as_string(hide_password=False), query)
+    ]
+
+
+def distributed(url: str) -> dict[str, tuple[str | None, int]]:
+    """Return the column and the group of each table of ours that is distributed."""
+    query = (
+        "SELECT logicalrelid::text, column_to_column_name(logicalrelid, partkey), colocationid FROM pg_dist_partition"
+    )
+    return {table: (column, group) for table, column, group in say(url, query)}
+
+
+def foreign_keys(url: str) -> list[str]:
+    """Return the names of the foreign keys of our tables, those of shards aside."""
+    query = (
+        "SELECT conname FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY('{{{}}}') ORDER BY 1"
+    )
+    return [name for (name,) in say(url, query.format(",".join(TABLES)))]
+
+
+def fill(url: str) -> None:
+    """Write a little into every table."""
+    with Store(url) as store:
+        for number in range(20):
+            conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
+            conversation.save_turn(messages(2), {"tokens": number})
+            store.set_values(f"k{number}", {"mood": number})
+        store.set_shared_values("shared", {"mood": "fine"})
+
+
+def contents(url: str) -> dict[str, list[Any]]:
+    """Return all rows of all tables."""
+    return {table: sorted(say(url, f"SELECT to_jsonb(t)::text FROM {table} t")) for table in TABLES}
+
+
+def is_whole(url: str) -> bool:
+    """Whether our tables are distributed as they should be, and have no rows on the coordinator."""
+    placed = distributed(url)
+    columns = {"lango_session": "key", "lango_shared_value": "scope"}
+    return (
+        {table: placed[table][0] for table in TABLES} == {table: columns.get(table, "session_key") for table in TABLES}
+        and len({placed[table][1] for table in TABLES}) == 1
+        and placed["lango_store_version"][0] is None
+        and say(url, f"SELECT {' + '.join(f'pg_relation_size({table!r})' for table in TABLES)}") == [(0,)]
+        and foreign_keys(url) == ALL_KEYS
+    )

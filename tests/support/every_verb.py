@@ -1,0 +1,124 @@
+"""A call of every public verb, or several where they differ in what they send."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from support.factories import message, messages
+
+from lango_store import AsyncConversation, AsyncStore, Conversation, Store
+
+Calls = dict[type, dict[str, list[Callable[[], object]]]]
+
+
+def verbs_of(kind: type) -> set[str]:
+    """Return the names of the verbs of `Store` or `Conversation`: what their asynchronous twins await."""
+    twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
+    named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
+    return named - {"close", "conversation", "run_sync"}
+
+
+def prepare(store: Store, cold: Path) -> None:
+    """Make what the calls are about: sessions, and one in an archive."""
+    store.create("old")
+    store.expire(older_than=timedelta(0), archive=cold)
+    store.create("k", messages=messages(2, tokens=1))
+    store.conversation("k").save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
+
+
+def calls_of(store: Store, cold: Path) -> Calls:
+    """Return the calls by class and verb; none of them depends on another one."""
+    k = store.conversation("k")
+    (turn,) = k.turns()
+    pending = k.begin_compaction()
+    assert pending is not None
+    calls: Calls = {
+        Store: {
+            "ping": [store.ping],
+            "transact": [lambda: store.transact(lambda tx: tx.touch("k"))],
+            "position": [store.position],
+            "at": [lambda: store.at(None)],
+            "create": [store.create, lambda: store.create("new", messages=[message()])],
+            "get": [lambda: store.get("k")],
+            "get_or_create": [lambda: store.get_or_create("k"), lambda: store.get_or_create("new")],
+            "open": [lambda: store.open("k"), store.open],
+            "info": [lambda: store.info("k")],
+            "exists": [lambda: store.exists("k")],
+            "update": [lambda: store.update("k", title="new")],
+            "touch": [lambda: store.touch("k")],
+            "delete": [lambda: store.delete("k")],
+            "clear": [lambda: store.clear("k")],
+            "append_message": [
+                lambda: store.append_message("k", message()),
+                lambda: store.append_message("new", message(), create=True),
+            ],
+            "append_messages": [
+                lambda: store.append_messages("k", messages(2)),
+                lambda: store.append_messages("k", messages(2), replace_after=1),
+                lambda: store.append_messages("k", [message(id="one"), message(id="two")]),
+            ],
+            "messages": [lambda: store.messages("k")],
+            "all_messages": [lambda: store.all_messages("k")],
+            "iter_messages": [lambda: list(store.iter_messages("k"))],
+            "iter_sessions": [lambda: list(store.iter_sessions())],
+            "find_message": [lambda: store.find_message("k", "one")],
+            "pop_message": [lambda: store.pop_message("k")],
+            "update_message": [lambda: store.update_message("k", 1, message())],
+            "delete_message": [lambda: store.delete_message("k", 1)],
+            "redact_message": [lambda: store.redact_message("k", 1)],
+            "truncate": [lambda: store.truncate("k", after=1)],
+            "values": [lambda: store.values("k")],
+            "set_values": [lambda: store.set_values("k", {"a": 1})],
+            "drop_values": [lambda: store.drop_values("k", ["a"])],
+            "shared_values": [lambda: store.shared_values("app")],
+            "set_shared_values": [lambda: store.set_shared_values("app", {"a": 1})],
+            "drop_shared_values": [lambda: store.drop_shared_values("app")],
+            "list_sessions": [store.list_sessions],
+            "count": [store.count],
+            "search": [lambda: store.search("hello")],
+            "stats": [store.stats],
+            "examine": [store.examine],
+            "expire": [lambda: store.expire(older_than=timedelta(0)), lambda: store.expire(dry_run=True)],
+            "delete_where": [lambda: store.delete_where(key_prefix="k")],
+            "restore": [lambda: store.restore(cold, "old")],
+        },
+        Conversation: {
+            "get": [k.get],
+            "info": [k.info],
+            "update": [lambda: k.update(title="new")],
+            "append_message": [lambda: k.append_message(message())],
+            "append_messages": [lambda: k.append_messages(messages(2))],
+            "messages": [k.messages, lambda: k.messages(last=1)],
+            "all_messages": [k.all_messages],
+            "iter_messages": [lambda: list(k.iter_messages())],
+            "find_message": [lambda: k.find_message("one")],
+            "last_message": [k.last_message],
+            "pop_message": [k.pop_message],
+            "update_message": [lambda: k.update_message(1, message())],
+            "delete_message": [lambda: k.delete_message(1)],
+            "redact_message": [lambda: k.redact_message(1)],
+            "search": [lambda: k.search("hello")],
+            "truncate": [lambda: k.truncate(after=1)],
+            "clear": [k.clear],
+            "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],
+            "turns": [k.turns],
+            "find_turn": [lambda: k.find_turn("turn")],
+            "messages_of": [lambda: k.messages_of(turn)],
+            "event_count": [k.event_count],
+            "total_usage": [k.total_usage],
+            "values": [k.values],
+            "set_values": [lambda: k.set_values({"a": 1})],
+            "drop_values": [k.drop_values],
+            "fork": [k.fork],
+            "compactions": [k.compactions],
+            "history": [k.history, lambda: k.history(max_tokens=1)],
+            "begin_compaction": [k.begin_compaction],
+            "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],
+            "compact": [lambda: k.compact(lambda window: message("summary"))],
+        },
+    }
+    assert {kind: set(verbs) for kind, verbs in calls.items()} == {kind: verbs_of(kind) for kind in calls}
+    return calls

@@ -1,0 +1,29 @@
+"""What a page about a framework shows, run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.pages import blocks
+from support.paths import ROOT
+
+
+def started(*words: str, folder: Path, timeout: float = 100) -> str:
+    """Run Python with these words, and return what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_replacement(page: str, folder: Path, first: str = "") -> None:
+    """Run what a page replaces in a program, and what it replaces it with, each after these first lines."""
+    (diff,) = blocks(page, "diff")
+    for sign in "-+":
+        lines = [line[1:] for line in diff.splitlines() if line.startswith(sign)]
+        assert lines
+        started("-c", "\n".join([first, *lines]), folder=folder, timeout=200)

@@ -1,0 +1,56 @@
+"""`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup and an archive into `tests/data`."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+
+from support.paths import DATA
+
+from lango_store import Message, MessageRole, Store, ToolCall
+from lango_store.interchange import export
+from lango_store.tables import SCHEMA_REVISION
+
+BACKUPS = DATA / "backups"
+CONTENTS = ["", 'say "hé"\n\x7f', "null", "[1]", None, True, 1.0, "a\0b", "\ud83d", {"b": 1, "a": [None]}, ["x"]]
+BEGAN = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def fill(store: Store) -> None:
+    """Write sessions in which every column says something."""
+    said = {"agent_id": "support", "user_id": "ann", "title": "Oslo", "model": "gpt-x"}
+    store.create("plain", **said, settings={"thinking": "high"}, metadata={"é": [1, 2.5]}, tools=[{"name": "f"}])  # type: ignore[arg-type]
+    store.append_message("plain", Message.user("Weather in Oslo?", id="m-1", tokens=5))
+    call = ToolCall(id="call_1", name="get_weather", output={"celsius": -3})
+    answer = Message.tool(author="lango-orchestrator", tool_call_id="call_1", tool_calls=[call], extra={"x": "\n"})
+    store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
+    store.set_values("plain", {"state": {"step": 2}, "cursor": None})
+    store.set_shared_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
+    store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
+    store.append_messages("expiring", [Message.user(f"message {n}", tokens=n) for n in range(3)])
+    turns = store.open("turns", ttl=timedelta(hours=2))
+    turns.save_turn([Message.user("Hello"), Message.assistant("Hi!")], {"input_tokens": 10}, id="t-1")
+    turns.compact(lambda window: Message.assistant(f"We said {len(window)} things."))
+    turns.save_turn([Message.user("gone")])
+    turns.pop_message()
+    store.create("contents", ttl=timedelta(hours=3), messages=[Message.user(content) for content in CONTENTS])
+
+
+def main() -> None:
+    """Write both files."""
+    moment = BEGAN
+    with TemporaryDirectory() as folder, Store(f"sqlite:///{folder}/s.db", migrate=True, clock=lambda: moment) as store:
+        fill(store)
+        export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
+        moment += timedelta(hours=4)
+        archive = BACKUPS / f"{SCHEMA_REVISION}.db"
+        archive.unlink(missing_ok=True)
+        store.expire(archive=archive)
+    with closing(sqlite3.connect(archive)) as connection:
+        connection.executescript("PRAGMA page_size = 512; VACUUM")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What must hold of a session beside its model, and of a store, whatever was done to it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sqlite3
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from support.factories import seqs
+from support.session_model import ModelSession
+
+from lango_store import Conversation, Message, MessageRole, Store
+from lango_store._operations import examination
+
+
+def assert_alike(found: Conversation, session: ModelSession) -> None:
+    """Compare all that a conversation tells with its model."""
+    log_and_window(found, session)
+    counters(found, session)
+    turns_and_summaries(found, session)
+    what_a_model_sees(found, session)
+    assert found.values() == session.values
+
+
+def log_and_window(found: Conversation, session: ModelSession) -> None:
+    log = found.all_messages()
+    assert log == session.log == list(found.iter_messages(page_size=2))
+    assert [m.seq for m in log] == sorted({m.seq for m in log})
+    window = session.window
+    assert found.messages() == window
+    for last in ends_of(window):
+        assert found.messages(last=last) == window[max(len(window) - last, 0) :]
+    for role in (None, MessageRole.ASSISTANT, MessageRole.TOOL):
+        said = [m for m in session.said if role is None or m.role.canonical is role]
+        assert found.last_message(role) == (said[-1] if said else None)
+    for m in [m for m in log if m.id is not None][-2:]:
+        assert found.find_message(str(m.id)) == m
+
+
+def counters(found: Conversation, session: ModelSession) -> None:
+    loaded = found.get()
+    assert loaded.messages == session.window
+    for info in (loaded, found.info()):
+        assert (info.last_seq, info.message_count) == (session.last_seq, len(session.messages))
+        assert info.record_count == len(session.log) - len(session.messages)
+        assert info.token_count == sum(m.tokens or 0 for m in session.messages)
+        assert (info.turn_count, info.last_consolidated) == (len(session.turns), session.last_consolidated)
+        assert info.summary_turn == (session.summary_turn.turn_no if session.summary_turn else None)
+        assert (info.summarized_upto, info.forked_from) == (session.summarized_upto, session.forked_from)
+        assert info.created_at == session.created_at
+        assert info.expires_at == session.expires_at
+    assert loaded.last_seq >= max([m.seq for m in session.log], default=0)
+    assert 0 <= loaded.last_consolidated <= loaded.message_count
+
+
+def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
+    assert found.turns() == session.turns
+    assert found.event_count() == len(session.turns)
+    assert found.total_usage() == session.usage
+    assert found.compactions() == session.compactions
+
+
+def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
+    window = session.window
+    summary = {m.content for m in session.summary}
+    for last in (None, *ends_of(window)):
+        prompt = found.history(last=last)
+        assert last is None or len(prompt) <= last
+        assert not prompt or prompt[0]["role"] != "tool"
+        # From the front only: what was redacted has no content, in the summary and behind it.
+        summed_up = list(itertools.takewhile(lambda entry: entry["content"] in summary, prompt))
+        called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
+        for entry in prompt[len(summed_up) :]:
+            if entry["role"] in ("user", "assistant"):
+                break
+            assert entry["role"] != "tool" or entry.get("tool_call_id") in called, (prompt, window)
+    if all(m.tokens is not None for m in window):
+        assert len(found.history(max_tokens=10**6)) == len(found.history())
+
+
+def ends_of(window: list[Message]) -> set[int]:
+    """Choose how many of a window's last messages to ask for."""
+    return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
+
+
+def assert_sound(store: Store) -> None:
+    """Check of a store's rows what `examine` checks, but not its schema, which no verb changes."""
+    with _checking(store.engine.url.drivername).connected(store.engine.url) as connection:
+        findings = [finding for check in examination.CHECKS for finding in check(connection)]
+    assert [finding for finding in findings if finding.name != "settings"] == []
+
+
+class _Checking:
+    """One engine for all databases of a kind: its statements are compiled once in a run, not in every test."""
+
+    def __init__(self, driver: str) -> None:
+        self._engine = sa.create_engine(f"{driver}://", creator=self._connect, poolclass=sa.NullPool)
+        self._url = self._engine.url
+
+    def connected(self, url: sa.URL) -> sa.Connection:
+        self._url = url
+        return self._engine.connect()
+
+    def _connect(self) -> Any:
+        if self._url.get_backend_name() == "sqlite":
+            return sqlite3.connect(self._url.database or "")
+        return psycopg.connect(self._url.set(drivername="postgresql").render_as_string(hide_password=False))
+
+
+_checking = functools.cache(_Checking)
+
+
+def seen_before(window: list[Message], place: int) -> list[int]:
+    """Say what a cut at a seq must leave of what is shown: what has no later one, and what stands before that message.
+
+    A place of 0 asks for everything to go.
+    """
+    found = seqs(window)
+    shown = found[: found.index(place)] if place in found else []
+    return [seq for seq in found if seq <= place or seq in shown] if place else []

@@ -1,0 +1,301 @@
+"""A session as the rules of the data have it, in plain lists: what a real one is compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from support.model_log import RECORD, ModelLog, Usage
+
+from lango_store import (
+    Compaction,
+    Conflict,
+    InvalidMessage,
+    Message,
+    MessageNotFound,
+    MessageRole,
+    Turn,
+)
+
+
+class ModelSession(ModelLog):
+    """Does to what it holds what the verbs promise to do."""
+
+    # What is written
+
+    def append(
+        self,
+        now: datetime,
+        new: Sequence[Message],
+        after: int | None = None,
+        *,
+        stale: bool = False,
+    ) -> list[Message]:
+        fresh = self.unknown(new)
+        if fresh or not new:
+            self.expect(after, stale=stale)
+        self.put(now, fresh)
+        return self.as_stored(new, fresh)
+
+    def drop_values(self, names: Sequence[str] | None) -> int:
+        gone = [name for name in self.values if names is None or name in names]
+        for name in gone:
+            del self.values[name]
+        return len(gone)
+
+    def save_turn(
+        self,
+        now: datetime,
+        new: Sequence[Message],
+        usage: Usage,
+        *,
+        id: str | None = None,
+        after: int | None = None,
+        stale: bool = False,
+    ) -> Turn:
+        for turn in self.turns:
+            if id is not None and turn.id == id:
+                return self.replayed(turn)
+        fresh = self.unknown(new)
+        if id is None and new and not fresh:
+            theirs = [
+                turn for turn in self.turns for m in self.messages_of(turn) if m.id in [other.id for other in new]
+            ]
+            if theirs:
+                return self.replayed(theirs[-1])
+            id = "messages:" + sha256(json.dumps([m.id for m in new]).encode()).hexdigest()
+            for turn in self.turns:
+                if turn.id == id:
+                    return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
+        self.expect(after, stale=stale)
+        turn = self.put_turn(now, fresh, usage, id=id)
+        return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
+
+    def pop(self, *, records: bool) -> Message | None:
+        shown = self.log if records else self.window
+        if not shown:
+            return None
+        last = shown[-1]
+        self.take(last)
+        for turn in list(self.turns):
+            if turn.turn_no == last.turn_no and all(m.seq < last.seq for m in self.messages_of(turn)):
+                self.shorten(turn, last.seq - 1)
+        return last
+
+    def update_message(self, place: int | str, new: Message, *, stale: bool = False) -> Message:
+        """Replace a message; the consolidated ones end where they ended before."""
+        self.expect(None, stale=stale)
+        old = self.at(place)
+        other = self.with_id(new.id)
+        if other is not None and other is not old:
+            raise InvalidMessage("id", "is the id of another message")
+        left = {"seq": old.seq, "turn_no": old.turn_no, "replayed": False}
+        given = {"id": new.id or old.id, "created_at": new.created_at or old.created_at}
+        if self.is_consolidated(old):
+            self.last_consolidated += (old.role is RECORD) - (new.role is RECORD)
+        return self.put_instead(old, new.model_copy(update=left | given))
+
+    def redact_message(self, place: int | str, reason: str | None) -> Message:
+        old = self.at(place)
+        tokens = None if old.tokens is None else 0
+        extra = {} if reason is None else {"redacted": reason}
+        return self.put_instead(
+            old, old.model_copy(update={"content": None, "tool_calls": [], "extra": extra, "tokens": tokens})
+        )
+
+    def delete_message(self, place: int | str, *, stale: bool = False) -> None:
+        self.expect(None, stale=stale)
+        self.take(self.at(place))
+
+    def truncate(self, after: int) -> int:
+        self.expect_something_at(after)
+        if after >= self.last_seq:
+            return 0
+        gone = self.later(after)
+        later = [turn for turn in self.turns if turn.first_seq > after and not self.summary_before(turn, after)]
+        if gone or later:
+            self.log = [m for m in self.log if m not in gone]
+            for turn in list(self.turns):
+                if turn.first_seq <= after or turn in later:
+                    self.shorten(turn, after)
+            self.cut()
+        return len([m for m in gone if m.role is not RECORD])
+
+    def clear(self, *, keep_system: bool) -> int:
+        kept = [m for m in self.said if m.role is MessageRole.SYSTEM] if keep_system else []
+        gone = len(self.messages) - len(kept)
+        self.log = [m.model_copy(update={"turn_no": None}) for m in kept]
+        self.turns = []
+        self.last_consolidated = 0
+        self.cut()
+        return gone
+
+    def replace(
+        self, now: datetime, new: Sequence[Message], replace_after: int, after: int | None, *, stale: bool = False
+    ) -> list[Message]:
+        later = [m.id for m in self.later(replace_after)]
+        wanted = [id for id in dict.fromkeys(m.id for m in new) if id in later]
+        if new and all(self.with_id(m.id) for m in new) and later == wanted:
+            return self.as_stored(new, [])
+        self.expect(after, stale=stale)
+        self.truncate(replace_after)
+        return self.append(now, new)
+
+    def compact(self, now: datetime, begun: ModelSession, summary: Sequence[Message], *, discard: bool) -> Compaction:
+        """Put a summary in place of the window that `begun`, a copy of this session as it was, had."""
+        if self.cuts != begun.cuts or self.created_at != begun.created_at:
+            raise Conflict(self.key, expected=begun.last_seq, last_seq=self.last_seq)
+        upto = begun.last_seq
+        said = {"original_event_count": len(begun.turns), "original_message_count": len(begun.window)}
+        usage: Usage = {}
+        if discard:
+            said["discarded"] = True
+            usage = begun.usage
+            old = len(begun.log)
+            records = [m.model_copy(update={"turn_no": None}) for m in self.log[:old] if m.role is RECORD]
+            self.log = records + self.log[old:]
+            self.turns = self.turns[len(begun.turns) :]
+            self.last_consolidated = max(self.last_consolidated - len(begun.messages), 0)
+        self.cut()
+        once = [m for place, m in enumerate(summary) if m.id is None or m.id not in [s.id for s in summary[:place]]]
+        anew = [m.model_copy(update={"id": None}) if self.with_id(m.id) else m for m in once]
+        turn = self.put_turn(now, anew, usage, kind="compaction", replaced_upto=upto, metadata=said)
+        return next(each for each in self.compactions if each.turn_no == turn.turn_no)
+
+    def fork(self, now: datetime, key: str, upto: int | None) -> ModelSession:
+        upto = self.last_seq if upto is None else min(upto, self.last_seq)
+        whole = upto == self.last_seq
+        if not whole:
+            self.expect_something_at(upto)
+        gone = [] if whole else self.later(upto)
+        turns = [
+            t.model_copy()
+            for t in self.turns
+            if whole or max(t.first_seq, t.last_seq) <= upto or self.stands_at(t, upto)
+        ]
+        for turn in turns:
+            if not whole and turn.first_seq <= upto:
+                turn.last_seq = min(turn.last_seq, upto)
+        return ModelSession(
+            key=key,
+            created_at=now,
+            ttl=self.ttl,
+            log=[m.model_copy() for m in self.log if m not in gone],
+            turns=turns,
+            values=dict(self.values),
+            last_seq=max([upto, *(turn.last_seq for turn in turns)]),
+            last_turn_no=self.last_turn_no,
+            last_consolidated=self.last_consolidated,
+            forked_from=self.key,
+        ).mended()
+
+    # Steps of these
+
+    def stands_at(self, turn: Turn, place: int) -> bool:
+        """Say whether a summary stands there: it covers what came up to there, and nothing later."""
+        return turn.kind == "compaction" and 0 < place >= (turn.replaced_upto or 0)
+
+    def summary_before(self, turn: Turn, place: int) -> bool:
+        """Say whether a summary stands before a place that it has a later seq than."""
+        return self.stands_at(turn, place) and turn.first_seq > place
+
+    def later(self, place: int) -> list[Message]:
+        """Return what comes after a place: the later messages, but for a summary that stands before it."""
+        before = [turn.turn_no for turn in self.turns if self.summary_before(turn, place)]
+        return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
+
+    def expect_something_at(self, place: int) -> None:
+        """Refuse a place whose messages were discarded for a summary; the start of the session is one."""
+        blank = [turn for turn in self.turns if turn.metadata.get("discarded") and not self.stands_at(turn, place)]
+        if place and any((turn.replaced_upto or 0) > place for turn in blank):
+            raise Conflict(self.key, expected=place, last_seq=self.last_seq)
+
+    def unknown(self, new: Sequence[Message]) -> list[Message]:
+        """Return what is not stored yet; of two with one id, the first."""
+        fresh: list[Message] = []
+        for m in new:
+            if m.id is None or not (self.with_id(m.id) or m.id in [other.id for other in fresh]):
+                fresh.append(m)
+        return fresh
+
+    def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
+        """Return all of a batch as it is stored now; what was written just now are the last of the log."""
+        written = iter(self.log[len(self.log) - len(fresh) :])
+        found: list[Message] = []
+        for m in new:
+            if any(m is other for other in fresh):
+                found.append(next(written))
+            else:
+                stored = self.with_id(m.id)
+                assert stored is not None
+                found.append(stored.model_copy(update={"replayed": True}))
+        return found
+
+    def replayed(self, turn: Turn) -> Turn:
+        return turn.model_copy(update={"messages": self.messages_of(turn), "replayed": True})
+
+    def expect(self, after: int | None, *, stale: bool = False) -> None:
+        """Refuse a write to a session that is not at that place, or, if `stale`, not at the revision expected."""
+        if stale or (after is not None and after != self.last_seq):
+            raise Conflict(self.key, expected=after or 0, last_seq=self.last_seq)
+
+    def put(self, now: datetime, new: Sequence[Message], turn_no: int | None = None) -> None:
+        for m in new:
+            self.last_seq += 1
+            kept = {"seq": self.last_seq, "turn_no": turn_no, "created_at": m.created_at or now, "replayed": False}
+            self.log.append(m.model_copy(update=kept))
+            self.slide_on(now)
+
+    def put_turn(self, now: datetime, new: Sequence[Message], usage: Usage, **fields: Any) -> Turn:
+        self.last_turn_no += 1
+        first = self.last_seq + 1
+        self.put(now, new, self.last_turn_no)
+        self.slide_on(now)
+        places = {"turn_no": self.last_turn_no, "first_seq": first, "last_seq": self.last_seq}
+        turn = Turn(**places, usage=usage, created_at=now, **fields)
+        self.turns.append(turn)
+        return turn
+
+    def at(self, place: int | str) -> Message:
+        for m in self.log:
+            if place == (m.id if isinstance(place, str) else m.seq):
+                return m
+        raise MessageNotFound(self.key, place)
+
+    def take(self, gone: Message) -> None:
+        """Take one message away; one that was consolidated is counted no more."""
+        if self.is_consolidated(gone):
+            self.last_consolidated -= gone.role is not RECORD
+        self.log.remove(gone)
+        self.cut()
+
+    def is_consolidated(self, m: Message) -> bool:
+        """Say whether it stands before the end of the first messages, `last_consolidated` in number."""
+        return len([other for other in self.messages if other.seq < m.seq]) < self.last_consolidated
+
+    def put_instead(self, old: Message, new: Message) -> Message:
+        self.log[self.log.index(old)] = new
+        self.cut()
+        return new
+
+    def shorten(self, turn: Turn, last_seq: int) -> None:
+        """Let a turn end there; without it if it began later."""
+        if turn.first_seq > last_seq:
+            self.turns.remove(turn)
+        else:
+            turn.last_seq = min(turn.last_seq, last_seq)
+
+    def cut(self) -> None:
+        """Count a removal, an edit or a compaction: each uses up one seq."""
+        self.cuts += 1
+        self.last_seq += 1
+        self.last_consolidated = min(self.last_consolidated, len(self.messages))
+
+    def mended(self) -> ModelSession:
+        numbers = [turn.turn_no for turn in self.turns]
+        self.log = [m if m.turn_no in numbers else m.model_copy(update={"turn_no": None}) for m in self.log]
+        self.last_consolidated = min(self.last_consolidated, len(self.messages))
+        return self

@@ -1,0 +1,68 @@
+"""Statements that reach the database, collected and counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+
+@contextmanager
+def watched(engine: sa.Engine) -> Iterator[list[str]]:
+    """Collect the statements that reach the driver through this engine's connections.
+
+    They are new ones: a listener to the pool's check-outs would make the store take another path.
+    """
+    seen: list[str] = []
+
+    class Watching(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            seen.append(query)
+            return super().execute(query, *args, **options)
+
+        def executemany(self, query: Any, *args: Any, **options: Any) -> None:
+            seen.append(query)
+            super().executemany(query, *args, **options)
+
+    def watch(driver: Any, _: object) -> None:
+        if engine.dialect.name == "sqlite":
+            driver.set_trace_callback(seen.append)
+        else:
+            driver.cursor_factory = Watching
+
+    engine.dispose()
+    sa.event.listen(engine, "connect", watch)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(engine, "connect", watch)
+        engine.dispose()
+
+
+@dataclass
+class Counts:
+    """How many statements a call sent, and how often it waited for the server."""
+
+    statements: int = 0
+    round_trips: int = 0
+
+
+@contextmanager
+def counted(engine: sa.Engine, folder: Path) -> Iterator[Counts]:
+    """Count what reaches the server through an engine of one connection: statements, and waits for an answer."""
+    counts = Counts()
+    with watched(engine) as statements, (folder / "trace").open("w") as file:
+        with engine.connect() as connection:
+            driver: Any = connection.connection.dbapi_connection
+        statements.clear()
+        driver.pgconn.trace(file.fileno())
+        yield counts
+        driver.pgconn.untrace()
+        counts.statements = len(statements)
+    counts.round_trips = len(re.findall(r"\tF\t\d+\t(?:Sync|Query)\b", (folder / "trace").read_text()))

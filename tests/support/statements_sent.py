@@ -1,0 +1,96 @@
+"""The statements that each verb sends to PostgreSQL, and the tables of which they read rows of any session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import sqlalchemy as sa
+from support.every_verb import Calls, calls_of, prepare
+
+from lango_store import Store, create_engine
+from lango_store.tables import Base
+
+KEYS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
+"""The column that names the session of a row, by table."""
+
+Sent = tuple[str, Any]
+"""A statement and its parameters."""
+
+
+def fill(store: Store, cold: Path) -> None:
+    """Delete all sessions, and create those that the calls are about."""
+    for info in list(store.iter_sessions()):
+        store.delete(info.key)
+    cold.unlink(missing_ok=True)
+    prepare(store, cold)
+
+
+def every_call(calls: Calls) -> list[tuple[type, str, int]]:
+    """Return class, verb and number of each call."""
+    return [(kind, name, way) for kind in calls for name in calls[kind] for way in range(len(calls[kind][name]))]
+
+
+def sent(url: str, folder: Path, without: Collection[str]) -> dict[str, list[Sent]]:
+    """Return the statements that each verb sends, with their parameters."""
+    seen: list[Sent] = []
+
+    class RecordingCursor(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            seen.append((query, params))
+            return super().execute(query, params, **options)
+
+        def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+            rows = list(params_seq)
+            seen.append((query, rows[0]))
+            super().executemany(query, rows, **options)
+
+    def record(driver: Any, _: object) -> None:
+        driver.cursor_factory = RecordingCursor
+
+    engine = create_engine(url)
+    sa.event.listen(engine, "connect", record)
+    statements: dict[str, list[Sent]] = {}
+    cold = folder / "cold.db"
+    with Store(engine) as store:
+        fill(store, cold)
+        for kind, name, way in every_call(calls_of(store, cold)):
+            if name in without:
+                continue
+            fill(store, cold)
+            call = calls_of(store, cold)[kind][name][way]
+            seen.clear()
+            call()
+            ours = [each for each in seen if each[0].split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")]
+            statements.setdefault(f"{kind.__name__}.{name}", []).extend(ours)
+    engine.dispose()
+    return statements
+
+
+def scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the tables that a plan reads, each with its conditions."""
+    if plan.get("Relation Name") in KEYS and "Scan" in plan["Node Type"]:
+        yield plan["Relation Name"], " ".join(plan.get(name, "") for name in ("Index Cond", "Recheck Cond", "Filter"))
+    for part in plan.get("Plans", ()):
+        yield from scans(part)
+
+
+def tables_without_key(connection: psycopg.Connection[Any], text: str, params: Any) -> set[str]:
+    """Return the tables of which a statement reads rows of any session, as the planner sees it."""
+    (row,) = connection.execute(f"EXPLAIN (FORMAT JSON) {text}", params).fetchall()
+    return {table for table, conditions in scans(row[0][0]["Plan"]) if f"({KEYS[table]} = " not in conditions}
+
+
+def verbs_reading_any_session(url: str, folder: Path, *, without: Collection[str] = ()) -> set[str]:
+    """Call every verb, and return those with a statement that is not bound to a session by its key."""
+    statements = sent(url, folder, without)
+    with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as connection:
+        for way in ("seqscan", "hashjoin", "mergejoin"):  # else the planner reads small tables whole
+            connection.execute(f"SET enable_{way} = off")
+        return {
+            verb
+            for verb, sent_by_verb in statements.items()
+            if any(tables_without_key(connection, *each) for each in sent_by_verb)
+        }
