@@ -22,7 +22,7 @@ def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path:
 
 
 def test_the_program_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
-    for name, program in zip(("_values/model.py", "agent.py"), blocks(PAGE, "python"), strict=True):
+    for name, program in zip(("model.py", "agent.py"), blocks(PAGE, "python"), strict=True):
         (tmp_path / name).write_text(program)
     done = subprocess.run(
         [sys.executable, "agent.py"],
