@@ -55,7 +55,7 @@ class Works:
     def __init__(self, floor: StrictSqlite | StrictPostgres, store: Store) -> None:
         self._floor = floor
         self._store = store
-        self._access = store._access
+        self._context = store._context
         self._connection = Connection(store)
         self.close = self._connection.close
         for key, size in (("grown", 1_000), ("batches", 0), ("1000", 1_000), ("10000", 10_000)):
@@ -102,7 +102,7 @@ class Works:
             BY_HAND: lambda: self._floor.load(key),
             "ours: two statements, the rows as the driver gives them": lambda: self._rows(key),
             "+ rows made Messages, validated": lambda: messages.load(
-                self._connection, self._access.moment(self._connection), key
+                self._connection, self._context.moment(self._connection), key
             ),
             POOLED + ", and the verb": lambda: self._store.get(key),
         }
@@ -116,22 +116,22 @@ class Works:
                 tail.run(self._connection, values) for _ in range(20)
             ],
             "+ rows made Messages, validated": lambda: [
-                messages.tail(self._connection, self._access.moment(self._connection), key, 50) for _ in range(20)
+                messages.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
             ],
             POOLED + ", and the verb": lambda: [self._store.messages(key, last=50) for _ in range(20)],
         }
 
     def _append(self, key: str, new: Batch) -> list[Message]:
-        moment = self._access.moment(self._connection)
+        moment = self._context.moment(self._connection)
         return self._connection.writing(lambda connection: appends.append(connection, moment, key, new))
 
     def _append_pooled(self, key: str, made: list[Message]) -> list[Message]:
         new = Batch(made)
-        with self._access.single_write() as connection:
-            return appends.append(connection, self._access.moment(connection), key, new)
+        with self._context.single_write() as connection:
+            return appends.append(connection, self._context.moment(connection), key, new)
 
     def _rows(self, key: str) -> list[Any]:
-        incarnation, row = sessions.life_of(self._connection, self._access.moment(self._connection), key)
+        incarnation, row = sessions.life_of(self._connection, self._context.moment(self._connection), key)
         removed = row["last_seq"] - row["message_count"] - row["record_count"]
         return messages._window[False].run(self._connection, row | {"incarnation": incarnation, "removed": removed})
 

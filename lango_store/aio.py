@@ -3,7 +3,7 @@
 A thread over the synchronous drivers serves more than the drivers' own asynchronous ones, and lets the event loop wait
 less. Nothing here belongs to an event loop: one `AsyncStore` serves several.
 
-There is no list of the calls that write: `Access` tells `Cancellation` when it lends a connection to write.
+There is no list of the calls that write: `Context` notes each connection for a write in `Cancellation`.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class AsyncStore:
         or deleted meanwhile may be seen or not.
         """
         chosen = Filter(**which)
-        pages = session_pages(self.store.access, chosen, page_size)
+        pages = session_pages(self.store.context, chosen, page_size)
         while page := await self._threads.run(functools.partial(next, pages, None)):
             for info in page:
                 yield info

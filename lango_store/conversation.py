@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack, overload
 import sqlalchemy as sa
 
 from lango_store import window
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._connections.retry import retried, retried_unless_lost
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._operations import compactions, edits, forks, history, removals, session_changes, sessions, turns
@@ -53,10 +53,10 @@ class Conversation:
     `SessionExpired`, and what `Store` says of its verbs.
     """
 
-    __slots__ = ("_access", "key")
+    __slots__ = ("_context", "key")
 
-    def __init__(self, access: Access, key: str) -> None:
-        self._access = access
+    def __init__(self, context: Context, key: str) -> None:
+        self._context = context
         self.key = key
 
     def __repr__(self) -> str:
@@ -70,13 +70,13 @@ class Conversation:
 
         With `records`, the records that stand between the messages are loaded with them.
         """
-        with self._access.single_read(anywhere=True) as connection:
+        with self._context.single_read(anywhere=True) as connection:
             return log.load(connection, self._moment(connection, expired), self.key, records=records)
 
     @retried
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
-        with self._access.single_read(anywhere=True) as connection:
+        with self._context.single_read(anywhere=True) as connection:
             return sessions.info(connection, self._moment(connection, expired), self.key)
 
     @retried
@@ -90,8 +90,8 @@ class Conversation:
         this counts as `activity`. With `expect`, its `revision` has to be that, else `Conflict`.
         """
         expected = Expected(revision=expect)
-        with self._access.single_write() as connection:
-            now = self._access.moment(connection)
+        with self._context.single_write() as connection:
+            now = self._context.moment(connection)
             return session_changes.update(connection, now, self.key, changes, activity=activity, expected=expected)
 
     # Messages
@@ -107,7 +107,7 @@ class Conversation:
         **fields: Unpack[SessionFields],
     ) -> Message:
         """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
-        new = appending.append(self._access, self.key, [message], None, after, expect, create, ttl, fields)
+        new = appending.append(self._context, self.key, [message], None, after, expect, create, ttl, fields)
         return new[0]
 
     def append_messages(
@@ -127,7 +127,7 @@ class Conversation:
         just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
         back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
         """
-        return appending.append(self._access, self.key, messages, replace_after, after, expect, create, ttl, fields)
+        return appending.append(self._context, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, *, last: int | None = None, records: bool = False) -> list[Message]:
         """Read the window: the summary if there is one, then every later message; or the last messages of it.
@@ -189,8 +189,8 @@ class Conversation:
     @retried
     def find_message(self, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""
-        with self._access.single_read(anywhere=True) as connection:
-            return log.find(connection, self._access.moment(connection), self.key, id)
+        with self._context.single_read(anywhere=True) as connection:
+            return log.find(connection, self._context.moment(connection), self.key, id)
 
     @retried
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
@@ -199,8 +199,8 @@ class Conversation:
         A summary is nobody's message, and neither is a record. None if there is no message of that role.
         """
         wanted = None if role is None else MessageRole(role)
-        with self._access.snapshot(anywhere=True) as connection:
-            return log.last_of(connection, self._access.moment(connection), self.key, wanted)
+        with self._context.snapshot(anywhere=True) as connection:
+            return log.last_of(connection, self._context.moment(connection), self.key, wanted)
 
     @retried_unless_lost
     def pop_message(self, *, records: bool = False) -> Message | None:
@@ -209,8 +209,8 @@ class Conversation:
         With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
         goes, what it replaced is in the window again, unless `compact` discarded that.
         """
-        with self._access.transaction() as connection:
-            return edits.pop(connection, self._access.moment(connection), self.key, records=records)
+        with self._context.transaction() as connection:
+            return edits.pop(connection, self._context.moment(connection), self.key, records=records)
 
     @retried
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
@@ -220,7 +220,7 @@ class Conversation:
         there is no such message, `InvalidMessage` if another one has its id. An id that it had before is free again: a
         late retry of the append that wrote it is written. `expect` as in `update`.
         """
-        return appending.update_message(self._access, self.key, seq_or_id, message, Expected(revision=expect))
+        return appending.update_message(self._context, self.key, seq_or_id, message, Expected(revision=expect))
 
     @retried_unless_lost
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
@@ -230,8 +230,8 @@ class Conversation:
         goes, and what the summary replaced does not come back. Its id is free again. `expect` as in `update`.
         """
         expected = Expected(revision=expect)
-        with self._access.transaction() as connection:
-            edits.delete(connection, self._access.moment(connection), self.key, seq_or_id, expected)
+        with self._context.transaction() as connection:
+            edits.delete(connection, self._context.moment(connection), self.key, seq_or_id, expected)
 
     @retried
     def redact_message(
@@ -248,8 +248,8 @@ class Conversation:
         one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries, backups and
         other archives repeat of it stays.
         """
-        message = maintenance.redact(self._access, self.key, seq_or_id, reason, archive)
-        searching.drain(self._access, only=(self.key, message.seq))
+        message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
+        searching.drain(self._context, only=(self.key, message.seq))
         return message
 
     @retried_unless_lost
@@ -261,8 +261,8 @@ class Conversation:
         speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
         `Conflict`, and nothing is changed. 0 drops everything.
         """
-        with self._access.transaction() as connection:
-            return removals.truncate(connection, self._access.now(connection), self.key, after)
+        with self._context.transaction() as connection:
+            return removals.truncate(connection, self._context.now(connection), self.key, after)
 
     @retried_unless_lost
     def clear(self, *, keep_system: bool = False) -> int:
@@ -270,8 +270,8 @@ class Conversation:
 
         Turns, records and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
-        with self._access.transaction() as connection:
-            return removals.clear(connection, self._access.now(connection), self.key, keep_system=keep_system)
+        with self._context.transaction() as connection:
+            return removals.clear(connection, self._context.now(connection), self.key, keep_system=keep_system)
 
     @retried
     def search(
@@ -286,7 +286,7 @@ class Conversation:
     ) -> SearchPage:
         """Find messages of the session by their words, the best first; see `Store.search`."""
         which = Which(role=role, since=since, until=until, key=self.key)
-        return searching.find(self._access, words, which, limit, cursor)
+        return searching.find(self._context, words, which, limit, cursor)
 
     # Turns
 
@@ -313,13 +313,13 @@ class Conversation:
         the session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
-        make = appending.missing(self._access, self.key, create, ttl, about, metadata="session_metadata")
+        make = appending.missing(self._context, self.key, create, ttl, about, metadata="session_metadata")
         new = self._encoded(messages)
-        if id is None and self._access.gives_ids and (not messages or any(each.id is None for each in messages)):
-            id = self._access.new_id()  # else the ids of its messages tell
+        if id is None and self._context.gives_ids and (not messages or any(each.id is None for each in messages)):
+            id = self._context.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
         return appending.append_once(
-            self._access,
+            self._context,
             self.key,
             new,
             Expected(after, expect),
@@ -362,21 +362,21 @@ class Conversation:
     @retried
     def values(self, prefix: str | None = None) -> dict[str, Any]:
         """Return the session's values by name, in the order of their names; with a `prefix`, those that begin so."""
-        with self._access.single_read(anywhere=True) as connection:
-            return named_values.read(connection, self._access.moment(connection), self.key, prefix)
+        with self._context.single_read(anywhere=True) as connection:
+            return named_values.read(connection, self._context.moment(connection), self.key, prefix)
 
     @retried
     def set_values(self, values: dict[str, Any]) -> None:
         """Set values of the session by name, all or none; see `Store.set_values`."""
         encoded = named_values.encode_values(self.key, values)
-        with self._access.single_write() as connection:
-            named_values.write(connection, self._access.moment(connection), self.key, encoded)
+        with self._context.single_write() as connection:
+            named_values.write(connection, self._context.moment(connection), self.key, encoded)
 
     @retried_unless_lost
     def drop_values(self, names: Sequence[str] | None = None) -> int:
         """Delete values of the session by name, or all of them; return how many there were."""
-        with self._access.transaction() as connection:
-            return named_values.drop(connection, self._access.moment(connection), self.key, names)
+        with self._context.transaction() as connection:
+            return named_values.drop(connection, self._context.moment(connection), self.key, names)
 
     # Branches and summaries
 
@@ -396,15 +396,15 @@ class Conversation:
         """
         if upto is not None and before_user_message is not None:
             raise ValueError("upto and before_user_message both say where a fork ends: give one of them")
-        new = self._access.new_id() if key is None else key
+        new = self._context.new_id() if key is None else key
 
         def copy() -> None:
-            with self._access.transaction() as connection:
-                now = self._access.now(connection)
+            with self._context.transaction() as connection:
+                now = self._context.now(connection)
                 forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
 
-        self._access.trying(copy)
-        return Conversation(self._access, new)
+        self._context.trying(copy)
+        return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the window with a summary; None if the window is empty.
@@ -422,22 +422,22 @@ class Conversation:
     @retried
     def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
         """Read the window, the first half of `compact`; None if it is empty. `records` as in `get`."""
-        with self._access.single_read() as connection:
-            pending = compactions.begin(connection, self._access.moment(connection), self.key, records=records)
+        with self._context.single_read() as connection:
+            pending = compactions.begin(connection, self._context.moment(connection), self.key, records=records)
         return pending if pending.session.messages else None
 
     @retried
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
         new = self._encoded([summary] if isinstance(summary, Message) else summary)
-        with self._access.transaction() as connection:
-            return compactions.finish(connection, self._access.now(connection), pending, new, discard=discard)
+        with self._context.transaction() as connection:
+            return compactions.finish(connection, self._context.now(connection), pending, new, discard=discard)
 
     @retried
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
-        with self._access.snapshot(anywhere=True) as connection:
-            return compactions.listed(connection, self._access.moment(connection), self.key)
+        with self._context.snapshot(anywhere=True) as connection:
+            return compactions.listed(connection, self._context.moment(connection), self.key)
 
     # What a model sees
 
@@ -462,39 +462,41 @@ class Conversation:
             if value is not None and value < 0:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
-        with self._access.snapshot(anywhere=True) if several else self._access.single_read(anywhere=True) as connection:
+        with (
+            self._context.snapshot(anywhere=True) if several else self._context.single_read(anywhere=True) as connection
+        ):
             chosen = history.read(
                 connection,
-                self._access.moment(connection),
+                self._context.moment(connection),
                 self.key,
                 last=last,
                 max_tokens=max_tokens,
                 from_consolidated=from_consolidated,
-                count=self._access.token_counter,
+                count=self._context.token_counter,
             )
         return window.as_prompt(chosen, nested=nested)
 
     # Steps of more than one verb
 
     def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
-        return BEFORE_ANY_EXPIRY if expired else self._access.moment(connection)
+        return BEFORE_ANY_EXPIRY if expired else self._context.moment(connection)
 
     @contextmanager
     def _beside_session(self) -> Iterator[sa.Connection]:
         """Lend a connection for reads of a session that has to be there."""
-        with self._access.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._access.moment(connection), self.key)
+        with self._context.snapshot(anywhere=True) as connection:
+            sessions.row_of(connection, self._context.moment(connection), self.key)
             yield connection
 
     @retried
     def _tail(self, last: int, records: bool) -> list[Message]:
-        with self._access.single_read(anywhere=True) as connection:
-            return log.tail(connection, self._access.moment(connection), self.key, last, records=records).messages
+        with self._context.single_read(anywhere=True) as connection:
+            return log.tail(connection, self._context.moment(connection), self.key, last, records=records).messages
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return appending.encoded(self._access, messages)
+        return appending.encoded(self._context, messages)
 
     @retried
     def _read(self, chosen: Range, expired: bool = False, damaged: Damaged = "raise") -> list[Any]:
-        with self._access.single_read(anywhere=True) as connection:
+        with self._context.single_read(anywhere=True) as connection:
             return log.read(connection, self._moment(connection, expired), self.key, chosen, damaged)

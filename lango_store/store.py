@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store._connections.context import IN_ASYNC_SESSIONS, Access, Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._connections.retry import retried, retried_unless_lost
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
@@ -72,7 +72,7 @@ class Store:
         replica: str | sa.URL | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
-        self._access = Access(
+        self._context = Context(
             create_engine(database, durability=durability) if owned else _borrowed(database),  # type: ignore[arg-type]
             owned=owned,
             migrate=migrate,
@@ -89,19 +89,19 @@ class Store:
     @property
     def engine(self) -> sa.Engine:
         """The engine: yours if the store borrowed it."""
-        return self._access.engine
+        return self._context.engine
 
     @property
-    def access(self) -> Access:
+    def context(self) -> Context:
         """The connections and the policy of this store, for packages that are built on it: formats, integrations."""
-        return self._access
+        return self._context
 
     def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
         """Return this store on your own connection or session: what it writes, you commit or roll back.
 
         In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
         """
-        return self._bound(self._access.using(connection))
+        return self._bound(self._context.using(connection))
 
     @contextmanager
     def transaction(self) -> Iterator[Store]:
@@ -117,7 +117,7 @@ class Store:
         Raises:
             LangoStoreError: The bound store was used after the block.
         """
-        with self._access.transaction() as connection, self._bound_to(connection) as store:
+        with self._context.transaction() as connection, self._bound_to(connection) as store:
             yield store
 
     @contextmanager
@@ -132,20 +132,20 @@ class Store:
         Raises:
             LangoStoreError: The bound store was used to write, or after the block.
         """
-        with self._access.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
+        with self._context.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
             yield store
 
     @contextmanager
     def _bound_to(self, connection: sa.Connection, *, read_only: bool = False) -> Iterator[Store]:
         is_open = True
 
-        def lend() -> sa.Connection:
+        def get_connection() -> sa.Connection:
             if not is_open:
                 raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
             return connection
 
         try:
-            yield self._bound(self._access.bound(lend, read_only=read_only))
+            yield self._bound(self._context.bound(get_connection, read_only=read_only))
         finally:
             is_open = False
 
@@ -169,27 +169,27 @@ class Store:
             with self.transaction() as tx:
                 return function(tx)
 
-        return self._access.trying(run, if_lost=False)
+        return self._context.trying(run, if_lost=False)
 
     @retried
     def position(self) -> str | None:
         """Return up to where the database has written by now, as a text for `at`; None on SQLite, without replicas."""
-        return self._access.position()
+        return self._context.position()
 
     def at(self, position: str | None) -> Store:
         """Return this store for reads that see all that was written up to a `position`, from a replica too.
 
         It is closed with this one. ValueError for a text that is not a position.
         """
-        return self._bound(self._access.at(position))
+        return self._bound(self._context.at(position))
 
     def ping(self) -> None:
         """Check that the database answers, and that its schema is the one this release needs."""
-        self._access.ping()
+        self._context.ping()
 
     def close(self) -> None:
         """Close the connections, unless the engine is borrowed; the store can be used no more."""
-        self._access.close()
+        self._context.close()
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +214,7 @@ class Store:
         session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
         new = self._new(key, ttl, fields)
-        return appending.create(self._access, new, self._encoded(messages), own_key=key is None)
+        return appending.create(self._context, new, self._encoded(messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -238,7 +238,7 @@ class Store:
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
         new = self._new(key, ttl, fields)
-        return appending.find_or_create(self._access, new, self._encoded(messages), log.load, renew=renew)
+        return appending.find_or_create(self._context, new, self._encoded(messages), log.load, renew=renew)
 
     def open(
         self,
@@ -256,9 +256,9 @@ class Store:
         new = self._new(key, ttl, fields)
         first = self._encoded(messages)
         if key is None:
-            appending.create(self._access, new, first, own_key=True)
+            appending.create(self._context, new, first, own_key=True)
         else:
-            appending.find_or_create(self._access, new, first, sessions.row_of, renew=renew)
+            appending.find_or_create(self._context, new, first, sessions.row_of, renew=renew)
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
@@ -272,8 +272,8 @@ class Store:
     @retried
     def exists(self, key: str) -> bool:
         """Return whether a live session has this key."""
-        with self._access.single_read(anywhere=True) as connection:
-            return sessions.exists(connection, self._access.moment(connection), key)
+        with self._context.single_read(anywhere=True) as connection:
+            return sessions.exists(connection, self._context.moment(connection), key)
 
     def update(
         self,
@@ -299,8 +299,8 @@ class Store:
         Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
         lists and its idle time, unless this counts as `activity`. `DamagedMessage` as in `update`.
         """
-        with self._access.single_write() as connection:
-            return session_changes.touch(connection, self._access.moment(connection), key, ttl, activity=activity)
+        with self._context.single_write() as connection:
+            return session_changes.touch(connection, self._context.moment(connection), key, ttl, activity=activity)
 
     @retried_unless_lost
     def delete(self, key: str, *, expect: int | None = None) -> bool:
@@ -309,7 +309,7 @@ class Store:
         With `expect`, its `revision` has to be that, else `Conflict`. `SessionHeld` if a row of another table refers to
         it by a foreign key without ON DELETE.
         """
-        return maintenance.delete(self._access, key, Expected(revision=expect))
+        return maintenance.delete(self._context, key, Expected(revision=expect))
 
     def clear(self, key: str, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
@@ -342,7 +342,7 @@ class Store:
         `Conflict`: a session made now is at neither.
         `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
         """
-        return appending.append(self._access, key, [message], None, after, expect, create, ttl, fields)[0]
+        return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
 
     def append_messages(
         self,
@@ -361,7 +361,7 @@ class Store:
         Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that
         `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
         """
-        return appending.append(self._access, key, messages, replace_after, after, expect, create, ttl, fields)
+        return appending.append(self._context, key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
         """Read the window of a session, what a model should see of it, or its last messages.
@@ -507,7 +507,7 @@ class Store:
             scope: The scope.
             prefix: Return only values whose names begin with this.
         """
-        with self._access.single_read(anywhere=True) as connection:
+        with self._context.single_read(anywhere=True) as connection:
             return named_values.read_shared(connection, scope, prefix)
 
     @retried
@@ -523,13 +523,13 @@ class Store:
             InvalidMessage: A value is not JSON; nothing was written.
         """
         encoded = named_values.encode_shared_values(scope, values)
-        with self._access.single_write() as connection:
-            named_values.write_shared(connection, self._access.moment(connection), scope, encoded)
+        with self._context.single_write() as connection:
+            named_values.write_shared(connection, self._context.moment(connection), scope, encoded)
 
     @retried_unless_lost
     def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
         """Delete values of a scope by name, or all of them; return how many there were."""
-        with self._access.transaction() as connection:
+        with self._context.transaction() as connection:
             return named_values.drop_shared(connection, scope, names)
 
     # Many sessions
@@ -553,8 +553,8 @@ class Store:
         updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
         """
         chosen = Filter(**which)
-        with self._access.single_read(anywhere=True) as connection:
-            return lists.page(connection, self._access.moment(connection), chosen, limit, cursor, order)
+        with self._context.single_read(anywhere=True) as connection:
+            return lists.page(connection, self._context.moment(connection), chosen, limit, cursor, order)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> Iterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
@@ -563,27 +563,27 @@ class Store:
         or deleted meanwhile may be seen or not.
         """
         chosen = Filter(**which)
-        return (info for page in session_pages(self._access, chosen, page_size) for info in page)
+        return (info for page in session_pages(self._context, chosen, page_size) for info in page)
 
     @retried
     def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
         chosen = Filter(**which)
-        with self._access.single_read(anywhere=True) as connection:
-            return lists.count(connection, self._access.moment(connection), chosen)
+        with self._context.single_read(anywhere=True) as connection:
+            return lists.count(connection, self._context.moment(connection), chosen)
 
     @retried
     def stats(self) -> Stats:
         """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
-        with self._access.snapshot(anywhere=True) as connection:
-            return stats.summed_up(connection, self._access.now(connection))
+        with self._context.snapshot(anywhere=True) as connection:
+            return stats.summed_up(connection, self._context.now(connection))
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
         """Check the store, and return what is wrong: schema, indexes, counters, summaries, orphans, values, settings.
 
         With `repair` mends what can be mended without guessing, and says so in the findings.
         """
-        return maintenance.examine(self._access, repair=repair)
+        return maintenance.examine(self._context, repair=repair)
 
     # Search
 
@@ -600,7 +600,7 @@ class Store:
         `function` as tool), `since` and `until`, the first moment that does not count. `cursor` is the `next` of the
         page before, else `InvalidCursor`; what is written meanwhile moves hits. See `schema.enable_search`.
         """
-        return searching.find(self._access, words, Which(**which), limit, cursor)
+        return searching.find(self._context, words, Which(**which), limit, cursor)
 
     # Expiry
 
@@ -629,9 +629,9 @@ class Store:
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
-        report = maintenance.purge(self._access, policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        report = maintenance.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
-            searching.drain(self._access)
+            searching.drain(self._context)
         return report
 
     def delete_where(
@@ -652,8 +652,8 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        deleted = maintenance.delete_all(self._access, policy, batch_size)
-        searching.drain(self._access)
+        deleted = maintenance.delete_all(self._context, policy, batch_size)
+        searching.drain(self._context)
         return deleted
 
     @retried
@@ -662,34 +662,34 @@ class Store:
 
         `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
         """
-        return maintenance.restore(self._access, archive, key, ttl)
+        return maintenance.restore(self._context, archive, key, ttl)
 
     # Steps of more than one verb
 
-    def _bound(self, access: Access) -> Store:
+    def _bound(self, context: Context) -> Store:
         store = copy.copy(self)
-        store._access = access
+        store._context = context
         return store
 
     def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
-        key = self._access.new_id() if key is None else key
-        return appending.new_session(self._access, key, ttl, fields)
+        key = self._context.new_id() if key is None else key
+        return appending.new_session(self._context, key, ttl, fields)
 
     def _at(self, key: str) -> Conversation:
-        return Conversation(self._access, key)
+        return Conversation(self._context, key)
 
     def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return appending.encoded(self._access, messages)
+        return appending.encoded(self._context, messages)
 
 
-def session_pages(access: Access, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
+def session_pages(context: Context, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
     """Read sessions in the order of their keys page by page, no connection held in between."""
 
     def read_page(after: str) -> list[SessionInfo]:
-        with access.single_read(anywhere=True) as connection:
-            return lists.walk(connection, access.moment(connection), chosen, after, page_size)
+        with context.single_read(anywhere=True) as connection:
+            return lists.walk(connection, context.moment(connection), chosen, after, page_size)
 
-    return lists.pages(lambda after: access.trying(lambda: read_page(after)), page_size)
+    return lists.pages(lambda after: context.trying(lambda: read_page(after)), page_size)
 
 
 def _replica(url: str | sa.URL) -> sa.Engine:

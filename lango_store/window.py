@@ -63,7 +63,7 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     negative number.
     """
     if max_messages is not None:
-        _refuse_negative("max_messages", max_messages)
+        _reject_negative("max_messages", max_messages)
     messages = _said(messages)
     end = start = needed = len(messages)
     earliest = 0 if max_messages is None else max(0, end - max_messages)
@@ -96,7 +96,7 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
 
     ValueError for a negative number, and for a message without tokens where there is no `count`.
     """
-    _refuse_negative("max_tokens", max_tokens)
+    _reject_negative("max_tokens", max_tokens)
     messages = _said(messages)
     left = max_tokens
     for position in reversed(range(len(messages))):
@@ -115,7 +115,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
     around records. The plan may free less than needed, and is empty where nothing can go. ValueError for a negative
     need, and for a message without tokens where there is no `count`.
     """
-    _refuse_negative("need", need)
+    _reject_negative("need", need)
     return _plan(messages, need, _sizes(messages, count)) if need else []
 
 
@@ -136,7 +136,7 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     questions without an answer. ValueError for a negative budget, and for a message without tokens where there is no
     `count`.
     """
-    _refuse_negative("budget", budget)
+    _reject_negative("budget", budget)
     sizes = _sizes(messages, count)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
@@ -153,7 +153,7 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
     budget = int(half * share)
     if not max_output:
         return budget
-    _refuse_negative("max_output", max_output)
+    _reject_negative("max_output", max_output)
     return min(budget, max_output)
 
 
@@ -312,6 +312,6 @@ def _asks_by_id(message: Message) -> bool:
     return any(call.id for call in message.tool_calls)
 
 
-def _refuse_negative(name: str, value: int) -> None:
+def _reject_negative(name: str, value: int) -> None:
     if value < 0:
         raise ValueError(f"{name} is {value}: give 0 or more")

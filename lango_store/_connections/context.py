@@ -39,7 +39,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Access:
+class Context:
     """Lends connections of an engine, or, after `using`, the caller's own inside the caller's transaction."""
 
     def __init__(
@@ -180,33 +180,33 @@ class Access:
         with self.single_read() as connection:
             return text_of(dialect_of(self.engine).written(connection))
 
-    def at(self, position: str | None) -> Access:
-        """Return the same access for reads that have to see what was written up to a position."""
-        access = copy.copy(self)
-        access._connections = self._connections.at(0 if position is None else position_of(position))
-        access._is_bound = True
-        return access
+    def at(self, position: str | None) -> Context:
+        """Return the same context for reads that have to see what was written up to a position."""
+        context = copy.copy(self)
+        context._connections = self._connections.at(0 if position is None else position_of(position))
+        context._is_bound = True
+        return context
 
-    def using(self, lender: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Access:
-        """Return the same access on the caller's own connection; what it writes, the caller commits."""
-        if isinstance(lender, orm.Session | orm.scoped_session):
-            lend: Callable[[], sa.Connection] = lambda: lender.connection()  # noqa: E731
-        elif isinstance(lender, sa.Connection):
-            lend = lambda: lender  # noqa: E731
+    def using(self, source: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Context:
+        """Return the same context on the caller's own connection; what it writes, the caller commits."""
+        if isinstance(source, orm.Session | orm.scoped_session):
+            get_connection: Callable[[], sa.Connection] = lambda: source.connection()  # noqa: E731
+        elif isinstance(source, sa.Connection):
+            get_connection = lambda: source  # noqa: E731
         else:
             raise TypeError(
-                f"using() takes a Connection or a Session, not {type(lender).__name__}; {IN_ASYNC_SESSIONS}"
+                f"using() takes a Connection or a Session, not {type(source).__name__}; {IN_ASYNC_SESSIONS}"
             )
-        return self.bound(lend)
+        return self.bound(get_connection)
 
-    def bound(self, lend: Callable[[], sa.Connection], *, read_only: bool = False) -> Access:
-        """Return the same access on a connection whose transaction somebody else ends."""
-        access = copy.copy(self)
-        access._connections = Callers(lend, self._gate, self._on_statement, read_only=read_only)
-        access._is_bound = access.in_callers_transaction = True
-        access.gives_ids = False
-        access.stores_unchanged = self.token_counter is None
-        return access
+    def bound(self, get_connection: Callable[[], sa.Connection], *, read_only: bool = False) -> Context:
+        """Return the same context on a connection whose transaction somebody else ends."""
+        context = copy.copy(self)
+        context._connections = Callers(get_connection, self._gate, self._on_statement, read_only=read_only)
+        context._is_bound = context.in_callers_transaction = True
+        context.gives_ids = False
+        context.stores_unchanged = self.token_counter is None
+        return context
 
     def close(self) -> None:
         """Refuse calls from now on, and close the engine if it is the store's own."""

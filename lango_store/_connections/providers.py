@@ -71,14 +71,14 @@ class Pooled:
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Lend a driver's connection, unless a host listens to transactions."""
-        return self._lend(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
+        return self._open(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
     def snapshot(
         self, *, anywhere: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several reads that see one moment; something may be done `before` that."""
         if before is None:
-            return self._lend(self.dialect.snapshot)
+            return self._open(self.dialect.snapshot)
 
         @contextmanager
         def around(connection: sa.Connection) -> Iterator[None]:
@@ -86,7 +86,7 @@ class Pooled:
             with self.dialect.snapshot(connection):
                 yield
 
-        return self._lend(around)
+        return self._open(around)
 
     def at(self, position: int) -> Pooled:
         """Return itself: there is nothing that could be behind."""
@@ -94,10 +94,10 @@ class Pooled:
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
-        return self._lend(self.dialect.transaction)
+        return self._open(self.dialect.transaction)
 
     @contextmanager
-    def _lend(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
+    def _open(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
         self.gate.check_engine(self.engine)
         with (
             translated_errors(self.engine),
@@ -128,13 +128,13 @@ class Callers:
 
     def __init__(
         self,
-        lend: Callable[[], sa.Connection],
+        get_connection: Callable[[], sa.Connection],
         gate: Gate,
         on_statement: Observer | None = None,
         *,
         read_only: bool = False,
     ) -> None:
-        self._connection = lend
+        self._connection = get_connection
         self._read_only = read_only
         self._gate = gate
         self._on_statement = on_statement
@@ -142,8 +142,8 @@ class Callers:
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, for one append with a savepoint where that takes several statements."""
         if writes:
-            self._refuse_snapshot()
-        return self._lend(_append_whole if writes else nullcontext)
+            self._reject_snapshot()
+        return self._open(_append_whole if writes else nullcontext)
 
     def at(self, position: int) -> Callers:
         """Return itself: what it sees is the caller's choice."""
@@ -151,22 +151,22 @@ class Callers:
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend the connection as it is: what it sees is the caller's choice."""
-        return self._lend(nullcontext)
+        return self._open(nullcontext)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend the connection, with a savepoint."""
-        self._refuse_snapshot()
+        self._reject_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
-        return self._lend(sa.Connection.begin_nested)
+        return self._open(sa.Connection.begin_nested)
 
-    def _refuse_snapshot(self) -> None:
+    def _reject_snapshot(self) -> None:
         if self._read_only:
             raise LangoStoreError("a snapshot is for reads: write with the store itself, or in store.transaction()")
 
     @contextmanager
-    def _lend(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
+    def _open(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
         connection = self._connection()
-        refuse_translated(connection)
+        reject_translated(connection)
         with translated_errors(connection.engine):
             if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
                 connection.begin()
@@ -283,7 +283,7 @@ def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProx
         gate.reset(engine)
 
 
-def refuse_translated(connection: sa.Connection) -> None:
+def reject_translated(connection: sa.Connection) -> None:
     """Raise `LangoStoreError` if a connection names other schemas than its statements."""
     if connection.get_execution_options().get("schema_translate_map"):
         raise LangoStoreError(

@@ -71,13 +71,13 @@ class Replicated:
             return self._noting(self._primary.single(writes=True))
         if not anywhere:
             return self._primary.single(writes=False)
-        return self._lend(self._primary.single(writes=False), self._checked_single())
+        return self._open(self._primary.single(writes=False), self._checked_single())
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several reads that see one moment."""
         if not anywhere:
             return self._primary.snapshot()
-        return self._lend(self._primary.snapshot(), self._replica.snapshot(before=self._refuse_behind))
+        return self._open(self._primary.snapshot(), self._replica.snapshot(before=self._reject_behind))
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Lend a connection for several writes that land together or not at all."""
@@ -86,8 +86,8 @@ class Replicated:
     # Writes
 
     @contextmanager
-    def _noting(self, lent: AbstractContextManager[C]) -> Iterator[C]:
-        with lent as connection:
+    def _noting(self, opened: AbstractContextManager[C]) -> Iterator[C]:
+        with opened as connection:
             yield connection
         self._written.is_known = False
         try:
@@ -100,7 +100,7 @@ class Replicated:
     # Reads
 
     @contextmanager
-    def _lend(self, primary: AbstractContextManager[C], replica: AbstractContextManager[C]) -> Iterator[C]:
+    def _open(self, primary: AbstractContextManager[C], replica: AbstractContextManager[C]) -> Iterator[C]:
         connection: C | None = None
         try:
             with ExitStack() as stack:
@@ -128,10 +128,10 @@ class Replicated:
     @contextmanager
     def _checked_single(self) -> Iterator[AnyConnection]:
         with self._replica.single(writes=False) as connection:
-            self._refuse_behind(connection)
+            self._reject_behind(connection)
             yield connection
 
-    def _refuse_behind(self, connection: AnyConnection) -> None:
+    def _reject_behind(self, connection: AnyConnection) -> None:
         """Raise `_Behind` if a replica lacks what has to be seen; wait for it a little, if that was of use before."""
         needed = max(self._least, self._written.position)
         driver = getattr(connection.connection, "dbapi_connection", connection.connection)

@@ -96,12 +96,12 @@ class Retry:
         return max(self._seconds, _PATIENCE_WITH_OTHERS) if reason is Passing.UNDONE else self._seconds
 
 
-class _HasAccess(Protocol):
+class _HasContext(Protocol):
     @property
-    def _access(self) -> Any: ...
+    def _context(self) -> Any: ...
 
 
-S = TypeVar("S", bound=_HasAccess)
+S = TypeVar("S", bound=_HasContext)
 Verb = Callable[Concatenate[S, P], R]
 
 
@@ -122,7 +122,7 @@ def _retried(verb: Verb[S, P, R], *, if_lost: bool) -> Verb[S, P, R]:
             return verb(self, *arguments, **options)
         except (DatabaseBusy, DatabaseUnavailable) as error:
             failed = error
-        again: R = self._access.again(functools.partial(verb, self, *arguments, **options), failed, if_lost=if_lost)
+        again: R = self._context.again(functools.partial(verb, self, *arguments, **options), failed, if_lost=if_lost)
         return again
 
     return call

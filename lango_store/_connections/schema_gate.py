@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._connections.providers import refuse_translated
+from lango_store._connections.providers import reject_translated
 from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.pool import DatabaseFile, watch_file
@@ -59,24 +59,24 @@ class SchemaGate:
         self._passed.clear()
 
     def _migrate_and_check(self, engine: sa.Engine) -> None:
-        self._refuse_closed()
+        self._reject_closed()
         dialect = dialect_of(engine)
         if self._migrate:
             with engine.connect() as connection, dialect.snapshot(connection):
-                self._refuse_incompatible(connection)
+                self._reject_incompatible(connection)
             from lango_store import schema  # Alembic: only a store that migrates should wait for its import
 
             schema.upgrade(engine)
         with engine.connect() as connection, dialect.snapshot(connection):
             self._check(connection)
 
-    def _refuse_closed(self) -> None:
+    def _reject_closed(self) -> None:
         if self._closed:
             raise LangoStoreError("this store is closed: make a new one")
 
     def _check(self, connection: sa.Connection) -> None:
-        self._refuse_closed()
-        self._refuse_incompatible(connection)
+        self._reject_closed()
+        self._reject_incompatible(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
             raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
@@ -91,7 +91,7 @@ class SchemaGate:
         self._passed[connection.engine] = None if path is None else watch_file(connection.engine, path)
 
     @staticmethod
-    def _refuse_incompatible(connection: sa.Connection) -> None:
-        refuse_translated(connection)
+    def _reject_incompatible(connection: sa.Connection) -> None:
+        reject_translated(connection)
         if fault := dialect_of(connection).incompatibility(connection):
             raise LangoStoreError(fault)

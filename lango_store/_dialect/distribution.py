@@ -53,7 +53,7 @@ class _Placement:
 class Distribution:
     """What is asked of Citus. Each method takes a connection that sees the schema of our tables only."""
 
-    def refuse_worker(self, connection: sa.Connection) -> None:
+    def reject_worker(self, connection: sa.Connection) -> None:
         """Raise LangoStoreError on a server that changes no schema, with the name of the one that does."""
         if not self._is_there(connection):
             return
@@ -92,8 +92,8 @@ class Distribution:
             raise LangoStoreError(
                 "no node of this cluster takes rows: SELECT citus_add_node('worker', 5432), then run this again"
             )
-        self._refuse_placed_otherwise(connection)
-        self._refuse_obstacles(connection)
+        self._reject_placed_otherwise(connection)
+        self._reject_obstacles(connection)
         placements = self._placements(connection)
         steps: list[Step] = []
         for table, column in _COLUMNS.items():
@@ -118,7 +118,7 @@ class Distribution:
             raise LangoStoreError(
                 "this schema is distributed as a whole: `SELECT citus_schema_undistribute(…)` undoes that"
             )
-        self._refuse_obstacles(connection)
+        self._reject_obstacles(connection)
         placements = self._placements(connection)
         steps: list[Step] = []
         moved: set[str] = set()
@@ -209,11 +209,11 @@ class Distribution:
                 f"the role of this URL does not own {', '.join(sorted(others))}: give the URL of the role that does"
             )
 
-    def _refuse_placed_otherwise(self, connection: sa.Connection) -> None:
+    def _reject_placed_otherwise(self, connection: sa.Connection) -> None:
         for table, other in self._placed_otherwise(connection).items():
             raise LangoStoreError(f"{table} is {other}: run `{_UNDISTRIBUTE}`, then `{_DISTRIBUTE}`")
 
-    def _refuse_obstacles(self, connection: sa.Connection) -> None:
+    def _reject_obstacles(self, connection: sa.Connection) -> None:
         found = list(self._obstacles(connection))
         if found:
             raise LangoStoreError("; ".join(found))

@@ -51,7 +51,7 @@ class PostgreSQLMigrations(Migrations):
     def _wait_for_lock(connection: sa.Connection) -> None:
         # Until the transaction ends: before that, no other connection sees what it changed. The lock is polled because
         # a statement that waits for it would hold a snapshot.
-        Distribution().refuse_worker(connection)
+        Distribution().reject_worker(connection)
         deadline = time.monotonic() + _PATIENCE
         with unprepared(connection):  # a prepared statement keeps its snapshot until the next one
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():

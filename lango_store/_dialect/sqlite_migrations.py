@@ -38,7 +38,7 @@ class SQLiteMigrations(Migrations):
                 # The check reads every message. A revision that adds a column or an index leaves our tables where they
                 # are, and changes one row, its own in the version table.
                 if self._root_pages(connection) != tables or driver.total_changes > changes + 1:
-                    self._refuse_orphans(connection)
+                    self._reject_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
@@ -61,7 +61,7 @@ class SQLiteMigrations(Migrations):
         try:
             with connection.begin_nested():
                 yield
-                self._refuse_orphans(connection)
+                self._reject_orphans(connection)
         finally:
             if guarded:
                 event.remove(connection, "before_cursor_execute", guard)
@@ -77,7 +77,7 @@ class SQLiteMigrations(Migrations):
         return {name: page for name, page in tables if name in _OURS}
 
     @staticmethod
-    def _refuse_orphans(connection: sa.Connection) -> None:
+    def _reject_orphans(connection: sa.Connection) -> None:
         for table in _OURS:  # a host's tables are the host's affair
             if sa.inspect(connection).has_table(table):
                 orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()

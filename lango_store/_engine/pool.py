@@ -77,7 +77,7 @@ def begin_sqlite(connection: sa.Connection) -> None:
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
     """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
     for_one_statement, _taking.for_one_statement = _taking.for_one_statement, False
-    _refuse_lost(driver, entry)
+    _reject_lost(driver, entry)
     # To switch takes the driver longer than anything else here: autocommit stays on from one single statement to the
     # next, until somebody else takes the connection, whose transaction could not be rolled back.
     if not for_one_statement:
@@ -101,7 +101,7 @@ def retire(engine: sa.Engine, proxy: PoolProxiedConnection) -> None:
     engine.pool._invalidate(proxy, _checkin=False)
 
 
-def _refuse_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
+def _reject_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
     """Raise what makes the pool connect anew if a connection is lost."""
     # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
     # dropped the connection leaves nothing, so that a long idle one is asked.

@@ -46,7 +46,7 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     backend = "postgresql" if backend == "postgres" else backend
     if driver not in _DRIVERS.get(backend, ()) or (url.port is not None and not 0 < url.port < 2**16):
         raise ValueError(_NO_URL)
-    _refuse_misplaced(url)
+    _reject_misplaced(url)
     if backend == "sqlite":
         if url.host or url.username or url.password or url.port:
             raise ValueError("a URL of SQLite has no host: write sqlite:///file, or sqlite:////absolute/path")
@@ -81,7 +81,7 @@ def _parsed(given: str | sa.URL) -> sa.URL:
     raise ValueError(_NO_URL)
 
 
-def _refuse_misplaced(url: sa.URL) -> None:
+def _reject_misplaced(url: sa.URL) -> None:
     texts = [url.host or "", url.database or "", *url.query]
     for name, value in url.query.items():
         if name in _SECRETS:

@@ -29,7 +29,7 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
     """Delete what came after a seq, records and turns too; return how many messages that were."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
-    refuse_blank(connection, key, after, last_seq)
+    reject_blank(connection, key, after, last_seq)
     return cut(connection, now, key, after, last_seq)
 
 
@@ -53,7 +53,7 @@ def later(after: int) -> sa.ColumnElement[bool]:
     return sa.and_(MESSAGE.c.seq > after, ~in_later_summary_before(after))
 
 
-def refuse_blank(connection: sa.Connection, key: str, after: int, last_seq: int) -> None:
+def reject_blank(connection: sa.Connection, key: str, after: int, last_seq: int) -> None:
     """Raise `Conflict` for a cut that takes a summary away and finds nothing left of what it speaks of.
 
     A cut at the start of the session asks for that.

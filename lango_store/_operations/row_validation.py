@@ -26,7 +26,7 @@ from lango_store._rows.encoding import (
     decode_time,
     encode_id,
     encode_text,
-    refuse_constant,
+    reject_constant,
 )
 from lango_store._values.json_faults import levels_within
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
@@ -179,7 +179,7 @@ def _fault(column: sa.Column[Any], value: Any) -> str | None:
 
 def _json_fault(text: str, kind: type | None) -> str | None:
     if "NaN" in text or "Infinity" in text:  # a text may hold the words
-        json.loads(text, parse_constant=refuse_constant)
+        json.loads(text, parse_constant=reject_constant)
     try:
         value = decode_json(text)
     except TypeError:  # what a quoted text may hold, and no text in UTF-8

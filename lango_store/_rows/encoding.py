@@ -259,7 +259,7 @@ def decode_json(text: str) -> Any:
             raise ValueError("is nested too deeply") from None
 
 
-def refuse_constant(word: str) -> Any:
+def reject_constant(word: str) -> Any:
     """Refuse NaN and Infinity, which Python's decoder reads though they are not JSON."""
     raise ValueError(f"{word} is not JSON")
 

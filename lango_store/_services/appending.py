@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._operations import appends, edits, messages, session_changes, sessions
 from lango_store._operations.batches import Batch
@@ -32,20 +32,20 @@ R = TypeVar("R")
 _FIELDS: Final = tuple(typing.get_type_hints(SessionFields))
 
 
-def encoded(access: Access, new: Sequence[Message]) -> Batch:
+def encoded(context: Context, new: Sequence[Message]) -> Batch:
     """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
-    return Batch([access.identified(access.counted(message)) for message in new])
+    return Batch([context.identified(context.counted(message)) for message in new])
 
 
-def new_session(access: Access, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
+def new_session(context: Context, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
     """Return what a session is to be made of, with the store's TTL where none is given."""
     for name in fields.keys() - _FIELDS:
         raise TypeError(f"a session has no field {name!r}: give {', '.join(_FIELDS)}")
-    return New(key, access.ttl(key, ttl), fields)
+    return New(key, context.ttl(key, ttl), fields)
 
 
 def missing(
-    access: Access,
+    context: Context,
     key: str,
     create: bool,
     ttl: timedelta | None | Unset,
@@ -58,7 +58,7 @@ def missing(
     TypeError for fields without `create`; that of the metadata is called `metadata` by the caller.
     """
     if create:
-        return new_session(access, key, ttl, fields)
+        return new_session(context, key, ttl, fields)
     if ttl is UNSET and not fields:
         return None
     given = [metadata if name == "metadata" else name for name, value in fields.items() if value is not None]
@@ -69,7 +69,7 @@ def missing(
 
 
 def append(
-    access: Access,
+    context: Context,
     key: str,
     new: Sequence[Message],
     replace_after: int | None,
@@ -80,27 +80,27 @@ def append(
     fields: SessionFields,
 ) -> list[Message]:
     """Append messages, in the place of those above `replace_after` if that is given."""
-    batch = Batch(new) if access.stores_unchanged else encoded(access, new)
-    make = missing(access, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
+    batch = Batch(new) if context.stores_unchanged else encoded(context, new)
+    make = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = ANYTHING if after is None and expect is None else Expected(after, expect)
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
-        return _replace(access, key, batch, replace_after, expected)
-    return append_once(access, key, batch, expected, make, appends.append, appends.append_new_ids)
+        return _replace(context, key, batch, replace_after, expected)
+    return append_once(context, key, batch, expected, make, appends.append, appends.append_new_ids)
 
 
-def _replace(access: Access, key: str, new: Batch, after: int, expected: Expected) -> list[Message]:
+def _replace(context: Context, key: str, new: Batch, after: int, expected: Expected) -> list[Message]:
     def replace() -> list[Message]:
-        with access.transaction() as connection:
-            return appends.replace(connection, access.now(connection), key, new, after=after, expected=expected)
+        with context.transaction() as connection:
+            return appends.replace(connection, context.now(connection), key, new, after=after, expected=expected)
 
     # Done already, it would drop what came in since, unless it says where the session has to stand.
-    return access.trying(replace, if_lost=expected != ANYTHING)
+    return context.trying(replace, if_lost=expected != ANYTHING)
 
 
 def append_once(
-    access: Access,
+    context: Context,
     key: str,
     new: Batch,
     expected: Expected,
@@ -117,12 +117,12 @@ def append_once(
     """
     has_ids = has_ids or bool(new.ids)
     create = None if make is None or expected.needs_session else make
-    once = functools.partial(_append_once, access, key, new, expected, create, append, append_new_ids, has_ids=has_ids)
+    once = functools.partial(_append_once, context, key, new, expected, create, append, append_new_ids, has_ids=has_ids)
     try:
         try:
             return once()
         except (DatabaseBusy, DatabaseUnavailable) as error:
-            return access.again(once, error, if_lost=True, told_apart=has_ids)
+            return context.again(once, error, if_lost=True, told_apart=has_ids)
     except SessionNotFound as error:
         if make is None or create is not None:
             raise
@@ -130,7 +130,7 @@ def append_once(
 
 
 def _append_once(
-    access: Access,
+    context: Context,
     key: str,
     new: Batch,
     expected: Expected,
@@ -141,11 +141,11 @@ def _append_once(
     has_ids: bool,
 ) -> R:
     # An error of one statement would end the caller's transaction.
-    in_one_go = not access.in_callers_transaction or (create is None and not has_ids)
+    in_one_go = not context.in_callers_transaction or (create is None and not has_ids)
     if in_one_go and not new.repeats:
         try:
-            with access.single_write() as connection:
-                return append(connection, access.moment(connection), key, new, expected, create)
+            with context.single_write() as connection:
+                return append(connection, context.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:
                 raise
@@ -156,8 +156,8 @@ def _append_once(
     while True:
         tries -= 1
         try:
-            with access.transaction() as connection:
-                now = access.now(connection)
+            with context.transaction() as connection:
+                now = context.now(connection)
                 if create is not None:
                     session_changes.delete_expired(connection, now, key)
                     sessions.insert(connection, now, create)
@@ -167,60 +167,60 @@ def _append_once(
                 raise
 
 
-def update_message(access: Access, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
+def update_message(context: Context, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
     """Put a message in the place of another; `InvalidMessage` if a third one has its id."""
-    message = access.counted(message)
+    message = context.counted(message)
     try:
-        with access.transaction() as connection:
-            return edits.update(connection, access.moment(connection), key, seq_or_id, message, expected)
+        with context.transaction() as connection:
+            return edits.update(connection, context.moment(connection), key, seq_or_id, message, expected)
     except UniqueViolation as error:
         reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
         raise InvalidMessage("id", reason) from error
 
 
-def create(access: Access, new: New, first: Batch, *, own_key: bool = False) -> Session:
+def create(context: Context, new: New, first: Batch, *, own_key: bool = False) -> Session:
     """Create a session with its first messages; `SessionExists` if its key is taken.
 
     With a key of our own, which nobody else has, a second try finds what the first one made.
     """
 
     def make() -> Session:
-        lend = access.transaction if first.rows else access.single_write
+        get_connection = context.transaction if first.rows else context.single_write
         try:
-            with lend() as connection:
-                now = access.moment(connection)
+            with get_connection() as connection:
+                now = context.moment(connection)
                 if (session := _insert(connection, now, new, first)) is None:
                     raise sessions.exists_error(connection, now, new.key)
                 return session
         except SessionExists:
             if not own_key:
                 raise
-        with access.single_read() as connection:
-            return messages.load(connection, access.moment(connection), new.key)
+        with context.single_read() as connection:
+            return messages.load(connection, context.moment(connection), new.key)
 
-    return access.trying(make)
+    return context.trying(make)
 
 
 def find_or_create(
-    access: Access, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
+    context: Context, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
 ) -> Session | R:
     """Find a live session, or create it with its first messages; with `renew` in the place of an expired one."""
-    return access.trying(lambda: _find_or_create(access, new, first, find, renew=renew))
+    return context.trying(lambda: _find_or_create(context, new, first, find, renew=renew))
 
 
 def _find_or_create(
-    access: Access, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
+    context: Context, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
 ) -> Session | R:
     try:
-        with access.single_read() as connection:
-            return find(connection, access.moment(connection), new.key)
+        with context.single_read() as connection:
+            return find(connection, context.moment(connection), new.key)
     except SessionExpired:
         if not renew:
             raise
     except SessionNotFound:
         pass
-    with access.transaction() as connection:
-        now = access.now(connection)
+    with context.transaction() as connection:
+        now = context.now(connection)
         if renew:
             session_changes.delete_expired(connection, now, new.key)
         return _insert(connection, now, new, first) or find(connection, now, new.key)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._operations import edits, examination, expiry, messages, references, session_changes, sessions
 from lango_store._operations.binds import SESSION, of_session
@@ -38,7 +38,7 @@ Connection = TypeVar("Connection")
 
 
 def purge(
-    access: Access,
+    context: Context,
     policy: Policy,
     now: datetime | None,
     batch_size: int,
@@ -55,13 +55,13 @@ def purge(
     started = perf_counter()
     report = ExpiryReport(dry_run=dry_run)
     if now is None:
-        now = _tried(access, access.single_read, access.now)
+        now = _tried(context, context.single_read, context.now)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
-    free = _free(access, due, report)
+    free = _free(context, due, report)
     if dry_run:
         preview = partial(expiry.preview, reasons=reasons, narrowed=narrowed + free, limit=limit, shown=10)
-        counted = _tried(access, access.snapshot, preview)
+        counted = _tried(context, context.snapshot, preview)
         report.sessions, report.messages, report.oldest = counted
         report.seconds = perf_counter() - started
         return report
@@ -85,17 +85,17 @@ def purge(
                     patient=policy.everything,
                 )
                 try:
-                    gone = _tried(access, access.transaction, batch)
+                    gone = _tried(context, context.transaction, batch)
                 except SessionHeld:  # by a row that came while the batch was deleted
                     refused += 1
                     if refused == _TRIES:
                         raise
-                    free = _free(access, due, report)
+                    free = _free(context, due, report)
                     continue
                 refused = 0
                 if not gone.sessions:
                     break
-                sleep((perf_counter() - began) * dialect_of(access.engine).purge_pause)
+                sleep((perf_counter() - began) * dialect_of(context.engine).purge_pause)
                 report.sessions += gone.sessions
                 report.messages += gone.messages
                 if gone.bytes_freed is not None:
@@ -109,51 +109,55 @@ def purge(
 
 
 def _tried(
-    access: Access, lend: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], R]
+    context: Context,
+    get_connection: Callable[[], AbstractContextManager[Connection]],
+    work: Callable[[Connection], R],
 ) -> R:
     """Lend a connection for some work, and another one if it failed for a passing reason."""
 
     def call() -> R:
-        with lend() as connection:
+        with get_connection() as connection:
             return work(connection)
 
-    return access.trying(call)
+    return context.trying(call)
 
 
-def _free(access: Access, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport) -> list[sa.ColumnElement[bool]]:
+def _free(
+    context: Context, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport
+) -> list[sa.ColumnElement[bool]]:
     """Report which sessions are held now, and return what has to hold of the others."""
 
     def find_held(connection: sa.Connection) -> tuple[list[references.Holder], dict[str, str]]:
         in_the_way = references.holders(connection)
         return in_the_way, references.held(connection, in_the_way, due)
 
-    in_the_way, held = _tried(access, access.snapshot, find_held)
+    in_the_way, held = _tried(context, context.snapshot, find_held)
     report.held |= held
     return [~holder.condition for holder in in_the_way]
 
 
-def delete(access: Access, key: str, expected: Expected = ANYTHING) -> bool:
+def delete(context: Context, key: str, expected: Expected = ANYTHING) -> bool:
     """Delete a session and all that belongs to it; `SessionHeld` names what keeps it."""
     # A foreign key that refuses ends the caller's transaction on PostgreSQL, unless there is a savepoint.
-    lend = access.transaction if access.in_callers_transaction else access.single_write
+    get_connection = context.transaction if context.in_callers_transaction else context.single_write
     try:
-        with lend() as connection:
+        with get_connection() as connection:
             return session_changes.delete(connection, key, expected)
     except SessionHeld as error:
-        with access.snapshot() as connection:
+        with context.snapshot() as connection:
             found = references.held(connection, references.holders(connection), [of_session(SESSION, key)])
         raise SessionHeld(key, found.get(key, error.constraint)) from error
 
 
-def delete_all(access: Access, policy: Policy, batch_size: int) -> int:
+def delete_all(context: Context, policy: Policy, batch_size: int) -> int:
     """Delete what a policy names, and return how many sessions; `SessionHeld` when all others are gone."""
-    report = purge(access, policy, None, batch_size)
+    report = purge(context, policy, None, batch_size)
     if report.held:
         raise SessionHeld(*next(iter(report.held.items())))
     return report.sessions
 
 
-def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
+def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
     """Redact a message of a session in the store, and in an archive if one is given, or in that alone."""
     with ExitStack() as stack:
         opened = None
@@ -162,8 +166,8 @@ def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, a
 
             opened = stack.enter_context(Archive(archive))
         try:
-            with access.transaction() as connection:
-                now = access.moment(connection)
+            with context.transaction() as connection:
+                now = context.moment(connection)
                 message = edits.redact(connection, now, key, seq_or_id, reason)
                 if opened is not None:
                     created_at = sa.select(SESSION.c.created_at).where(of_session(SESSION, key))
@@ -179,22 +183,22 @@ def redact(access: Access, key: str, seq_or_id: int | str, reason: str | None, a
         return message
 
 
-def restore(access: Access, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
+def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
     """Restore a session from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-    with Archive(archive) as opened, access.transaction() as connection:
-        now = access.now(connection)
+    with Archive(archive) as opened, context.transaction() as connection:
+        now = context.now(connection)
         opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
         return messages.load(connection, now, key)
 
 
-def examine(access: Access, *, repair: bool) -> list[Finding]:
+def examine(context: Context, *, repair: bool) -> list[Finding]:
     """Check the store, and repair what can be repaired without guessing if asked to."""
     from lango_store import schema  # Alembic: only an examination or a migration should wait for its import
 
     try:
-        with access.snapshot() as connection:
+        with context.snapshot() as connection:
             missing = examination.missing_tables(connection)
     except SchemaOutOfDate as error:
         return [Finding(name="schema", subject="", detail=str(error), remedy=error.remedy)]
@@ -204,14 +208,14 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
     found: list[Finding] = []
     for check in examination.CHECKS:
         try:
-            with access.snapshot() as connection:
+            with context.snapshot() as connection:
                 found += check(connection)
         except LangoStoreError as error:
             remedy = "fix the findings above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
     indexes = {finding.subject for finding in found if finding.name == "missing index"}
     try:
-        with access.snapshot() as connection:
+        with context.snapshot() as connection:
             differences = schema.check(connection)
     except LangoStoreError as error:
         differences = [str(error)]
@@ -221,7 +225,7 @@ def examine(access: Access, *, repair: bool) -> list[Finding]:
             found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
     for finding in found if repair else ():
         try:
-            with access.transaction() as connection:
+            with context.transaction() as connection:
                 finding.repaired = examination.repair(connection, finding)
         except LangoStoreError as error:
             finding.remedy = f"could not be repaired: {error}"

@@ -73,9 +73,9 @@ def copy(
     report = CopyReport(dry_run=dry_run)
     after = ""
     while True:
-        with source.access.snapshot() as reading:
+        with source.context.snapshot() as reading:
             keys = transfer.keys(reading, after, BATCH)
-            with target.access.snapshot() if dry_run else target.access.transaction() as writing:
+            with target.context.snapshot() if dry_run else target.context.transaction() as writing:
                 found = [_copied_or_failed(reading, writing, key, dry_run=dry_run) for key in keys]
         for each in found:  # now that they are on disk
             _count(report, each)
@@ -92,8 +92,8 @@ def copy(
 
 def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
     with (
-        source.access.snapshot() as reading,
-        target.access.snapshot() if report.dry_run else target.access.transaction() as writing,
+        source.context.snapshot() as reading,
+        target.context.snapshot() if report.dry_run else target.context.transaction() as writing,
     ):
         for rows in transfer.shared_values(reading):
             for row in rows:

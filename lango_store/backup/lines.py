@@ -19,7 +19,7 @@ from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, 
 from lango_store._operations.row_validation import columns
 from lango_store._operations.transfer import Row
 from lango_store._rows.columns import JsonColumn
-from lango_store._rows.encoding import refuse_constant
+from lango_store._rows.encoding import reject_constant
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1
@@ -127,7 +127,7 @@ def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
     return f'{{"{KINDS[table.name]}":{{{",".join(members)}}}{behind}}}'
 
 
-_scan: Final = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
+_scan: Final = json.JSONDecoder(parse_constant=reject_constant).raw_decode
 
 
 def _stands_in_a_line(text: str) -> bool:
@@ -148,7 +148,7 @@ def read_row(table: sa.Table, line: str, schema: str = SCHEMA_REVISION) -> Row:
             raise ValueError(f"{name!r} is not a column of a {KINDS[table.name]} in schema {schema}")
     for name in quoted.get("quoted", ()):
         if name in row and name in _JSON[table.name]:
-            row[name] = json.loads(row[name], parse_constant=refuse_constant)
+            row[name] = json.loads(row[name], parse_constant=reject_constant)
     row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name]) | row
     missing = [c.name for c in columns(table, schema) if not c.nullable and row[c.name] is None]
     if set(missing) - {"session_key"}:

@@ -64,14 +64,14 @@ class LangoSessionStore:
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        self._access = store.access
+        self._context = store.context
         self._memory = Memory()
 
     def load(self, key: str) -> Session | None:
         """Load a live session, None if there is none."""
         try:
-            with self._access.snapshot() as connection:
-                session, known = _loaded(connection, self._access.moment(connection), key)
+            with self._context.snapshot() as connection:
+                session, known = _loaded(connection, self._context.moment(connection), key)
         except SessionNotFound:
             return None
         self._memory.remember(session, known)
@@ -84,7 +84,7 @@ class LangoSessionStore:
         if known is not None and known.state == state:
             return
         try:
-            with self._access.transaction() as connection:
+            with self._context.transaction() as connection:
                 known = self._saved(connection, session, state, known)
         except Conflict:
             if self.on_conflict is not None:
@@ -99,8 +99,8 @@ class LangoSessionStore:
     def read(self, key: str) -> SessionPayload | None:
         """Read a session as plain values, without the provider's private state."""
         try:
-            with self._access.snapshot() as connection:
-                session, _ = _loaded(connection, self._access.moment(connection), key)
+            with self._context.snapshot() as connection:
+                session, _ = _loaded(connection, self._context.moment(connection), key)
         except SessionNotFound:
             return None
         return {**_public(session), "messages": session.messages}
@@ -108,16 +108,16 @@ class LangoSessionStore:
     def read_metadata(self, key: str) -> SessionMetadataPayload | None:
         """Read what there is of a session besides its messages and the provider's private state."""
         try:
-            with self._access.snapshot() as connection:
-                return _public(_session(exporting.draft(connection, self._access.moment(connection), key)))
+            with self._context.snapshot() as connection:
+                return _public(_session(exporting.draft(connection, self._context.moment(connection), key)))
         except SessionNotFound:
             return None
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
         """Replace these keys of a session's metadata and nothing else; False if there is no session."""
         try:
-            with self._access.transaction() as connection:
-                now = self._access.now(connection)
+            with self._context.transaction() as connection:
+                now = self._context.now(connection)
                 sessions.lock(connection, now, key)
                 draft = exporting.draft(connection, now, key)
                 session = _session(draft)
@@ -151,19 +151,19 @@ class LangoSessionStore:
         }
 
     def _previews(self, keys: Sequence[str]) -> dict[str, str]:
-        with self._access.snapshot() as connection:
+        with self._context.snapshot() as connection:
             first = messages.firsts(connection, keys, MessageRole.USER)
             texts = {key: _preview([first[key]] if key in first else [], "user") for key in keys}
             return {key: text or self._deep_preview(connection, key) for key, text in texts.items()}
 
     def _deep_preview(self, connection: sa.Connection, key: str) -> str:
         """Look further where the first user message has no words, or there is none."""
-        rows = messages.read_rows(connection, self._access.moment(connection), key, Range(limit=_PREVIEWED))
+        rows = messages.read_rows(connection, self._context.moment(connection), key, Range(limit=_PREVIEWED))
         found = salvage_messages(key, rows)
         return _preview(found, "user") or _preview(found, "assistant")
 
     def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
-        now, key = self._access.now(connection), session.key
+        now, key = self._context.now(connection), session.key
         try:
             found = sessions.lock(connection, now, key)
         except SessionNotFound:
@@ -181,7 +181,7 @@ class LangoSessionStore:
 
     def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
         session_changes.delete_expired(connection, now, key)
-        if sessions.insert(connection, now, New(key, self._access.ttl(key, UNSET), {})) is None:
+        if sessions.insert(connection, now, New(key, self._context.ttl(key, UNSET), {})) is None:
             raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key).last_seq)  # made just now
 
     def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
@@ -199,7 +199,7 @@ class LangoSessionStore:
         key, same = session.key, known.same_lines(state)
         if same == len(known.seqs) == len(state.lines):
             return known.seqs, known.last_seq
-        new = Batch([self._access.counted(message_from_line(line)) for line in session.messages[same:]])
+        new = Batch([self._context.counted(message_from_line(line)) for line in session.messages[same:]])
         if same == len(known.seqs):
             append = appends.append_new_ids if new.ids else appends.append
             written = append(connection, now, key, new)

@@ -137,9 +137,9 @@ def export(
 
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
-    with store.access.snapshot(anywhere=True) as connection:
+    with store.context.snapshot(anywhere=True) as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
-        return list(exporting.keys(connection, store.access.moment(connection), chosen))
+        return list(exporting.keys(connection, store.context.moment(connection), chosen))
 
 
 def _known(format: str) -> Format:

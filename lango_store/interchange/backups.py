@@ -46,7 +46,7 @@ class Backups(WritableFormat):
         try:
             with (
                 files.reading(path) as file,
-                store.access.snapshot() if dry_run else store.access.transaction() as connection,
+                store.context.snapshot() if dry_run else store.context.transaction() as connection,
             ):
                 for outcome in reading.load(
                     connection, path, map(_line, files.lines_of(file, path, longest_line)), planned=planned
@@ -67,7 +67,7 @@ class Backups(WritableFormat):
         path = _file(to) if isinstance(to, Path) else None
         with (
             _opened(to if path is None else path, replace=replace) as file,
-            store.access.snapshot(anywhere=True) as connection,
+            store.context.snapshot(anywhere=True) as connection,
         ):
             faults, unread = write_sessions(connection, chosen, file, shared=shared)
         for key in chosen:

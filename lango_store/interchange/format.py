@@ -9,7 +9,7 @@ from typing import BinaryIO, ClassVar, Final
 
 import sqlalchemy as sa
 
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._values.model import UNSET
 from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidMessage, SessionNotFound
@@ -82,9 +82,9 @@ class DraftFormat(Format):
         skipped: list[Skipped] = []
         try:
             drafts = self.read(path, skipped, longest_line)
-            with store.access.snapshot() if dry_run else store.access.transaction() as connection:
+            with store.context.snapshot() if dry_run else store.context.transaction() as connection:
                 for draft in drafts:
-                    _import_draft(store.access, connection, draft, report, planned)
+                    _import_draft(store.context, connection, draft, report, planned)
         except FILE_FAULTS as error:
             report = FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
         report.skipped = sorted(set(skipped), key=lambda each: (each.line, each.reason))  # a file may be read twice
@@ -110,8 +110,8 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
         for key in keys:
             try:
-                with store.access.snapshot(anywhere=True) as connection:
-                    draft = exporting.draft(connection, store.access.moment(connection), key)
+                with store.context.snapshot(anywhere=True) as connection:
+                    draft = exporting.draft(connection, store.context.moment(connection), key)
                     path = self.write(draft, to, replace=replace)
                 yield Exported(key=key, path=str(path), records=draft.records)
             except SESSION_FAULTS as error:
@@ -119,12 +119,12 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
 
 
 def _import_draft(
-    access: Access, connection: sa.Connection, draft: Draft, report: FileReport, planned: set[str] | None
+    context: Context, connection: sa.Connection, draft: Draft, report: FileReport, planned: set[str] | None
 ) -> None:
-    now = access.now(connection)
+    now = context.now(connection)
     if planned is None:
-        ttl = access.ttl(draft.key, UNSET)
-        count = importing.import_draft(connection, now, draft, ttl=ttl, counted=access.counted)
+        ttl = context.ttl(draft.key, UNSET)
+        count = importing.import_draft(connection, now, draft, ttl=ttl, counted=context.counted)
     else:
         count = importing.dry_run(connection, now, draft, planned)
     if count is not None:

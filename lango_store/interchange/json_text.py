@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from lango_store._rows.encoding import MAX_LEVELS, refuse_constant
+from lango_store._rows.encoding import MAX_LEVELS, reject_constant
 from lango_store._values.json_faults import levels_within
 from lango_store.backup.files import LONGEST_LINE, too_long
 
@@ -26,7 +26,7 @@ def _finite(text: str) -> float:
     return number
 
 
-_STRICT: Final[dict[str, Any]] = {"parse_constant": refuse_constant, "parse_float": _finite}
+_STRICT: Final[dict[str, Any]] = {"parse_constant": reject_constant, "parse_float": _finite}
 """What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot store (1e999)."""
 
 

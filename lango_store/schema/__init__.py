@@ -84,7 +84,7 @@ def upgrade(
         DatabaseBusy: A table or another migration kept this one waiting for too long; nothing was changed.
         LangoStoreError: There is no such revision.
     """
-    _refuse_empty("revision", revision)
+    _reject_empty("revision", revision)
     if revision == "head":
         found = current(database)
         if found is not None and found >= head():  # an old replica that starts waits for no migration of a newer one
@@ -102,7 +102,7 @@ def downgrade(
 
     Arguments, result and errors are those of `upgrade`.
     """
-    _refuse_empty("revision", revision)
+    _reject_empty("revision", revision)
     reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
     if reached is None:
         disable_search(database)
@@ -111,7 +111,7 @@ def downgrade(
 
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Write down that the schema is at a revision, without running anything."""
-    _refuse_empty("revision", revision)
+    _reject_empty("revision", revision)
     return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
@@ -123,7 +123,7 @@ def current(database: Database) -> str | None:
 
 def undone(database: Database, revision: str) -> list[str]:
     """List the revisions that a downgrade would undo, each with what it brought."""
-    _refuse_empty("revision", revision)
+    _reject_empty("revision", revision)
     with connected(database) as connection:
         found = revisions.found(connection)
         if found is None:
@@ -171,8 +171,8 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 
     With `start` (such as "base") the database is not asked.
     """
-    _refuse_empty("revision", revision)
-    _refuse_empty("start", start)
+    _reject_empty("revision", revision)
+    _reject_empty("start", start)
     with opened(database) as target:
         if start is None:
             start = current(target.database) or "base"
@@ -201,6 +201,6 @@ def head() -> str:
     return found
 
 
-def _refuse_empty(name: str, revision: str | None) -> None:
+def _reject_empty(name: str, revision: str | None) -> None:
     if revision == "":
         raise ValueError(f"{name} is empty: give a revision such as {SCHEMA_REVISION!r}")

@@ -72,8 +72,8 @@ def _run(
         if distribution is None:
             raise LangoStoreError("a store in a file cannot be distributed: copy it to PostgreSQL, `lango-store copy`")
         with _looking(target, connection) if dry_run else alone(connection, lock_timeout, callers=target.callers):
-            distribution.refuse_worker(connection)
-            _refuse_revision(connection)
+            distribution.reject_worker(connection)
+            _reject_revision(connection)
             steps = steps_of(connection, distribution)
             for step in () if dry_run else steps:
                 if step.locks:
@@ -107,7 +107,7 @@ def _shown(connection: sa.Connection, table: str | None, on_progress: OnProgress
     on_progress(Progress(table=table, rows=total, total=total))
 
 
-def _refuse_revision(connection: sa.Connection) -> None:
+def _reject_revision(connection: sa.Connection) -> None:
     found = revision.found(connection)
     if found != SCHEMA_REVISION:
         newer = found is not None and found > SCHEMA_REVISION

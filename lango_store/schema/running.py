@@ -46,7 +46,7 @@ def run_steps(
 @contextmanager
 def alone(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> Iterator[None]:
     """Begin a transaction on our tables, or join the caller's, and keep other migrations out until it ends."""
-    refuse_timeout(lock_timeout)
+    reject_timeout(lock_timeout)
     if callers:
         if not connection.in_transaction():
             connection.begin()
@@ -79,7 +79,7 @@ def run_revisions(context: MigrationContext) -> None:
         context.run_migrations()
 
 
-def refuse_timeout(lock_timeout: float) -> None:
+def reject_timeout(lock_timeout: float) -> None:
     """Raise ValueError for a number of seconds that no database can wait."""
     if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
         raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")

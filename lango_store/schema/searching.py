@@ -16,7 +16,7 @@ from lango_store._operations import search as operations
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.schema.opening import Database, Opened, connected, opened
-from lango_store.schema.running import LOCK_TIMEOUT, refuse_timeout
+from lango_store.schema.running import LOCK_TIMEOUT, reject_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 _BATCH: Final = 2_000
@@ -115,7 +115,7 @@ def _state(connection: sa.Connection) -> IndexState | None:
 
 def _transaction(target: Opened, lock_timeout: float) -> _Transaction:
     """Return what opens a transaction on our tables, or a savepoint in the caller's transaction."""
-    refuse_timeout(lock_timeout)
+    reject_timeout(lock_timeout)
 
     @contextmanager
     def transaction() -> Iterator[sa.Connection]:

@@ -74,7 +74,7 @@ def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase
     with Store(make_postgres()) as store:
         store.create("k", messages=messages(9))
         new = Batch(messages(2))
-        with store.access.single_write() as connection:
+        with store.context.single_write() as connection:
             turn = turns.save(connection, None, "k", new, turn=NewTurn(skipped=3))
         assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (13, 14, 14)
         assert store.messages("k")[9:] == turn.messages

@@ -49,7 +49,7 @@ def host_engines(url: str) -> Iterator[tuple[str, sa.Engine]]:
                 yield f"{level} from the server", make(url, connect_args=connect)
 
 
-def refuse_inserts(store: Store) -> None:
+def reject_inserts(store: Store) -> None:
     """Let the next INSERT of a message of the role `tool` fail in the database."""
     with store.engine.begin() as connection:
         if connection.dialect.name == "sqlite":
@@ -65,7 +65,7 @@ def refuse_inserts(store: Store) -> None:
 
 def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(url: str) -> None:
     with Store(url) as own:
-        refuse_inserts(own)
+        reject_inserts(own)
     for name, engine in host_engines(url):
         store = Store(engine)
         key = store.create(messages=messages(3)).key
@@ -90,7 +90,7 @@ def test_whatever_isolation_level_a_host_has_several_reads_see_one_moment(url: s
         for name, engine in host_engines(url):
             store = Store(engine)
             key = store.create(messages=messages(1)).key
-            with store.access.snapshot() as connection:
+            with store.context.snapshot() as connection:
                 count = sa.text("SELECT count(*) FROM lango_message WHERE session_key = :key")
                 assert connection.execute(count, {"key": key}).scalar() == 1
                 own.append_message(key, message())

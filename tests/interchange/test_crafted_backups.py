@@ -352,9 +352,9 @@ def test_what_a_store_holds_of_the_widest_values_is_not_a_fault(target: Store) -
     for _ in range(199):
         deep = [deep]
     target.create("k", metadata={"deep": deep[0]}, messages=[message(deep, extra={"deep": deep[0]})])
-    with target.access.snapshot() as connection:
+    with target.context.snapshot() as connection:
         lines = [first_line(), *session_lines(connection, "k"), last_line(1)]
     target.delete("k")
-    with target.access.transaction() as writing:
+    with target.context.transaction() as writing:
         assert [each.state for each in load(writing, "backup", map(str.encode, lines))] == ["imported"]
     assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

@@ -159,8 +159,8 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
     long = [Part(messages(700)), Part(messages(900), kind="turn", id="long"), Part(messages(2))]
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
-    with opened.access.snapshot() as connection:
-        back = exporting.draft(connection, opened.access.now(connection), "k")
+    with opened.context.snapshot() as connection:
+        back = exporting.draft(connection, opened.context.now(connection), "k")
         found = list(back.parts())
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [

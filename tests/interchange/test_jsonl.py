@@ -35,12 +35,12 @@ def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[str]:
 
 
 def exported(store: Store) -> list[str]:
-    with store.access.snapshot() as connection:
+    with store.context.snapshot() as connection:
         return list(dumped(connection, transfer.keys(connection, "", 1000)))
 
 
 def imported(store: Store, lines: Iterable[str]) -> list[Outcome]:
-    with store.access.transaction() as connection:
+    with store.context.transaction() as connection:
         found = load(connection, "backup.jsonl", map(str.encode, lines))
         return [each for each in found if isinstance(each, Outcome)]
 
@@ -223,7 +223,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(
     monkeypatch.setattr(reading, "BATCH", 20)
 
     def copied(key: str) -> None:
-        with source.access.snapshot() as found, target.access.transaction() as writing:
+        with source.context.snapshot() as found, target.context.transaction() as writing:
             list(load(writing, "backup.jsonl", map(str.encode, dumped(found, [key]))))
 
     put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))

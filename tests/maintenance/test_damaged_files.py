@@ -128,7 +128,7 @@ def test_pages_of_an_index_out_of_order_are_refused(tmp_path: Path, monkeypatch:
         assert data.count(entry) == 1
         data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))
     path.write_bytes(data)
-    with opened(path) as store, store.access.snapshot() as connection:
+    with opened(path) as store, store.context.snapshot() as connection:
         page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
         monkeypatch.setattr(paging, "ROWS", 64)
         with pytest.raises(DatabaseUnavailable, match="out of their order"):

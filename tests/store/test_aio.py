@@ -30,7 +30,7 @@ from lango_store import (
 )
 from lango_store.testing import Clock
 
-SYNC_ONLY = {"access", "snapshot", "transaction", "using"}
+SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
 OWN = {"close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 

@@ -13,7 +13,7 @@ def test_an_append_leaves_its_batch_as_it_was(url: str) -> None:
     with Store(url) as store:
         store.create("k")
         for _ in range(2):
-            with store.access.single_write() as connection:
-                appends.append(connection, store.access.moment(connection), "k", new)
+            with store.context.single_write() as connection:
+                appends.append(connection, store.context.moment(connection), "k", new)
             assert new.rows == before
         assert [message.content for message in store.messages("k")] == ["one", "two", "one", "two"]

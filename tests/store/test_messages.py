@@ -93,7 +93,7 @@ def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDataba
             assert seqs(found) == [1, 2, 3, 4]
         assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
         assert getattr(conversation.last_message(), "seq", 0) == 4
-        with reader.access.snapshot() as connection:
+        with reader.context.snapshot() as connection:
             assert getattr(firsts(connection, ["k"], MessageRole.USER)["k"], "seq", 0) == 1
         waiting.append(3)  # between two statements of a load
         assert seqs(conversation.get().messages) == [1, 2, 4]
@@ -313,8 +313,8 @@ def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
 def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
     with Store(url) as store:
         store.create("k", messages=[message(character * 300_000), message("b"), message(character * 300_000)])
-        with store.access.snapshot() as connection:
-            pages = list(log_pages(connection, store.access.moment(connection), "k"))
+        with store.context.snapshot() as connection:
+            pages = list(log_pages(connection, store.context.moment(connection), "k"))
         assert [each.seq for page in pages for each in page] == [1, 2, 3]
 
 
@@ -323,6 +323,6 @@ def test_a_log_is_read_to_its_end_where_a_page_is_full(url: str, monkeypatch: py
     with Store(url) as store:
         for number in range(6):
             store.create(str(number), messages=messages(number))
-            with store.access.snapshot() as connection:
-                pages = list(log_pages(connection, store.access.moment(connection), str(number)))
+            with store.context.snapshot() as connection:
+                pages = list(log_pages(connection, store.context.moment(connection), str(number)))
             assert [each.seq for page in pages for each in page] == list(range(1, number + 1))

@@ -45,7 +45,7 @@ def filled(engine: sa.Engine, content: Any) -> Store:
 @each_text
 def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, content: Any) -> None:
     engine = create_engine(url)
-    with filled(engine, content).access.snapshot() as connection:
+    with filled(engine, content).context.snapshot() as connection:
         pages = list(log.read(connection, "k"))
     engine.dispose()
     assert [row[0] for page in pages for row in page] == list(range(1, 26))
@@ -65,7 +65,7 @@ def test_the_server_sends_no_row_more_than_a_page_has(make_postgres: MakeDatabas
             return done
 
     engine = create_engine(make_postgres())
-    with filled(engine, content).access.snapshot() as connection:
+    with filled(engine, content).context.snapshot() as connection:
         driver: Any = connection.connection.driver_connection
         driver.cursor_factory = Counting
         pages = [len(page) for page in log.read(connection, "k")]
@@ -81,7 +81,7 @@ def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: 
     store = filled(engine, "x" * 300)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE mod(seq, 3) = 1")
-    with store.access.snapshot() as connection:
+    with store.context.snapshot() as connection:
         assert [row[0] for page in log.read(connection, "k") for row in page] == list(range(1, 26))
     engine.dispose()
 
@@ -90,7 +90,7 @@ def test_a_page_is_the_last_only_if_nothing_was_cut_from_it(url: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k", messages=[message("\U0001f600" * 250), message("x")])
-    with store.access.snapshot() as connection:
+    with store.context.snapshot() as connection:
         assert [row[0] for page in log.read(connection, "k") for row in page] == [1, 2]
     engine.dispose()
 
@@ -99,7 +99,7 @@ def test_a_log_that_fits_a_page_is_one_statement(url: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k", messages=[message("hello")] * 3)
-    with watched(engine) as statements, store.access.snapshot() as connection:
+    with watched(engine) as statements, store.context.snapshot() as connection:
         assert len(list(log.read(connection, "k"))) == 1
     assert len([each for each in statements if "lango_message" in each]) == 1
     engine.dispose()

@@ -48,9 +48,9 @@ LENDERS: dict[str, Lender] = {
 
 
 @pytest.mark.parametrize("lender", LENDERS)
-def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engine: sa.Engine, lender: str) -> None:
+def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engine: sa.Engine, source: str) -> None:
     store.create("k")
-    with LENDERS[lender](host_engine) as own:
+    with LENDERS[source](host_engine) as own:
         own.execute(HOST.insert().values(number=1))
         mine = store.using(own)
         mine.append_message("k", message("gone"))
@@ -64,7 +64,7 @@ def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engi
     assert store.get("k").messages == []
     assert store.info("k").title is None
     assert not store.exists("other")
-    with LENDERS[lender](host_engine) as own:
+    with LENDERS[source](host_engine) as own:
         store.using(own).append_message("k", message("kept"))
         own.execute(HOST.insert().values(number=2))
         own.commit()
@@ -197,9 +197,9 @@ def test_what_is_asynchronous_is_refused_with_the_line_to_write(store: Store, ur
     for wrong in (engine, engine.sync_engine):
         with pytest.raises(TypeError, match="run_sync"):
             Store(wrong)  # type: ignore[arg-type]
-    for lender in (AsyncSession(engine), engine.connect(), engine):
+    for source in (AsyncSession(engine), engine.connect(), engine):
         with pytest.raises(TypeError, match="run_sync"):
-            store.using(lender)  # type: ignore[arg-type]
+            store.using(source)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="URL"):
         Store(5)  # type: ignore[arg-type]
 

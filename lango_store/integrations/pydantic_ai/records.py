@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.usage import RunUsage
 
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions, turns
@@ -249,11 +249,11 @@ def noted(
     return fields, encode_values(key, {NAME: value})
 
 
-def new_session(access: Access, prefix: str, record: ConversationRecord) -> New:
+def new_session(context: Context, prefix: str, record: ConversationRecord) -> New:
     """Return what the session of a new conversation is made of."""
     key = prefix + record.conversation_id
     fields = {"user_id": record.scope, "forked_from": _source(prefix, record)}
-    return New(key, access.ttl(key, UNSET), encode_session(fields))
+    return New(key, context.ttl(key, UNSET), encode_session(fields))
 
 
 def new_turn(record: ConversationRecord, state: State | None) -> NewTurn:

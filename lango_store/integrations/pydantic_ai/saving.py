@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 
-from lango_store._connections.context import Access
+from lango_store._connections.context import Context
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, session_changes, sessions, turns, values
 from lango_store._operations.batches import Batch
@@ -42,13 +42,13 @@ class Save:
 
     def __init__(
         self,
-        access: Access,
+        context: Context,
         prefix: str,
         record: ConversationRecord,
         new_entries: Sequence[ConversationEntry],
         expected_revision: str | None,
     ) -> None:
-        self._access = access
+        self._context = context
         self._prefix = prefix
         self._key = checked_key(prefix + record.conversation_id)
         self._record = record
@@ -63,8 +63,8 @@ class Save:
         """Write; `ConversationConflict` if the record is not at that revision or its head is not there."""
         try:
             if not self._quickly():
-                with self._access.transaction() as connection:
-                    self._thoroughly(connection, self._access.now(connection))
+                with self._context.transaction() as connection:
+                    self._thoroughly(connection, self._context.now(connection))
         except (SessionNotFound, UniqueViolation) as error:
             raise self._conflict() from error
 
@@ -77,11 +77,11 @@ class Save:
         """Write if the entries follow the head that was read; False if they do not, or if the session moved on."""
         state = self._state_read()
         root = None if state is None else state.head
-        if self._access.in_callers_transaction or not self._follow(root):
+        if self._context.in_callers_transaction or not self._follow(root):
             return False
-        new = encoded(self._access, [entry.message for entry in self._entries])
+        new = encoded(self._context, [entry.message for entry in self._entries])
         try:
-            with self._access.transaction() as connection:
+            with self._context.transaction() as connection:
                 return self._written_at_once(connection, state, new)
         except (Conflict, SessionNotFound, UniqueViolation, NotPermitted):
             return False  # of which the other way tells what it means
@@ -93,8 +93,8 @@ class Save:
         for known in (self._entries[0].parent if self._entries else self._record.head_id, self._expected):
             if isinstance(known, Known) and (known.state.key, known.state.revision) == (self._key, self._expected):
                 return known.state
-        with self._access.single_read() as connection:
-            state = records.find(connection, self._access.moment(connection), self._prefix, self._key)[1]
+        with self._context.single_read() as connection:
+            state = records.find(connection, self._context.moment(connection), self._prefix, self._key)[1]
         if state.revision != self._expected:
             raise self._conflict()
         return state
@@ -104,9 +104,9 @@ class Save:
         return [entry.parent for entry in self._entries] == ids[:-1] and ids[-1] == self._record.head_id
 
     def _written_at_once(self, connection: sa.Connection, state: State | None, new: Batch) -> bool:
-        now = self._access.now(connection)
+        now = self._context.now(connection)
         if state is None:
-            make = records.new_session(self._access, self._prefix, self._record)
+            make = records.new_session(self._context, self._prefix, self._record)
             if sessions.insert(connection, now, make) is None:
                 return False
             turns.save(connection, now, self._key, new, turn=records.new_turn(self._record, None))
@@ -149,13 +149,13 @@ class Save:
             seqs[entry.id] = seq
             in_history = entry.id in history
             messages.append(entry.message if in_history else _as_left(entry.message, seqs[entry.parent]))
-        self._write(connection, now, state, stands, encoded(self._access, messages))
+        self._write(connection, now, state, stands, encoded(self._context, messages))
 
     def _locked(self, connection: sa.Connection, now: datetime) -> State:
         """Lock the session, made now if there has to be none, and return what it is at."""
         if self._expected is None:
             session_changes.delete_expired(connection, now, self._key)
-            make = records.new_session(self._access, self._prefix, self._record)
+            make = records.new_session(self._context, self._prefix, self._record)
             if sessions.insert(connection, now, make) is None:
                 raise self._conflict()
         sessions.lock(connection, now, self._key)
@@ -247,12 +247,12 @@ def _as_left(message: Message, parent: int) -> Message:
     return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: own}})
 
 
-def delete(access: Access, prefix: str, conversation_id: str, expected_revision: str) -> None:
+def delete(context: Context, prefix: str, conversation_id: str, expected_revision: str) -> None:
     """Delete a conversation and all of its entries; `ConversationConflict` if it is not at that revision."""
     key = prefix + conversation_id
     try:
-        with access.transaction() as connection:
-            now = access.now(connection)
+        with context.transaction() as connection:
+            now = context.now(connection)
             sessions.lock(connection, now, key)
             if records.find(connection, now, prefix, key)[0].revision != expected_revision:
                 raise ConversationConflict(conversation_id)

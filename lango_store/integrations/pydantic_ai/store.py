@@ -69,13 +69,13 @@ class LangoConversationStore(Adapter, ConversationStore):
 
 
 def _read_record(store: Store, prefix: str, conversation_id: str) -> ConversationRecord | None:
-    with store.access.single_read() as connection:
-        return records.read(connection, store.access.moment(connection), prefix, prefix + conversation_id)
+    with store.context.single_read() as connection:
+        return records.read(connection, store.context.moment(connection), prefix, prefix + conversation_id)
 
 
 def _read_records(store: Store, prefix: str, scope: str | None, limit: int | None) -> list[ConversationRecord]:
-    with store.access.single_read() as connection:
-        return records.read_many(connection, store.access.moment(connection), prefix, scope, limit)
+    with store.context.single_read() as connection:
+        return records.read_many(connection, store.context.moment(connection), prefix, scope, limit)
 
 
 def _write_record(
@@ -85,16 +85,16 @@ def _write_record(
     new_entries: Sequence[ConversationEntry],
     expected_revision: str | None,
 ) -> None:
-    saving.Save(store.access, prefix, record, new_entries, expected_revision).run()
+    saving.Save(store.context, prefix, record, new_entries, expected_revision).run()
 
 
 def _delete_record(store: Store, prefix: str, conversation_id: str, expected_revision: str) -> None:
-    saving.delete(store.access, prefix, conversation_id, expected_revision)
+    saving.delete(store.context, prefix, conversation_id, expected_revision)
 
 
 def _read_history(store: Store, prefix: str, head_id: str, limit: int | None) -> list[ConversationEntry]:
-    with store.access.single_read() as connection:
-        moment = store.access.moment(connection)
+    with store.context.single_read() as connection:
+        moment = store.context.moment(connection)
         if isinstance(head_id, Known):
             found = entries.history(connection, moment, head_id, limit)
             if found is not None:
