@@ -118,12 +118,42 @@ class InvalidKey(LangoStoreError, ValueError):
     """A session key, a scope or a name is not text of 1 to 512 characters without NUL or lone surrogates."""
 
 
-class InvalidMessage(LangoStoreError, ValueError):
-    """A value cannot be stored without loss; `field` names it, the text the place in it. Nothing was written."""
+class InvalidValue(LangoStoreError, ValueError):
+    """A field of a session, a value or a turn cannot be stored without loss; nothing was written.
+
+    `field` names it, and the text the place in it.
+    """
 
     def __init__(self, field: str, reason: str, *, place: str = "") -> None:
         super().__init__(f"{field}{place}: {reason}")
         self.field = field
+
+
+class InvalidMessage(InvalidValue):
+    """A message cannot be stored without loss; nothing was written. `field` names its field."""
+
+    @classmethod
+    def of(cls, error: InvalidValue) -> InvalidMessage:
+        """Return the error of a field as one of its message."""
+        made = cls.__new__(cls, *error.args)
+        made.args, made.field = error.args, error.field
+        return made
+
+
+class InvalidCut(LangoStoreError, ValueError):
+    """A cut or a fork at this `seq` is never possible: the messages before it were discarded by a compaction.
+
+    Nothing was changed. `seq` is where the cut was asked for, `first` the lowest one that keeps the summary.
+    """
+
+    def __init__(self, key: str, seq: int, first: int) -> None:
+        super().__init__(
+            f"session {key!r} has a summary in the place of its messages up to seq {first}, which were discarded: "
+            f"nothing is left at seq {seq}; give {first} or more to keep the summary, or 0 for an empty session"
+        )
+        self.key = key
+        self.seq = seq
+        self.first = first
 
 
 class InvalidFile(LangoStoreError, ValueError):

@@ -489,7 +489,7 @@ class Store:
 
         Raises:
             InvalidKey: A name is not 1 to 512 characters of text.
-            InvalidMessage: A value is not JSON; nothing was written.
+            InvalidValue: A value is not JSON; nothing was written.
         """
         self._at(key).set_values(values)
 
@@ -520,7 +520,7 @@ class Store:
 
         Raises:
             InvalidKey: The scope or a name is not 1 to 512 characters of text.
-            InvalidMessage: A value is not JSON; nothing was written.
+            InvalidValue: A value is not JSON; nothing was written.
         """
         encoded = named_values.encode_shared_values(scope, values)
         with self._context.single_write() as connection:

@@ -248,7 +248,7 @@ def replace(
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     expected.check(key, found.last_seq, found.revision)
-    removals.reject_blank(connection, key, after, found.last_seq)
+    removals.reject_blank(connection, key, after)
     removals.cut(connection, now, key, after, found.last_seq)
     return append_new_ids(connection, now, key, new)
 

@@ -34,7 +34,7 @@ def fork(
     if upto is not None and upto >= info.last_seq:
         upto = None
     if upto is not None:
-        removals.reject_blank(connection, source, upto, info.last_seq)
+        removals.reject_blank(connection, source, upto)
     fields = {name: getattr(info, name) for name in _TAKEN} | {"forked_from": source}
     own = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
     made = sessions.New(new, own if isinstance(ttl, Unset) else ttl, fields)

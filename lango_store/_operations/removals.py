@@ -22,14 +22,14 @@ from lango_store._operations.messages import check_seq
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_json
 from lango_store._values.model import MessageRole
-from lango_store.errors import Conflict, DamagedMessage
+from lango_store.errors import DamagedMessage, InvalidCut
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
     """Delete what came after a seq, records and turns too; return how many messages that were."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
-    reject_blank(connection, key, after, last_seq)
+    reject_blank(connection, key, after)
     return cut(connection, now, key, after, last_seq)
 
 
@@ -53,8 +53,8 @@ def later(after: int) -> sa.ColumnElement[bool]:
     return sa.and_(MESSAGE.c.seq > after, ~in_later_summary_before(after))
 
 
-def reject_blank(connection: sa.Connection, key: str, after: int, last_seq: int) -> None:
-    """Raise `Conflict` for a cut that takes a summary away and finds nothing left of what it speaks of.
+def reject_blank(connection: sa.Connection, key: str, after: int) -> None:
+    """Raise `InvalidCut` for a cut that takes a summary away and finds nothing left of what it speaks of.
 
     A cut at the start of the session asks for that.
     """
@@ -63,14 +63,7 @@ def reject_blank(connection: sa.Connection, key: str, after: int, last_seq: int)
     query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*gone)
     for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():
         if _discarded(key, turn_no, metadata):
-            raise Conflict(
-                key,
-                expected=after,
-                last_seq=last_seq,
-                message=f"session {key!r} has a summary in the place of its messages up to seq {replaced_upto}, which "
-                f"were discarded: nothing is left at seq {after}, so nothing was changed; give {replaced_upto} or more "
-                "to keep the summary, or 0 for an empty session",
-            )
+            raise InvalidCut(key, after, replaced_upto)
 
 
 def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:

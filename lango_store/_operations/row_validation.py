@@ -30,7 +30,7 @@ from lango_store._rows.encoding import (
 )
 from lango_store._values.json_faults import levels_within
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
-from lango_store.errors import DamagedMessage, InvalidKey, InvalidMessage
+from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
@@ -73,7 +73,7 @@ class Incoming:
     def admit(self, table: sa.Table, row: Row) -> Row:
         """Return a row of this or an earlier schema, up to date, to be written.
 
-        `InvalidMessage` names the field that cannot be read.
+        `InvalidValue` names the field that cannot be read.
         """
         lacking = {name for (of, name) in _COLUMNS_SINCE if of == table.name and row[name] is None}
         row = transfer.arrived(table, row | dict.fromkeys(lacking, 0))
@@ -104,15 +104,15 @@ class Incoming:
         return {name: value for name, value in found.items() if self._session[name] != value}
 
     def check_counters(self) -> dict[str, Any]:
-        """Return the counters that an earlier schema lacked; `InvalidMessage` names another that rows contradict."""
+        """Return the counters that an earlier schema lacked; `InvalidValue` names another that rows contradict."""
         found = self.disagreeing()
         for name in sorted(found.keys() - self._lacking):
-            raise InvalidMessage(name, f"is {self._session[name]}, and the rows of the session say {found[name]}")
+            raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {found[name]}")
         return found
 
     def _count_turn(self, turn: Turn) -> None:
         if not 0 < turn.first_seq <= turn.last_seq + 1:
-            raise InvalidMessage("first_seq", f"is {turn.first_seq}, and last_seq is {turn.last_seq}")
+            raise InvalidValue("first_seq", f"is {turn.first_seq}, and last_seq is {turn.last_seq}")
         self._rows["turn_count"] += 1
         self._reach(last_seq=turn.last_seq, last_turn_no=turn.turn_no)
         if turn.kind == "compaction" and turn.turn_no >= (self._summary[0] or 0):
@@ -139,16 +139,16 @@ def _check(column: sa.Column[Any], value: Any) -> None:
     name = column.name
     if value is None:
         if not column.nullable:
-            raise InvalidMessage(name, "is missing")
+            raise InvalidValue(name, "is missing")
         return
     try:
         fault = _fault(column, value)
-    except InvalidMessage:
+    except InvalidValue:
         raise
     except (ValueError, OverflowError, RecursionError) as error:
         fault = f"cannot be read ({error})"
     if fault:
-        raise InvalidMessage(name, fault)
+        raise InvalidValue(name, fault)
 
 
 def _fault(column: sa.Column[Any], value: Any) -> str | None:
@@ -211,7 +211,7 @@ def _as_value(row: Row) -> None:
     try:
         checked_name(row["scope"] if "scope" in row else row["session_key"], row["name"])
     except InvalidKey as error:
-        raise InvalidMessage("name", str(error)) from None
+        raise InvalidValue("name", str(error)) from None
 
 
 def _as_message(row: Row) -> Message:
@@ -221,8 +221,8 @@ def _as_message(row: Row) -> Message:
         raise _refused(error) from None
 
 
-def _refused(error: DamagedMessage) -> InvalidMessage:
-    return InvalidMessage(error.field, str(error).split(";")[0])
+def _refused(error: DamagedMessage) -> InvalidValue:
+    return InvalidValue(error.field, str(error).split(";")[0])
 
 
 def _validated(kind: type[Kind], value: dict[str, Any]) -> Kind:
@@ -230,4 +230,4 @@ def _validated(kind: type[Kind], value: dict[str, Any]) -> Kind:
         return kind.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidMessage(".".join(map(str, fault["loc"])), fault["msg"]) from None
+        raise InvalidValue(".".join(map(str, fault["loc"])), fault["msg"]) from None

@@ -1,6 +1,6 @@
 """Rows and the values that they are: encoded for the driver, and decoded again, for sessions, messages and turns.
 
-`InvalidMessage` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
+`InvalidValue` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lango_store._rows.encoding import (
     encode_text,
 )
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
-from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage
+from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue
 
 
 def stored_json(key: str, seq: int, field: str, text: str) -> Any:
@@ -56,7 +56,7 @@ SESSION_COLUMNS: Final = [as_stored(SESSION.c[name]) for name in SESSION_FIELDS]
 
 
 def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode fields of a session as the driver takes them; `InvalidMessage` names the one that cannot be stored."""
+    """Encode fields of a session as the driver takes them; `InvalidValue` names the one that cannot be stored."""
     row: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _TEXTS:
@@ -64,7 +64,7 @@ def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
         elif name in _OBJECTS or name == "tools":
             kind = list if name == "tools" else dict
             if value is not None and not isinstance(value, kind):
-                raise InvalidMessage(name, f"is {type(value).__name__}, not a {kind.__name__}")
+                raise InvalidValue(name, f"is {type(value).__name__}, not a {kind.__name__}")
             row[name] = encode_json(value, name) if value else None
         else:
             row[name] = value
@@ -155,20 +155,23 @@ def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_
     tokens = message.tokens
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
         raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
-    text, content = encode_content(message.content, encode)
-    return {  # most fields are None, and a test is cheaper than a call
-        "id": None if message.id is None else encode_id(message.id),
-        "role": encode_role(message.role),
-        "author": None if message.author is None else encode_text(message.author, "author"),
-        "name": None if message.name is None else encode_text(message.name, "name"),
-        "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
-        "text": text,
-        "content": content,
-        "tool_calls": _encoded_calls(message.tool_calls, encode) if message.tool_calls else None,
-        "tokens": tokens,
-        "extra": encode(message.extra, "extra") if message.extra else None,
-        "created_at": None if created_at is None else _in_range(created_at),
-    }
+    try:
+        text, content = encode_content(message.content, encode)
+        return {  # most fields are None, and a test is cheaper than a call
+            "id": None if message.id is None else encode_id(message.id),
+            "role": encode_role(message.role),
+            "author": None if message.author is None else encode_text(message.author, "author"),
+            "name": None if message.name is None else encode_text(message.name, "name"),
+            "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
+            "text": text,
+            "content": content,
+            "tool_calls": _encoded_calls(message.tool_calls, encode) if message.tool_calls else None,
+            "tokens": tokens,
+            "extra": encode(message.extra, "extra") if message.extra else None,
+            "created_at": None if created_at is None else _in_range(created_at),
+        }
+    except InvalidValue as error:
+        raise InvalidMessage.of(error) from None
 
 
 def _in_range(created_at: datetime) -> datetime:
@@ -183,7 +186,7 @@ def _encoded_calls(calls: Sequence[ToolCall], encode: Callable[[Any, str], str])
     plain = [_plain_call(call) for call in calls]
     try:
         return encode(plain, "tool_calls")
-    except InvalidMessage:  # each value by itself: one may use all levels, and the error names the guilty one
+    except InvalidValue:  # each value by itself: one may use all levels, and the error names the guilty one
         return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
 
 
@@ -271,9 +274,9 @@ _TURN_JSON: Final = ("usage", "metadata")
 
 
 def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
-    """Encode a dict, an empty one as none; `InvalidMessage` for anything else."""
+    """Encode a dict, an empty one as none; `InvalidValue` for anything else."""
     if value is not None and not isinstance(value, dict):
-        raise InvalidMessage(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
+        raise InvalidValue(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
     return encode_json(value, field) if value else None
 
 

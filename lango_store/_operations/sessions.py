@@ -255,7 +255,7 @@ class New:
 
     Raises:
         InvalidKey: The key cannot be stored.
-        InvalidMessage: A field cannot be stored.
+        InvalidValue: A field cannot be stored.
     """
 
     def __init__(self, key: str, ttl: timedelta | None, fields: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from lango_store._values.model import Message, Turn
 
 
 def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
-    """Encode what a caller says of a turn; `InvalidMessage` for what cannot be stored."""
+    """Encode what a caller says of a turn; `InvalidValue` for what cannot be stored."""
     return NewTurn(encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
 
 

@@ -36,12 +36,12 @@ NamedJson = list[tuple[str, str]]
 
 
 def encode_values(key: str, values: Mapping[str, Any]) -> NamedJson:
-    """Encode values of a session; `InvalidKey` or `InvalidMessage` for what cannot be stored."""
+    """Encode values of a session; `InvalidKey` or `InvalidValue` for what cannot be stored."""
     return _encode(key, values, "session key")
 
 
 def encode_shared_values(scope: str, values: Mapping[str, Any]) -> NamedJson:
-    """Encode values of a scope; `InvalidKey` or `InvalidMessage` for what cannot be stored."""
+    """Encode values of a scope; `InvalidKey` or `InvalidValue` for what cannot be stored."""
     return _encode(scope, values, "scope")
 
 

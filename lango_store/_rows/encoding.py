@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lango_store._values.json_faults import JSON_REMEDY, levels_within, no_json
 from lango_store._values.model import MessageRole
-from lango_store.errors import InvalidKey, InvalidMessage
+from lango_store.errors import InvalidKey, InvalidValue
 
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
@@ -32,7 +32,7 @@ def encode_role(role: MessageRole) -> str:
     try:
         return MessageRole(role).value
     except ValueError:
-        raise InvalidMessage("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
+        raise InvalidValue("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
 
 
 def decode_role(text: str) -> MessageRole:
@@ -44,18 +44,18 @@ def decode_role(text: str) -> MessageRole:
 
 
 def encode_text(text: str | None, field: str) -> str | None:
-    """Return a text that both databases can store; `InvalidMessage` for a NUL or a lone surrogate."""
+    """Return a text that both databases can store; `InvalidValue` for a NUL or a lone surrogate."""
     if text is None:
         return None
     if fault := _text_fault(text):
-        raise InvalidMessage(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
+        raise InvalidValue(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
     return text
 
 
 def encode_id(text: str | None) -> str | None:
     """Return a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
     if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
-        raise InvalidMessage("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
+        raise InvalidValue("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
     return text
 
 
@@ -154,7 +154,7 @@ def _text_fault(text: object) -> str | None:
 
 
 def encode_json(value: Any, field: str) -> str:
-    """Encode a value as JSON text that decodes to an equal value; `InvalidMessage` names the field if none does.
+    """Encode a value as JSON text that decodes to an equal value; `InvalidValue` names the field if none does.
 
     `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
     reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
@@ -169,7 +169,7 @@ def encode_json(value: Any, field: str) -> str:
             raise no_json(value, field, "does not survive as JSON")
         return str(memoryview(text)[1:-1], "utf-8")  # without a copy: it may be large
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
-        if isinstance(error, InvalidMessage):
+        if isinstance(error, InvalidValue):
             raise
         return _encode_surrogates(value, field)
 
@@ -235,7 +235,7 @@ def _pieces(value: Any, levels: int) -> Iterator[bytes]:
 
 def _encode_surrogates(value: Any, field: str) -> str:
     if not levels_within(value, MAX_LEVELS):
-        raise InvalidMessage(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {JSON_REMEDY}")
+        raise InvalidValue(field, f"{type(value).__name__} has more than {MAX_LEVELS} levels; {JSON_REMEDY}")
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         if json.loads(text) == value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lango_store.errors import InvalidMessage
+from lango_store.errors import InvalidValue
 
 _SHOWN: Final = 60
 
@@ -15,10 +15,10 @@ JSON_REMEDY: Final = (
 )
 
 
-def no_json(value: Any, field: str, reason: str) -> InvalidMessage:
+def no_json(value: Any, field: str, reason: str) -> InvalidValue:
     """Return the error for a value of which no JSON is, naming the place inside of it."""
     place, guilty, reason = _first_fault(value) or ("", value, reason)
-    return InvalidMessage(field, f"{type(guilty).__name__} {reason}; {JSON_REMEDY}", place=place)
+    return InvalidValue(field, f"{type(guilty).__name__} {reason}; {JSON_REMEDY}", place=place)
 
 
 def _first_fault(value: Any) -> tuple[str, Any, str] | None:

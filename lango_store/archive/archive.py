@@ -31,7 +31,7 @@ from lango_store.archive.tables import VALUES_TABLE
 from lango_store.errors import (
     DatabaseUnavailable,
     InvalidFile,
-    InvalidMessage,
+    InvalidValue,
     LangoStoreError,
     SessionExists,
     SessionNotFound,
@@ -230,7 +230,7 @@ class Archive:
     def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, archived: dict[str, Any]) -> None:
         try:
             row = incoming.admit(table, tables.row(table, archived))
-        except InvalidMessage as error:
+        except InvalidValue as error:
             what = "the session" if table is SESSION else _PARTS[table.name].format_map(archived)
             raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None
         transfer.write(connection, table, [row])

@@ -16,7 +16,7 @@ from lango_store._operations.row_validation import FIRST, Incoming
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import checked_key
 from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidMessage
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidValue
 from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
@@ -219,14 +219,14 @@ class _File:
         """Return a row of the line we are at, up to date; `InvalidFile` if no verb could read it."""
         try:
             return incoming.admit(table, row)
-        except InvalidMessage as error:
+        except InvalidValue as error:
             raise self.fault(str(error)) from None
 
     def checked(self, incoming: Incoming) -> dict[str, Any]:
         """Return what a session of an earlier schema lacks; `InvalidFile` if its counters contradict its rows."""
         try:
             return incoming.check_counters()
-        except InvalidMessage as error:
+        except InvalidValue as error:
             raise self.fault(str(error)) from None
 
     def finished(self) -> None:

@@ -19,7 +19,7 @@ from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.row_validation import Incoming
 from lango_store._operations.transfer import Row
 from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
-from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidValue, LangoStoreError, SessionNotFound
 from lango_store.tables import SCHEMA_REVISION
 
 _IN_MEMORY: Final = 1 << 20
@@ -106,7 +106,7 @@ def _shared_line(incoming: Incoming, row: Row | DamagedMessage) -> str:
 def _named(row: Row) -> Iterator[None]:
     try:
         yield
-    except InvalidMessage as error:
+    except InvalidValue as error:
         reason = str(error).removeprefix(f"{error.field}: ")
         raise transfer.damaged(row, error.field, f"{reason}: see what `doctor` says") from None
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._values.model import MessageRole
-from lango_store.errors import InvalidMessage
+from lango_store.errors import InvalidValue
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
 """The roles that others have too. A record is ours alone: what they call so is a message, and has to come back."""
@@ -48,7 +48,7 @@ def storable_text(value: Any) -> str | None:
     """Return a text that a column can store, None for any other value, the empty text too."""
     try:
         return encode_text(value, "text") or None if isinstance(value, str) else None
-    except InvalidMessage:
+    except InvalidValue:
         return None
 
 
@@ -56,5 +56,5 @@ def storable_id(value: Any) -> str | None:
     """Return an id that an index can hold, None for any other value."""
     try:
         return encode_id(value) if isinstance(value, str) else None
-    except InvalidMessage:
+    except InvalidValue:
         return None

@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._values.model import UNSET
 from lango_store.backup.files import LONGEST_LINE
-from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidMessage, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 
-FILE_FAULTS: Final = (InvalidFile, InvalidKey, InvalidMessage)
+FILE_FAULTS: Final = (InvalidFile, InvalidKey, InvalidValue)
 """What is wrong with a file, and not with the store: the next file may be sound."""
 
 SESSION_FAULTS: Final = (*FILE_FAULTS, SessionNotFound, DamagedMessage)

@@ -12,7 +12,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.rows import all_rows
 
-from lango_store import Conflict, Conversation, Message, MessageRole, SessionInfo, Store
+from lango_store import Conversation, InvalidCut, Message, MessageRole, SessionInfo, Store
 from lango_store.testing import Clock
 
 
@@ -109,7 +109,7 @@ def test_what_is_done_to_a_session_neither_changes_others_nor_is_changed_by_them
                 clock.move(seconds=1)
                 try:
                     told.append(verb(store, conversation))
-                except Conflict as error:
+                except InvalidCut as error:
                     told.append(str(error))
                 clock.move(seconds=-1)
             assert told[0] == told[1], name

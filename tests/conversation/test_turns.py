@@ -13,7 +13,7 @@ from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import Counts, counted
 
-from lango_store import Conflict, InvalidMessage, Message, SessionNotFound, Store
+from lango_store import Conflict, InvalidMessage, InvalidValue, Message, SessionNotFound, Store
 from lango_store._operations.turns import total
 
 
@@ -156,7 +156,7 @@ def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
 @pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
 def test_a_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str) -> None:
     conversation = store.open("k")
-    with pytest.raises(InvalidMessage) as raised:
+    with pytest.raises(InvalidValue) as raised:
         conversation.save_turn([message()], usage)
     assert raised.value.field == field
     assert (conversation.messages(), conversation.event_count()) == ([], 0)

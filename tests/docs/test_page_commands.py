@@ -30,7 +30,13 @@ READ: Final[dict[str, tuple[str, ...] | None]] = {
     "ini": ("docs/production/operations.md",),
     "sql": ("docs/production/postgresql.md", "docs/production/growing.md"),
     "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
-    "text": ("docs/frameworks/", "docs/howto/testing.md", "docs/production/migrations.md", "docs/reference/formats.md"),
+    "text": (
+        "docs/frameworks/",
+        "docs/why/design.md",
+        "docs/howto/testing.md",
+        "docs/production/migrations.md",
+        "docs/reference/formats.md",
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from support.statements import Counts, counted, watched
 from lango_store import (
     Conflict,
     InvalidKey,
-    InvalidMessage,
+    InvalidValue,
     Message,
     SessionExists,
     SessionExpired,
@@ -166,11 +166,11 @@ def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store:
 
 
 def test_bad_input_makes_no_session(store: Store) -> None:
-    with pytest.raises(InvalidMessage, match="content"):
+    with pytest.raises(InvalidValue, match="content"):
         store.append_message("k", message(object()), create=True)
-    with pytest.raises(InvalidMessage, match="settings"):
+    with pytest.raises(InvalidValue, match="settings"):
         store.append_message("k", message(), create=True, settings={"x": object()})
-    with pytest.raises(InvalidMessage, match="settings"):
+    with pytest.raises(InvalidValue, match="settings"):
         store.append_message("k", message(), create=True, after=3, settings={"x": object()})
     with pytest.raises(ValueError, match="ttl"):
         store.append_message("k", message(), create=True, ttl=timedelta(0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import InvalidKey, InvalidMessage, Store
+from lango_store import InvalidKey, InvalidMessage, InvalidValue, Store
 
 NAIVE = datetime(2026, 11, 22)
 WRONG: Any = 60
@@ -113,11 +113,11 @@ def test_filters_that_cannot_be_stored_are_refused(store: Store, name: str, text
     store.create("k")
     which: dict[str, Any] = {name: text}
     for call in (store.list_sessions, store.count):
-        with pytest.raises(InvalidMessage, match=name):
+        with pytest.raises(InvalidValue, match=name):
             call(**which)
     if name != "title":
-        with pytest.raises(InvalidMessage, match=name):
+        with pytest.raises(InvalidValue, match=name):
             store.delete_where(**which)
-        with pytest.raises(InvalidMessage, match=name):
+        with pytest.raises(InvalidValue, match=name):
             store.expire(**which)
     assert store.exists("k")

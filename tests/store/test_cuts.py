@@ -11,7 +11,7 @@ from support.factories import contents, message, messages
 from support.rows import message_row, put, session_row, turn_row
 from support.session_checks import assert_sound
 
-from lango_store import Conflict, Conversation, DamagedMessage, Message, Store
+from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, Store
 
 
 def summed_up(store: Store, *, discard: bool = False) -> Conversation:
@@ -103,9 +103,9 @@ def test_a_cut_into_what_a_summary_speaks_of_brings_back_what_was_there(store: S
 def test_a_cut_into_what_was_discarded_is_refused_and_changes_nothing(store: Store, verb: str) -> None:
     conversation = summed_up(store, discard=True)
     before = conversation.get()
-    with pytest.raises(Conflict, match="give 4 or more to keep the summary") as raised:
+    with pytest.raises(InvalidCut, match="give 4 or more to keep the summary") as raised:
         CUTS[verb](conversation)
-    assert (raised.value.expected, raised.value.last_seq) == (3, 9)
+    assert (raised.value.seq, raised.value.first) == (3, 4)
     assert conversation.get() == before
     assert not store.exists("f")
     assert contents(conversation.fork("f", upto=0).messages()) == []
@@ -128,7 +128,7 @@ def test_only_a_summary_that_says_so_of_itself_has_discarded_what_it_speaks_of(
     if left == ["first"]:
         conversation.truncate(after=1)
     else:
-        with pytest.raises(Conflict):
+        with pytest.raises(InvalidCut):
             conversation.truncate(after=1)
     assert contents(conversation.messages()) == left
 

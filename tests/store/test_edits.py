@@ -17,6 +17,7 @@ from lango_store import (
     Conversation,
     DamagedMessage,
     InvalidMessage,
+    InvalidValue,
     Message,
     MessageNotFound,
     SessionExpired,
@@ -175,7 +176,7 @@ def test_what_is_neither_seq_nor_id_is_refused(
     store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
 ) -> None:
     conversation = three(store)
-    with pytest.raises((TypeError, InvalidMessage), match=r"seq_or_id|id"):
+    with pytest.raises((TypeError, InvalidValue), match=r"seq_or_id|id"):
         edit(conversation, place)
 
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from support.databases import MakeDatabase
 from support.factories import message
 
-from lango_store import DamagedMessage, InvalidMessage, Message, Store, ToolCall
+from lango_store import DamagedMessage, InvalidMessage, InvalidValue, Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, of_session
 from lango_store._rows.encoding import encode_json, encode_large_json
 from lango_store.backup.copying import copy
@@ -151,16 +151,16 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
         "tool_calls[0].output": message(tool_calls=[ToolCall(id="a", name="n", arguments=1, output=bad)]),
         "tool_calls[0].extra": message(tool_calls=[ToolCall(id="a", name="n", extra={"x": bad})]),
     }.items():
-        with pytest.raises(InvalidMessage, match=r"JSON") as raised:
+        with pytest.raises(InvalidValue, match=r"JSON") as raised:
             shared_store.append_message("k", refused)
         assert raised.value.field == field
         assert isinstance(raised.value, ValueError)
     for field in ("settings", "metadata", "tools"):
         value: Any = [bad] if field == "tools" else {"x": bad}
-        with pytest.raises(InvalidMessage) as raised:
+        with pytest.raises(InvalidValue) as raised:
             shared_store.create("other", **{field: value})
         assert raised.value.field == field
-        with pytest.raises(InvalidMessage):
+        with pytest.raises(InvalidValue):
             shared_store.update("k", **{field: value})
     assert shared_store.info("k").last_seq == 0
     assert not shared_store.exists("other")
@@ -180,10 +180,10 @@ def test_the_error_names_the_place_of_what_is_not_json(shared_store: Store) -> N
         },
     }
     for place, fields in places.items():
-        with pytest.raises(InvalidMessage, match=f"^{re.escape(place)}") as raised:
+        with pytest.raises(InvalidValue, match=f"^{re.escape(place)}") as raised:
             shared_store.append_message("k", message(**fields))
         assert "convert it first" in str(raised.value)
-    with pytest.raises(InvalidMessage, match=r"^settings\.limits\[1\]: set is not JSON"):
+    with pytest.raises(InvalidValue, match=r"^settings\.limits\[1\]: set is not JSON"):
         shared_store.create("other", settings={"limits": [1, {2}]})
 
 
@@ -305,7 +305,7 @@ def encoded(encode: Callable[[Any, str], str], value: Any) -> str:
     """Return the JSON of a value, or the words in which it is refused."""
     try:
         return encode(value, "content")
-    except InvalidMessage as error:
+    except InvalidValue as error:
         return str(error)
 
 
@@ -341,9 +341,9 @@ def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store
         assert stored.content == content
     shared_store.append_message(key, message(extra={"x": value(199)}))
     for refused in (message(value(201)), message(extra={"x": value(200)}), message([value(200)])):
-        with pytest.raises(InvalidMessage, match="200 levels"):
+        with pytest.raises(InvalidValue, match="200 levels"):
             shared_store.append_message(key, refused)
-    with pytest.raises(InvalidMessage, match="200 levels"):
+    with pytest.raises(InvalidValue, match="200 levels"):
         shared_store.create("other", metadata={"x": value(200)})
     found = shared_store.get(key)
     assert (found.last_seq, found.metadata) == (3, {"x": value(199)})

@@ -18,7 +18,7 @@ from support.rows import value_names
 from support.session_checks import assert_sound
 from support.statements import Counts, counted, watched
 
-from lango_store import InvalidKey, InvalidMessage, SessionExpired, SessionNotFound, Store, create_engine
+from lango_store import InvalidKey, InvalidValue, SessionExpired, SessionNotFound, Store, create_engine
 from lango_store.testing import Clock
 
 HOUR = timedelta(hours=1)
@@ -249,7 +249,7 @@ def test_value_that_is_not_json_is_refused_by_its_name(store: Store, value: Any)
     store.create("k")
     before = store.get("k")
     for write in (store.set_values, store.set_shared_values):
-        with pytest.raises(InvalidMessage, match=r"^values\['wrong'\]") as raised:
+        with pytest.raises(InvalidValue, match=r"^values\['wrong'\]") as raised:
             write("k", {"fine": 1, "wrong": value})
         assert raised.value.field == "values['wrong']"
     assert (store.get("k"), value_names(store), store.shared_values("k")) == (before, [], {})

@@ -9,7 +9,7 @@ from support.factories import contents, message, messages, seqs
 from support.recorded import LOG, SAID, noted, record
 from support.session_checks import assert_sound
 
-from lango_store import Conflict, Message, MessageRole, Store
+from lango_store import InvalidCut, Message, MessageRole, Store
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(s
     assert conversation.total_usage() == {"tokens": 3}
     info = conversation.info()
     assert (info.message_count, info.record_count, info.last_consolidated) == (1, 3, 0)
-    with pytest.raises(Conflict):
+    with pytest.raises(InvalidCut):
         conversation.truncate(after=1)
     assert_sound(store)
 

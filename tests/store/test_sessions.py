@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import InvalidKey, InvalidMessage, SessionExists, SessionNotFound, Store, ToolCall
+from lango_store import InvalidKey, InvalidValue, SessionExists, SessionNotFound, Store, ToolCall
 from lango_store.testing import Clock
 
 
@@ -214,12 +214,12 @@ def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None
 @pytest.mark.parametrize("field", ["agent_id", "user_id", "title", "model"])
 @pytest.mark.parametrize("text", ["a\0b", "\udfff", 5])
 def test_text_that_a_database_cannot_keep_is_refused(store: Store, field: str, text: object) -> None:
-    with pytest.raises(InvalidMessage, match=field) as raised:
+    with pytest.raises(InvalidValue, match=field) as raised:
         store.create("k", **{field: text})  # type: ignore[arg-type]
     assert raised.value.field == field
     assert not store.exists("k")
     store.create("k")
-    with pytest.raises(InvalidMessage, match=field):
+    with pytest.raises(InvalidValue, match=field):
         store.update("k", **{field: text})  # type: ignore[arg-type]
 
 

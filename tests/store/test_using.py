@@ -47,7 +47,7 @@ LENDERS: dict[str, Lender] = {
 }
 
 
-@pytest.mark.parametrize("lender", LENDERS)
+@pytest.mark.parametrize("source", LENDERS)
 def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engine: sa.Engine, source: str) -> None:
     store.create("k")
     with LENDERS[source](host_engine) as own:

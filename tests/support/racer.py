@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
-from lango_store import Conflict, Conversation, Message, MessageNotFound, MessageRole, Store, Turn
+from lango_store import Conflict, Conversation, InvalidCut, Message, MessageNotFound, MessageRole, Store, Turn
 
 
 class Racer:
@@ -51,7 +51,7 @@ class Racer:
             try:
                 verb()
                 self.done[verb.__name__] += 1
-            except Conflict:
+            except (Conflict, InvalidCut):
                 self.done["conflict"] += 1
             self.look(self.conversation)
 

@@ -13,6 +13,7 @@ from support.model_log import RECORD, ModelLog, Usage
 from lango_store import (
     Compaction,
     Conflict,
+    InvalidCut,
     InvalidMessage,
     Message,
     MessageNotFound,
@@ -211,7 +212,7 @@ class ModelSession(ModelLog):
         """Refuse a place whose messages were discarded for a summary; the start of the session is one."""
         blank = [turn for turn in self.turns if turn.metadata.get("discarded") and not self.stands_at(turn, place)]
         if place and any((turn.replaced_upto or 0) > place for turn in blank):
-            raise Conflict(self.key, expected=place, last_seq=self.last_seq)
+            raise InvalidCut(self.key, place, max(turn.replaced_upto or 0 for turn in blank))
 
     def unknown(self, new: Sequence[Message]) -> list[Message]:
         """Return what is not stored yet; of two with one id, the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from lango_store._rows.encoding import encode_json, encode_text
-from lango_store.errors import InvalidMessage
+from lango_store.errors import InvalidValue
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.nanobot.names import NAME
 
@@ -43,7 +43,7 @@ def title_of(metadata: dict[str, Any]) -> str | None:
     title = metadata.get("title")
     try:
         return encode_text(title, "title") if isinstance(title, str) else None
-    except InvalidMessage:
+    except InvalidValue:
         return None
 
 
@@ -51,6 +51,6 @@ def is_storable(value: Any) -> bool:
     """Whether a value can lie in a session's `extra`."""
     try:
         encode_json({NAME: {"": value}}, "extra")
-    except InvalidMessage:
+    except InvalidValue:
         return False
     return True

@@ -16,7 +16,7 @@ from typing import Any, Final
 from lango_store._operations.batches import Batch
 from lango_store._rows.encoding import encode_large_json, encode_text
 from lango_store._values.model import Message, MessageRole, ToolCall, as_asked
-from lango_store.errors import InvalidMessage
+from lango_store.errors import InvalidValue
 from lango_store.interchange.fidelity import known_role, mapping
 from lango_store.interchange.moments import moment
 
@@ -163,7 +163,7 @@ def _plain(line: dict[str, Any]) -> Message:
 def _is_storable(value: object, name: str) -> bool:
     try:
         return isinstance(value, str) and encode_text(value, name) is not None
-    except InvalidMessage:
+    except InvalidValue:
         return False
 
 
@@ -184,7 +184,7 @@ def storable(message: Message, style: Style) -> tuple[Message, str | None]:
     """Return the message of a line as one that can be stored, and what of it could only be stored as text."""
     try:
         Batch([message], encode_large_json)
-    except InvalidMessage as error:
+    except InvalidValue as error:
         (text,) = text_from_message(message, style)
         content = message.content if isinstance(message.content, str) else None
         bare = Message(role=message.role, content=content, created_at=message.created_at, extra={RAW: {"line": text}})
