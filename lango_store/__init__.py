@@ -2,8 +2,21 @@
 
 from lango_store._engine.engine import create_engine
 from lango_store._operations.compactions import PendingCompaction
-from lango_store._values.model import UNSET, Compaction, Message, MessageRole, SessionInfo, ToolCall, Turn
-from lango_store._values.reports import ExpiryReport, Page, SearchHit, SearchPage
+from lango_store._operations.lists import Filters
+from lango_store._operations.search import SearchFilters
+from lango_store._values.model import (
+    UNSET,
+    Compaction,
+    Message,
+    MessageRole,
+    SessionChanges,
+    SessionFields,
+    SessionInfo,
+    ToolCall,
+    Turn,
+    Unset,
+)
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchHit, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation, AsyncStore
 from lango_store.conversation import Conversation
@@ -40,6 +53,8 @@ __all__ = [
     "DatabaseBusy",
     "DatabaseUnavailable",
     "ExpiryReport",
+    "Filters",
+    "Finding",
     "InvalidCursor",
     "InvalidCut",
     "InvalidFile",
@@ -53,17 +68,22 @@ __all__ = [
     "Page",
     "PendingCompaction",
     "SchemaOutOfDate",
+    "SearchFilters",
     "SearchHit",
     "SearchPage",
     "SearchUnavailable",
     "Session",
+    "SessionChanges",
     "SessionExists",
     "SessionExpired",
+    "SessionFields",
     "SessionHeld",
     "SessionInfo",
     "SessionNotFound",
+    "Stats",
     "Store",
     "ToolCall",
     "Turn",
+    "Unset",
     "create_engine",
 ]

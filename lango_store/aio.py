@@ -128,11 +128,6 @@ class AsyncStore:
         """The engine: yours if the store borrowed it."""
         return self.store.engine
 
-    @property
-    def threads(self) -> Threads:
-        """The threads that calls run in, for adapters under another event loop than asyncio's."""
-        return self._threads
-
     async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
         """Call a function with the synchronous `Store` in a thread of this store's: several verbs, one wait.
 
@@ -165,18 +160,10 @@ class AsyncStore:
     update = awaited(Store.update)
     touch = awaited(Store.touch)
     delete = awaited(Store.delete)
-    clear = awaited(Store.clear)
 
     append_message = awaited(Store.append_message)
     append_messages = awaited(Store.append_messages)
     messages = awaited(Store.messages)
-    all_messages = awaited(Store.all_messages)
-    find_message = awaited(Store.find_message)
-    pop_message = awaited(Store.pop_message)
-    update_message = awaited(Store.update_message)
-    delete_message = awaited(Store.delete_message)
-    redact_message = awaited(Store.redact_message)
-    truncate = awaited(Store.truncate)
 
     values = awaited(Store.values)
     set_values = awaited(Store.set_values)
@@ -194,16 +181,6 @@ class AsyncStore:
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
     restore = awaited(Store.restore)
-
-    async def iter_messages(
-        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> AsyncIterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
-        found = self.store.iter_messages(key, after=after, before=before, page_size=page_size)
-        read_page = functools.partial(itertools.islice, found, max(page_size, 1))
-        while page := await self._threads.run(lambda: list(read_page())):
-            for message in page:
-                yield message
 
     async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
@@ -284,11 +261,15 @@ class AsyncConversation:
     compactions = awaited(Conversation.compactions)
     history = awaited(Conversation.history)
 
-    def iter_messages(
+    async def iter_messages(
         self, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        return self._store.iter_messages(self.key, after=after, before=before, page_size=page_size)
+        found = self._twin.iter_messages(after=after, before=before, page_size=page_size)
+        read_page = functools.partial(itertools.islice, found, max(page_size, 1))
+        while page := await self._threads.run(lambda: list(read_page())):
+            for message in page:
+                yield message
 
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)

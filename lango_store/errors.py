@@ -49,7 +49,7 @@ class MessageNotFound(LangoStoreError, LookupError):
     def __init__(self, key: str, seq_or_id: int | str) -> None:
         name = "id" if isinstance(seq_or_id, str) else "seq"
         self._fact = f"session {key!r} has no message with {name} {seq_or_id!r}"
-        super().__init__(f"{self._fact}: all_messages({key!r}) gives those that it has")
+        super().__init__(f"{self._fact}: conversation({key!r}).all_messages() returns those that it has")
         self.key = key
         self.seq_or_id = seq_or_id
 
@@ -178,9 +178,9 @@ class DamagedMessage(LangoStoreError):
         what = f"message {seq} of session {key!r}" if seq else f"session {key!r}"
         self._fact = f"{what} cannot be read, {field}: {reason}"
         others = (
-            f"the others can: all_messages({key!r}, before={seq}) and all_messages({key!r}, after={seq})"
+            f"the others can: conversation({key!r}).all_messages(damaged='return')"
             if seq
-            else f"its messages can: all_messages({key!r})"
+            else f"its messages can: conversation({key!r}).all_messages()"
         )
         super().__init__(f"{self._fact}; {others}")
         self.key = key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -30,7 +30,7 @@ from lango_store._values.model import UNSET, Message, SessionChanges, SessionFie
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import DamagedMessage, LangoStoreError
+from lango_store.errors import LangoStoreError
 
 R = TypeVar("R")
 
@@ -311,13 +311,6 @@ class Store:
         """
         return maintenance.delete(self._context, key, Expected(revision=expect))
 
-    def clear(self, key: str, *, keep_system: bool = False) -> int:
-        """Delete the messages, with `keep_system` all but those of role system; return how many.
-
-        The session stays under its key, and its `seq` goes on counting.
-        """
-        return self._at(key).clear(keep_system=keep_system)
-
     # Messages
 
     def append_message(
@@ -369,103 +362,6 @@ class Store:
         With `records`, the records between them too, which count for `last`.
         """
         return self._at(key).messages(last=last, records=records)
-
-    @overload
-    def all_messages(
-        self,
-        key: str,
-        *,
-        last: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        expired: bool = False,
-        damaged: Literal["raise"] = "raise",
-    ) -> list[Message]: ...
-
-    @overload
-    def all_messages(
-        self,
-        key: str,
-        *,
-        last: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        expired: bool = False,
-        damaged: Literal["return"],
-    ) -> list[Message | DamagedMessage]: ...
-
-    def all_messages(
-        self,
-        key: str,
-        *,
-        last: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        expired: bool = False,
-        damaged: Literal["raise", "return"] = "raise",
-    ) -> Any:
-        """Read the log of a session: messages with `after < seq < before`, of these the first `limit` or the `last`.
-
-        With `damaged="return"`, a row that cannot be read is in the list as a `DamagedMessage`, see
-        `Conversation.all_messages`. `expired` as in `get`.
-        """
-        chosen: dict[str, Any] = {"last": last, "after": after, "before": before, "limit": limit}
-        return self._at(key).all_messages(**chosen, expired=expired, damaged=damaged)
-
-    def iter_messages(
-        self, key: str, *, after: int = 0, before: int | None = None, page_size: int = 500
-    ) -> Iterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
-        return self._at(key).iter_messages(after=after, before=before, page_size=page_size)
-
-    def find_message(self, key: str, id: str) -> Message | None:
-        """Return the message with an `id`; None if the session has none."""
-        return self._at(key).find_message(id)
-
-    def pop_message(self, key: str, *, records: bool = False) -> Message | None:
-        """Remove the last message of the window and return it; None if there is none.
-
-        With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
-        goes, what it replaced is in the window again, unless `compact` discarded that.
-        """
-        return self._at(key).pop_message(records=records)
-
-    def update_message(self, key: str, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
-        """Put a message in the place of the one with this `seq` or id, and return it as stored.
-
-        It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
-        there is no such message, `InvalidMessage` if another one has its id. An id that it had before is free again: a
-        late retry of the append that wrote it is written. `expect` as in `update`.
-        """
-        return self._at(key).update_message(seq_or_id, message, expect=expect)
-
-    def delete_message(self, key: str, seq_or_id: int | str, *, expect: int | None = None) -> None:
-        """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
-
-        Its turn stays, with what it cost, and so does a summary that speaks of it: see `Conversation.delete_message`.
-        `expect` as in `update`.
-        """
-        self._at(key).delete_message(seq_or_id, expect=expect)
-
-    def redact_message(
-        self, key: str, seq_or_id: int | str, *, reason: str | None = None, archive: str | Path | None = None
-    ) -> Message:
-        """Take content, tool calls and extra from the message with this `seq` or id, and return what is left of it.
-
-        Place, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the message
-        is redacted too: see `Conversation.redact_message`.
-        """
-        return self._at(key).redact_message(seq_or_id, reason=reason, archive=archive)
-
-    def truncate(self, key: str, *, after: int) -> int:
-        """Delete the messages with a `seq` above `after`; return how many there were.
-
-        A summary stays that speaks of none of them, see `Conversation.truncate`.
-        """
-        return self._at(key).truncate(after=after)
 
     # Values
 

@@ -168,7 +168,7 @@ class _Pages:
         return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links, 'pages, again')}")
 
     def _log(self, key: str, **part: Any) -> list[Message | DamagedMessage]:
-        return self._store.all_messages(key, **part, damaged="return")
+        return self._store.conversation(key).all_messages(**part, damaged="return")
 
     def _turns(self, key: str, messages: list[Message | DamagedMessage]) -> Iterator[Any]:
         numbers = [each.turn_no for each in messages if isinstance(each, Message) and each.turn_no is not None]

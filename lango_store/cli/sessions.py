@@ -163,7 +163,7 @@ def show(
         after = 0
         while True:
             part = {"last": last} if last else {"after": after, "limit": 500}
-            page = store.all_messages(key, **part, expired=expired, damaged="return")
+            page = store.conversation(key).all_messages(**part, expired=expired, damaged="return")
             for each in page:
                 damaged = damaged or isinstance(each, DamagedMessage)
                 yield each

@@ -92,5 +92,5 @@ def test_nothing_is_wider_than_the_window(html: str, look: Look, width: int) -> 
 def test_five_thousand_messages_are_shown(store: Store, look: Look) -> None:
     for start in range(0, 5_000, 500):
         store.append_messages("k", [message(f"message {start + place}") for place in range(500)], create=True)
-    html = "".join(document(store.info("k"), store.iter_messages("k")))
+    html = "".join(document(store.info("k"), store.conversation("k").iter_messages()))
     assert look(html, "return document.querySelectorAll('article').length") == "5000"

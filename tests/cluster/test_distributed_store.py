@@ -176,7 +176,7 @@ def test_a_worker_that_crashes_loses_and_doubles_nothing(postgres_databases: Pos
                     writers.go_on()
                     crash(server)
                     writers.go_on()
-        stored = Counter(each.content for key in keys for each in store.iter_messages(key))
+        stored = Counter(each.content for key in keys for each in store.conversation(key).iter_messages())
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
     assert writers.errors == []
     assert max(stored.values()) == 1

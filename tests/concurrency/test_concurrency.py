@@ -158,8 +158,8 @@ def test_a_reader_sees_one_moment(store: Store) -> None:
         if n == 0:
             for _ in range(rounds):
                 store.append_messages("k", messages(3))
-                store.truncate("k", after=store.info("k").last_seq - 3)
-                store.clear("k")
+                store.conversation("k").truncate(after=store.info("k").last_seq - 3)
+                store.conversation("k").clear()
                 store.append_messages("k", messages(5))
         else:
             for _ in range(rounds * 2):

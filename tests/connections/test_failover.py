@@ -103,7 +103,7 @@ def test_a_standby_is_left_once_the_address_leads_to_the_primary(pair: Pair) -> 
             relay.lead_to(standby)
             connect_several(store.engine)
             with pytest.raises(DatabaseUnavailable, match="takes no writes"):
-                store.truncate("k", after=0)
+                store.conversation("k").truncate(after=0)
             relay.lead_to(primary)
             for number in range(4):
                 store.append_message("k", message(f"{number}"))
@@ -152,7 +152,8 @@ def test_nothing_is_lost_or_doubled_when_a_primary_goes_away(pair: Pair, happeni
                     pair.primary.wait_for_standby()
                 go_on()
         stored, stored_once = (
-            Counter(each.content for each in patient.iter_messages(key)) for key in ("tried again", "tried once")
+            Counter(each.content for each in patient.conversation(key).iter_messages())
+            for key in ("tried again", "tried once")
         )
     assert max(stored.values()) == max(stored_once.values()) == 1
     assert trying.errors == []

@@ -107,7 +107,7 @@ def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, stor
         assert found.meta == {"a": [1]}
         found.meta = {"a": [2]}
         session.commit()
-    assert store.all_messages("k")[0].content == {"b": 1}
+    assert store.conversation("k").all_messages()[0].content == {"b": 1}
     assert store.info("k").metadata == {"a": [2]}
 
 

@@ -78,7 +78,7 @@ def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(
         updated = store.update(key, title="t", last_consolidated=4)
         touched = store.touch(key)
         assert updated.model_copy(update={"revision": updated.revision + 1}) == touched == store.info(key), name
-        assert store.pop_message(key) is not None
+        assert store.conversation(key).pop_message() is not None
         assert store.info(key).last_consolidated == len(store.messages(key)) == 3, name
         assert store.delete(key)
         assert not store.exists(key), name

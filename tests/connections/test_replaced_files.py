@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append_message("k", message()),
     "load": lambda store: store.get("k"),
     "snapshot": lambda store: store.stats(),
-    "truncate": lambda store: store.truncate("k", after=0),
+    "truncate": lambda store: store.conversation("k").truncate(after=0),
 }
 
 

@@ -75,8 +75,8 @@ def test_no_read_is_stale_however_far_behind_the_replica_is(
 READS: Final[dict[str, Callable[[Store], Any]]] = {
     "get": lambda store: store.get("k").message_count,
     "messages": lambda store: len(store.messages("k", last=9)),
-    "all_messages": lambda store: len(store.all_messages("k")),
-    "iter_messages": lambda store: len(list(store.iter_messages("k"))),
+    "all_messages": lambda store: len(store.conversation("k").all_messages()),
+    "iter_messages": lambda store: len(list(store.conversation("k").iter_messages())),
     "history": lambda store: len(store.conversation("k").history()),
     "info": lambda store: store.info("k").message_count,
     "list_sessions": lambda store: store.list_sessions(key_prefix="k").items[0].message_count,

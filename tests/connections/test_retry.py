@@ -202,7 +202,7 @@ def test_messages_and_turns_get_an_id_by_which_a_second_try_is_told_apart(url: s
 
 
 def contents(store: Store) -> list[Any]:
-    return [each.content for each in store.all_messages("k")]
+    return [each.content for each in store.conversation("k").all_messages()]
 
 
 LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
@@ -257,11 +257,11 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "create": (b"INSERT 0 1", lambda store: store.create("other"), 1),
     "fork": (b"COMMIT", lambda store: store.conversation("k").fork("other"), 1),
     "update": (b"UPDATE 1", lambda store: store.update("k", title="new", expect=store.info("k").revision), 1),
-    "pop_message": (b"COMMIT", lambda store: store.pop_message("k"), 0),
-    "truncate": (b"COMMIT", lambda store: store.truncate("k", after=1), 0),
-    "clear": (b"COMMIT", lambda store: store.clear("k"), 0),
+    "pop_message": (b"COMMIT", lambda store: store.conversation("k").pop_message(), 0),
+    "truncate": (b"COMMIT", lambda store: store.conversation("k").truncate(after=1), 0),
+    "clear": (b"COMMIT", lambda store: store.conversation("k").clear(), 0),
     "delete": (b"DELETE 1", lambda store: store.delete("k"), 0),
-    "delete_message": (b"COMMIT", lambda store: store.delete_message("k", 1), 0),
+    "delete_message": (b"COMMIT", lambda store: store.conversation("k").delete_message(1), 0),
     "replace_after": (b"COMMIT", lambda store: store.append_messages("k", [message("new")], replace_after=1), 0),
     "drop_values": (b"COMMIT", lambda store: store.drop_values("k"), 0),
 }

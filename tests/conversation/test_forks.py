@@ -39,7 +39,7 @@ def test_a_fork_is_equal_to_its_source(store: Store) -> None:
     assert forked.info().forked_from == "k"
     for read in ("messages", "all_messages", "turns", "compactions", "total_usage", "history"):
         assert getattr(forked, read)() == getattr(source, read)()
-    assert store.find_message("f", "second") == store.find_message("k", "second")
+    assert store.conversation("f").find_message("second") == store.conversation("k").find_message("second")
 
 
 def test_each_goes_its_own_way(store: Store) -> None:

@@ -33,7 +33,7 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
     )
     store.create("k", ttl=HOUR, title="T", settings={"b": 1, "a": 1.0}, metadata={"\0": [2**70]}, messages=messages(3))
     store.append_message("k", message("who\0le", role=MessageRole.TOOL, tool_calls=[call], id="i", tokens=3))
-    store.pop_message("k")
+    store.conversation("k").pop_message()
     store.append_message("k", message({"x": "Ångström"}, tool_calls=[call], id="i", tokens=3, extra={"e": None}))
     before = store.get("k")
     clock.move(hours=2)

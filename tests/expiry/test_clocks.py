@@ -83,7 +83,7 @@ def test_clocks_ten_minutes_apart_refuse_purge_and_move_nothing(client: Store, m
             assert near(info.created_at, now), key
             assert near(info.updated_at, now), key
             assert near(info.expires_at, now + TTL), key
-            assert all(near(m.created_at, now) for m in client.all_messages(key))
+            assert all(near(m.created_at, now) for m in client.conversation(key).all_messages())
             assert client.delete(key)
 
 
@@ -94,7 +94,7 @@ def test_what_an_append_gives_back_is_what_is_stored(client: Store, machine: Mac
         one = client.append_message("k", message())
         many = client.append_messages("k", [message(), message(created_at=datetime(2020, 1, 1, tzinfo=UTC))])
         turn = client.open("k").save_turn(messages(1))
-        assert [one, *many, *turn.messages] == client.all_messages("k")
+        assert [one, *many, *turn.messages] == client.conversation("k").all_messages()
         assert many[1].created_at == datetime(2020, 1, 1, tzinfo=UTC)
         assert client.open("k").turns() == [turn.model_copy(update={"messages": []})]
         created = client.create("with messages", ttl=TTL, messages=messages(2))

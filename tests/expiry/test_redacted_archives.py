@@ -25,8 +25,8 @@ def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clo
     store.expire(archive=path)
     store.restore(path, "k")
     assert traces(path, b"hunter2")
-    left = store.redact_message("k", "b", reason="a password", archive=path)
-    assert store.all_messages("k")[0] == left
+    left = store.conversation("k").redact_message("b", reason="a password", archive=path)
+    assert store.conversation("k").all_messages()[0] == left
     assert not traces(path, b"hunter2")
     with Archive(path) as archive:
         assert archive.search("hunter2") == []
@@ -47,7 +47,7 @@ def test_every_copy_of_a_message_in_the_archive_is_redacted(store: Store, clock:
         store.restore(path, "k", ttl=timedelta(hours=1))
     store.delete("k")
     clock.move(hours=2)
-    left = store.redact_message("k", 1, reason="a password", archive=path)
+    left = store.conversation("k").redact_message(1, reason="a password", archive=path)
     assert left.extra == {"redacted": "a password"}
     assert not traces(path, b"hunter2")
 
@@ -62,9 +62,9 @@ def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(
         store.expire(archive=path)
         store.restore(path, "k", ttl=timedelta(hours=1))
         new = message(f"hunter2, corrected {n}", id=f"b{n}", role=MessageRole.SYSTEM)
-        store.update_message("k", 1, new.model_copy(update={"created_at": clock.time}))
+        store.conversation("k").update_message(1, new.model_copy(update={"created_at": clock.time}))
     assert traces(path, b"hunter2")
-    left = store.redact_message("k", 1, archive=path)
+    left = store.conversation("k").redact_message(1, archive=path)
     assert (left.id, left.content) == ("b1", None)
     assert not traces(path, b"hunter2")
     assert traces(path, b"x")
@@ -80,7 +80,7 @@ def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_sessio
     store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
     clock.move(hours=2)
     store.expire(archive=path)
-    assert store.redact_message("k", "r", archive=path).tokens == 0
+    assert store.conversation("k").redact_message("r", archive=path).tokens == 0
     session = store.restore(path, "k")
     assert (session.token_count, session.record_count) == (3, 1)
     assert_sound(store)
@@ -92,16 +92,16 @@ def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clo
         store.create("k", ttl=timedelta(hours=1), messages=[message("hello"), message(word, id="b")])
         clock.move(hours=2)
         store.expire(archive=path)
-    left = store.redact_message("k", 2, archive=path)
+    left = store.conversation("k").redact_message(2, archive=path)
     assert (left.seq, left.id, left.content) == (2, "b", None)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
     for place in (3, "c"):
         with pytest.raises(SessionNotFound):
-            store.redact_message("k", place, archive=path)
+            store.conversation("k").redact_message(place, archive=path)
     store.create("k", messages=[message("a new life")])
     with pytest.raises(MessageNotFound):
-        store.redact_message("k", "c", archive=path)
-    store.redact_message("k", 1, archive=path)
+        store.conversation("k").redact_message("c", archive=path)
+    store.conversation("k").redact_message(1, archive=path)
     assert traces(path, b"hello")  # seq 1 of this life is another message
 
 
@@ -111,4 +111,4 @@ def test_an_expired_session_is_revived_before_it_is_redacted(store: Store, clock
         store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])
     clock.move(hours=2)
     with pytest.raises(SessionExpired, match="touch"):
-        store.redact_message("k", 1, archive=path)
+        store.conversation("k").redact_message(1, archive=path)

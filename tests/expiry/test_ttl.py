@@ -41,21 +41,21 @@ def test_past_its_ttl_a_session_is_refused_and_hidden(store: Store, clock: Clock
         lambda: store.get("k"),
         lambda: store.info("k"),
         lambda: store.messages("k"),
-        lambda: store.all_messages("k", last=1),
-        lambda: list(store.iter_messages("k")),
-        lambda: store.find_message("k", "a"),
+        lambda: store.conversation("k").all_messages(last=1),
+        lambda: list(store.conversation("k").iter_messages()),
+        lambda: store.conversation("k").find_message("a"),
         lambda: store.append_message("k", message()),
         lambda: store.append_message("k", message(id="a")),
         lambda: store.append_message("k", message(), after=1),
         lambda: store.append_messages("k", messages(2)),
         lambda: store.append_messages("k", messages(2), replace_after=0),
         lambda: store.update("k", title="t"),
-        lambda: store.clear("k"),
-        lambda: store.pop_message("k"),
-        lambda: store.update_message("k", 1, message()),
-        lambda: store.delete_message("k", 1),
-        lambda: store.redact_message("k", "a"),
-        lambda: store.truncate("k", after=0),
+        lambda: store.conversation("k").clear(),
+        lambda: store.conversation("k").pop_message(),
+        lambda: store.conversation("k").update_message(1, message()),
+        lambda: store.conversation("k").delete_message(1),
+        lambda: store.conversation("k").redact_message("a"),
+        lambda: store.conversation("k").truncate(after=0),
         lambda: store.get_or_create("k"),
     ):
         with pytest.raises(SessionExpired, match="touch") as raised:
@@ -166,15 +166,15 @@ def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clo
     assert store.get("k", expired=True) == handle.get(expired=True) == before
     assert store.info("k", expired=True) == handle.info(expired=True)
     assert store.info("k", expired=True).expires_at == before.expires_at
-    assert store.all_messages("k", last=2, expired=True) == before.messages[1:]
+    assert store.conversation("k").all_messages(last=2, expired=True) == before.messages[1:]
     assert handle.all_messages(after=1, expired=True) == before.messages[1:]
-    for read in (store.get, store.all_messages):
+    for read in (handle.get, handle.all_messages):
         with pytest.raises(SessionExpired):
-            read("k")
+            read()
     store.delete("k")
-    for call in (store.get, store.info, store.all_messages):
+    for call in (handle.get, handle.info, handle.all_messages):
         with pytest.raises(SessionNotFound) as raised:
-            call("k", expired=True)
+            call(expired=True)
         assert raised.type is SessionNotFound
 
 

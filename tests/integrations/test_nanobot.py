@@ -230,7 +230,7 @@ def test_nanobot_sees_no_records_and_leaves_them_where_they_are(
     again.add_message("user", "and now?")
     store.append_messages(KEY, [message(n, role=MessageRole.RECORD) for n in range(2)])
     sessions.save(again)
-    assert [each.role.value for each in store.all_messages(KEY)][-4:] == ["record"] * 3 + ["user"]
+    assert [each.role.value for each in store.conversation(KEY).all_messages()][-4:] == ["record"] * 3 + ["user"]
     assert start().get_or_create(KEY).messages == again.messages
 
 
@@ -240,7 +240,7 @@ def test_a_record_hides_no_change_of_a_message_from_a_save(start: Callable[[], S
     talk(session)
     sessions.save(session)
     store.append_message(KEY, message("a record", role=MessageRole.RECORD))
-    store.delete_message(KEY, 1)
+    store.conversation(KEY).delete_message(1)
     session.add_message("user", "and now?")
     with pytest.raises(Conflict):
         sessions.save(session)

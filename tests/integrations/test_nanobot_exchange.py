@@ -113,11 +113,11 @@ def test_a_session_that_nanobot_did_not_make_is_readable_too(start: Callable[[],
     assert session.metadata == {"title": "ours"}
     session.add_message("user", "more")
     sessions.save(session)
-    assert [each.seq for each in store.all_messages(KEY)] == [1, 2, 3]
+    assert [each.seq for each in store.conversation(KEY).all_messages()] == [1, 2, 3]
     session.messages[2]["content"] = "changed"
     sessions.save(session)
     assert start().get_or_create(KEY).messages == session.messages
-    assert store.all_messages(KEY)[0].seq == 1
+    assert store.conversation(KEY).all_messages()[0].seq == 1
 
 
 def test_the_store_has_all_that_nanobot_asks_of_one(store: Store) -> None:

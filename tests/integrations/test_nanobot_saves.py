@@ -60,7 +60,7 @@ def test_a_change_is_rewritten_from_there_on_and_not_before(start: Callable[[], 
     session.messages[90]["content"] = "changed"
     session.add_message("user", "one more")
     sessions.save(session)
-    assert [each.seq for each in store.all_messages(KEY)] == [*range(1, 91), *range(102, 113)]
+    assert [each.seq for each in store.conversation(KEY).all_messages()] == [*range(1, 91), *range(102, 113)]
     assert start().get_or_create(KEY) == session
 
 
@@ -195,7 +195,7 @@ def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path:
     running = [Program(WRITER, url, tmp_path / name, name) for name in ("ann", "bob")]
     assert [process.communicate(120) for process in running] == [("", "")] * 2
     assert [process.returncode for process in running] == [0, 0]
-    contents = [each.content for each in store.all_messages("shared")]
+    contents = [each.content for each in store.conversation("shared").all_messages()]
     for name in ("ann", "bob"):
         assert [each for each in contents if each.startswith(name)] == [f"{name} {number}" for number in range(25)]
     assert len(contents) == 50

@@ -46,7 +46,7 @@ def test_a_second_copy_finds_everything_there_and_writes_nothing(source: Store, 
 
 def test_a_copied_session_goes_on_where_it_was(source: Store, target: Store) -> None:
     source.create("k", messages=messages(3))
-    source.pop_message("k")
+    source.conversation("k").pop_message()
     copy(source, target)
     assert target.append_message("k", message()).seq == source.append_message("k", message()).seq == 5
 

@@ -230,7 +230,7 @@ def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(tar
     assert longest in [info.ttl_seconds for info in infos]
     moments = [info.created_at for info in infos]
     moments += [turn.created_at for turn in target.conversation("turns").turns()]
-    moments += [each.created_at for each in target.all_messages("turns") if each.created_at]
+    moments += [each.created_at for each in target.conversation("turns").all_messages() if each.created_at]
     assert {*moments} == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
     every_verb_works(target)
 

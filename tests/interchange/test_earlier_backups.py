@@ -82,7 +82,7 @@ def test_contents_of_every_kind_come_back_and_stand_in_the_column_that_is_theirs
         lambda: target.restore(cold, "contents"),
     ):
         bring_back()
-        assert [m.content for m in target.all_messages("contents")] == CONTENTS
+        assert [m.content for m in target.conversation("contents").all_messages()] == CONTENTS
         with target.engine.connect() as connection:
             query = sa.select(MESSAGE.c.text).where(MESSAGE.c.session_key == "contents").order_by(MESSAGE.c.seq)
             texts = connection.execute(query).scalars().all()

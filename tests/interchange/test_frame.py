@@ -136,7 +136,7 @@ def test_counters_say_what_landed(opened: Store, given: Any) -> None:
     assert (report.keys, report.messages, info.agent_id, info.forked_from) == (["k"], 5, "me", "j")
     assert (info.last_seq, info.message_count, info.token_count, info.turn_count) == (6, 5, 17, 4)
     assert (info.summary_turn, info.summarized_upto, info.last_consolidated) == (3, 3, 2)
-    assert [each.seq for each in opened.all_messages("k")] == [1, 2, 3, 5, 6]
+    assert [each.seq for each in opened.conversation("k").all_messages()] == [1, 2, 3, 5, 6]
     assert_sound(opened)
     session = opened.open("k")
     assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
@@ -234,7 +234,11 @@ def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, cl
         interchange.import_path(store, CONVERSATION)
         info = store.info("telegram:12345678")
         assert (info.expires_at, info.ttl_seconds) == (clock() + ttl, 86_400)
-        assert info.token_count == sum(each.tokens or 0 for each in store.all_messages("telegram:12345678")) > 0
+        assert (
+            info.token_count
+            == sum(each.tokens or 0 for each in store.conversation("telegram:12345678").all_messages())
+            > 0
+        )
         (again,) = interchange.import_path(store, CONVERSATION)
         assert again.already_there == ["telegram:12345678"]
 

@@ -157,7 +157,7 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
         assert report.sessions == 0
     comes_out_again(store, report.keys, name, folder)
     for key in report.keys:
-        assert all(isinstance(each, Message) for each in store.all_messages(key, damaged="return"))
+        assert all(isinstance(each, Message) for each in store.conversation(key).all_messages(damaged="return"))
         store.delete(key)
     return not report.error
 

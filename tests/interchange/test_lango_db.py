@@ -130,7 +130,7 @@ def test_an_unknown_role_is_kept_as_user_and_reported() -> None:
 def test_a_message_without_a_time_is_as_old_as_its_session(url: str) -> None:
     with Store(url) as store:
         interchange.import_path(store, FILE)
-        (message,) = store.all_messages("zero-ts")
+        (message,) = store.conversation("zero-ts").all_messages()
         assert message.created_at == store.info("zero-ts").created_at
 
 
@@ -138,9 +138,9 @@ def test_a_database_lands_in_a_store_once(url: str) -> None:
     with Store(url) as store:
         (report,) = interchange.import_path(store, FILE)
         assert (report.format, report.error, report.sessions, report.messages) == ("lango", None, 8, 16)
-        assert [message.content for message in store.all_messages("same-ts")] == ["m4", "m5"]
+        assert [message.content for message in store.conversation("same-ts").all_messages()] == ["m4", "m5"]
         assert store.info("telegram:123:456").agent_id == "agent-1"
-        assert store.all_messages("telegram:123:456")[2].tool_calls[0].output == '{"out":"file.txt"}'
+        assert store.conversation("telegram:123:456").all_messages()[2].tool_calls[0].output == '{"out":"file.txt"}'
         (again,) = interchange.import_path(store, FILE)
         assert (again.sessions, len(again.already_there), again.collided) == (0, 8, [])
 
@@ -289,4 +289,6 @@ def test_many_messages_of_a_session_are_handed_out_in_pages(copy: Path, make_dat
     assert {len(part.messages) for part in read(copy)["partial"].parts()} == {100, 50}
     with Store(make_database()) as store:
         interchange.import_path(store, copy)
-        assert [message.content for message in store.all_messages("partial")] == [str(n) for n in range(1_050)]
+        assert [message.content for message in store.conversation("partial").all_messages()] == [
+            str(n) for n in range(1_050)
+        ]

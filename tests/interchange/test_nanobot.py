@@ -79,12 +79,12 @@ def test_the_go_ports_files_are_read(opened: Store) -> None:
     info = opened.info("telegram:12345678")
     assert (info.title, info.metadata, info.last_consolidated) == ("x", {"title": "x"}, 2)
     assert info.updated_at == datetime(2026, 11, 21, 20, 36, 40, tzinfo=UTC)
-    assert opened.all_messages("telegram:12345678")[0].content == "Hello 你好 🌍 <b>&</b>"
+    assert opened.conversation("telegram:12345678").all_messages()[0].content == "Hello 你好 🌍 <b>&</b>"
 
 
 def test_tool_calls_are_ours_inside(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
-    asked, first = opened.all_messages("telegram:12345678")[3:5]
+    asked, first = opened.conversation("telegram:12345678").all_messages()[3:5]
     assert asked.tool_calls == [
         ToolCall(id="call_1", name="get_weather", arguments='{"city": "NYC"}'),
         ToolCall(id="call_2", name="get_time", arguments="{}"),
@@ -94,7 +94,7 @@ def test_tool_calls_are_ours_inside(opened: Store) -> None:
 
 def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
-    extras = [each.extra for each in opened.all_messages("telegram:12345678")]
+    extras = [each.extra for each in opened.conversation("telegram:12345678").all_messages()]
     assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
     assert list(extras[3]) == ["timestamp", "reasoning_content", "thinking_blocks"]
     assert [each for each in extras if "_nanobot" in each] == []
@@ -109,7 +109,7 @@ def test_a_role_that_we_do_not_know_is_a_users_and_comes_back(
         (3, 'role "system_note" is not one of ours: stored as user'),
         (4, "role null is not one of ours: stored as user"),
     ]
-    assert [each.role for each in opened.all_messages("telegram:1")] == [MessageRole.USER] * 3
+    assert [each.role for each in opened.conversation("telegram:1").all_messages()] == [MessageRole.USER] * 3
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
 
 
@@ -159,7 +159,7 @@ def test_a_time_without_a_zone_is_this_machines(
         imported(opened, source)
     time.tzset()
     assert opened.info("telegram:1").created_at == datetime(2025, 12, 31, 15, tzinfo=UTC)
-    tokyo, told = opened.all_messages("telegram:1")
+    tokyo, told = opened.conversation("telegram:1").all_messages()
     assert tokyo.created_at == datetime(2025, 12, 31, 15, 0, 1, tzinfo=UTC)
     assert told.created_at == datetime(2025, 12, 31, 22, 0, 1, tzinfo=UTC)
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()

@@ -31,7 +31,7 @@ def test_damaged_files_are_read_as_nanobot_reads_them(opened: Store, clock: Cloc
 
 
 def seen_without_times(store: Store, key: str) -> list[Any]:
-    found = store.all_messages(key)
+    found = store.conversation(key).all_messages()
     return [line_from_message(each.model_copy(update={"created_at": None})) for each in found]
 
 
@@ -77,7 +77,7 @@ def test_what_no_column_can_hold_is_reported_and_comes_back(
     source = file(METADATA, '{"role": "assistant", "content": "x", "score": NaN}')
     report = imported(opened, source)
     assert [(each.line, each.reason[:21]) for each in report.skipped] == [(2, "stored as text only: ")]
-    (kept,) = opened.all_messages("telegram:1")
+    (kept,) = opened.conversation("telegram:1").all_messages()
     assert (kept.role, kept.content) == (MessageRole.ASSISTANT, "x")
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
 
@@ -107,7 +107,7 @@ def test_a_bad_date_is_now(opened: Store, file: Callable[..., Path], clock: Cloc
     imported(opened, file(METADATA | {"created_at": time, "updated_at": time}, HELLO | {"timestamp": time}))
     info = opened.info("telegram:1")
     assert (info.created_at, info.updated_at) == (clock(), clock())
-    (kept,) = opened.all_messages("telegram:1")
+    (kept,) = opened.conversation("telegram:1").all_messages()
     assert kept.created_at == clock()
     assert lines(exported(opened, tmp_path, "telegram:1"))[1]["timestamp"] == time
 

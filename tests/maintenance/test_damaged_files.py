@@ -65,7 +65,7 @@ def test_whatever_a_file_holds_only_our_errors_come_out(sound_file: Path, tmp_pa
 def test_lost_page_is_an_error_that_names_recover(damaged_file: Path) -> None:
     lose(damaged_file, leaves_of("lango_message", damaged_file)[4])
     with opened(damaged_file) as store:
-        failed = [only_our_errors(key, functools.partial(store.all_messages, key)) for key in KEYS]
+        failed = [only_our_errors(key, store.conversation(key).all_messages) for key in KEYS]
         errors = [error for error in failed if isinstance(error, LangoStoreError)]
         assert errors
         for error in errors:
@@ -95,7 +95,7 @@ def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
     store = Store(engine)
     assert store.examine() == []
     cut = True
-    for call in (store.examine, functools.partial(store.all_messages, "telegram:1", damaged="return")):
+    for call in (store.examine, functools.partial(store.conversation("telegram:1").all_messages, damaged="return")):
         with pytest.raises(LangoStoreError, match="interrupted"):
             call()
     engine.dispose()

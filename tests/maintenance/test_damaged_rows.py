@@ -32,11 +32,11 @@ def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(damaged_file:
     for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", damaged_file, seq)
     with opened(damaged_file) as store:
-        found = store.all_messages("telegram:1", damaged="return")
+        found = store.conversation("telegram:1").all_messages(damaged="return")
         damaged = {each.seq: each.field for each in found if isinstance(each, DamagedMessage)}
         assert damaged == {2: "content", 4: "text", 5: "author", 8: "id", 9: "created_at"}
         with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
-            store.all_messages("telegram:1")
+            store.conversation("telegram:1").all_messages()
         named = [each for each in store.examine() if each.name == "unreadable message"]
         assert len(named) == 5 * SESSIONS
 
@@ -154,5 +154,5 @@ def test_tokens_that_are_not_a_number_are_counted_as_none_where_their_message_go
     with opened(damaged_file) as store:
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
-        store.delete_message("k", 1)
+        store.conversation("k").delete_message(1)
         assert store.info("k").token_count == 8

@@ -42,7 +42,7 @@ def test_nothing_is_wrong_with_turns_and_compactions(talked: Store) -> None:
     talked.open("k").fork("fork", upto=4)
     talked.open("k").fork("whole fork")
     talked.open("fork").pop_message()
-    talked.clear("whole", keep_system=True)
+    talked.conversation("whole").clear(keep_system=True)
     assert findings(talked) == []
 
 
@@ -104,7 +104,7 @@ def test_turns_that_are_all_gone_give_back_the_whole_log(talked: Store, url: str
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k'")
     findings(talked, repair=True)
     assert findings(talked) == []
-    assert talked.messages("k") == talked.all_messages("k")
+    assert talked.messages("k") == talked.conversation("k").all_messages()
     assert talked.open("k").save_turn([]).turn_no == 6
 
 

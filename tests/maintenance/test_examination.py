@@ -87,7 +87,7 @@ def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_session_is_estimated_by_its_own_messages_from_their_first_to_their_last(store: Store) -> None:
     store.create("a", messages=[message(role=role) for role in ("user", "assistant") for _ in range(8)])
     for seq in range(1, 17, 2):
-        store.delete_message("a", seq)
+        store.conversation("a").delete_message(seq)
     store.create("b", messages=[message(role="record")] * 8)
     found = store.stats()
     assert (found.messages, found.roles_estimated) == (8, True)
@@ -180,8 +180,8 @@ def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
 
 
 def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:
-    filled.truncate("chat:9", after=3)
-    filled.clear("chat:7")
+    filled.conversation("chat:9").truncate(after=3)
+    filled.conversation("chat:7").clear()
     assert [finding for finding in filled.examine() if finding.name != "settings"] == []
 
 
@@ -335,10 +335,10 @@ def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
         connection.exec_driver_sql(
             "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
         )
-    found = filled.all_messages("chat:9", damaged="return")
+    found = filled.conversation("chat:9").all_messages(damaged="return")
     assert [each.seq for each in found] == list(range(1, 11))
     assert [each.seq for each in found if isinstance(each, DamagedMessage)] == [1, 4, 10]
-    assert [each.seq for each in filled.all_messages("chat:9", last=2, damaged="return")] == [9, 10]
+    assert [each.seq for each in filled.conversation("chat:9").all_messages(last=2, damaged="return")] == [9, 10]
 
 
 def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:

@@ -74,7 +74,7 @@ VERBS: dict[str, Callable[[Store], Any]] = {
     "update": lambda store: store.update("k", title="Oslo"),
     "values": lambda store: store.set_values("k", {"b": 2}),
     "shared values": lambda store: store.set_shared_values("shared", {"b": 2}),
-    "cut": lambda store: store.truncate("k", after=0),
+    "cut": lambda store: store.conversation("k").truncate(after=0),
     "fork": lambda store: store.conversation("k").fork(),
     "compact": lambda store: store.conversation("k").compact(lambda _: [message("short")], discard=True),
     "delete": lambda store: store.delete("k"),

@@ -134,7 +134,7 @@ def test_search_finds_any_content(searched: Store) -> None:
     seqs = [each.seq for each in searched.create("a", messages=[message(each) for each in CONTENTS]).messages]
     assert [seq for _, seq in found(searched, "oslo")] == seqs
     for seq in seqs:
-        searched.update_message("a", seq, message("bergen"))
+        searched.conversation("a").update_message(seq, message("bergen"))
     assert found(searched, "oslo") == []
 
 
@@ -240,17 +240,17 @@ def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
 def test_search_finds_each_message_by_its_current_text(searched: Store, url: str, clock: Clock) -> None:
     searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
     assert len(found(searched, "oslo")) == 10
-    searched.update_message("a", 1, message("bergen"))
-    searched.redact_message("a", 2)
-    searched.delete_message("a", 3)
-    searched.pop_message("a")
+    searched.conversation("a").update_message(1, message("bergen"))
+    searched.conversation("a").redact_message(2)
+    searched.conversation("a").delete_message(3)
+    searched.conversation("a").pop_message()
     searched.append_messages("a", [message("oslo again", id="new")], replace_after=6)
     assert found(searched, "oslo") == [("a", 4), ("a", 5), ("a", 6), ("a", searched.info("a").last_seq)]
     fork = searched.conversation("a").fork("b")
-    searched.truncate("a", after=4)
+    searched.conversation("a").truncate(after=4)
     assert found(searched, "oslo", key_prefix="a") == [("a", 4)]
     assert len(found(searched, "oslo", key_prefix=fork.key)) == 4
-    searched.clear("b")
+    searched.conversation("b").clear()
     assert found(searched, "oslo") == [("a", 4)]
     searched.delete("a")
     assert found(searched, "oslo") == []

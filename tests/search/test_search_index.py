@@ -110,7 +110,7 @@ def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.M
             while not ended.is_set() or number < 20:
                 number += 1
                 store.append_message("a", message("oslo meanwhile"))
-                store.pop_message("b")
+                store.conversation("b").pop_message()
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -238,8 +238,8 @@ def test_damaged_index_fails_searches_only_and_is_rebuilt(filled: Store, caplog:
         execute(filled, damage)
         seq += 1
         assert filled.append_message("chat:0", message("oslo, still there")).seq == seq, damage
-        assert filled.pop_message("chat:1"), damage
-        filled.redact_message("chat:2", 1)
+        assert filled.conversation("chat:1").pop_message(), damage
+        filled.conversation("chat:2").redact_message(1)
         filled.expire()
         if damage not in UNNOTICED:
             assert "search rebuild" in caplog.text, damage
@@ -247,7 +247,9 @@ def test_damaged_index_fails_searches_only_and_is_rebuilt(filled: Store, caplog:
                 filled.search("oslo")
         assert findings(filled), damage
         assert schema.rebuild_search(filled.engine, configuration="simple").state == "ready", damage
-        remaining = {(f"chat:{n}", each.seq) for n in range(3) for each in filled.all_messages(f"chat:{n}")}
+        remaining = {
+            (f"chat:{n}", each.seq) for n in range(3) for each in filled.conversation(f"chat:{n}").all_messages()
+        }
         assert set(found(filled, "oslo")) == remaining - {("chat:2", 1)}, damage
         assert findings(filled) == [], damage
         caplog.clear()
@@ -321,7 +323,7 @@ def test_role_writes_without_a_grant_and_searches_with_one(make_postgres: MakeDa
             connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO lango_writer")
         with Store(f"{url}&options=-crole%3Dlango_writer") as store:
             store.create("a", messages=[message("oslo"), message("bergen")])
-            store.pop_message("a")
+            store.conversation("a").pop_message()
             with pytest.raises(LangoStoreError, match="permission denied"):
                 store.search("oslo")
             for rights, left in (("SELECT", 3), ("INSERT, UPDATE, DELETE", 0)):

@@ -61,9 +61,9 @@ def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
     assert len(found(store, "oslo")) == 4
     monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 0)
     monkeypatch.setattr("lango_store._services.searching.drain", lambda *_, **__: None)
-    store.update_message("a", 1, message("bergen"))
-    store.redact_message("a", 2)
-    store.delete_message("a", 3)
+    store.conversation("a").update_message(1, message("bergen"))
+    store.conversation("a").redact_message(2)
+    store.conversation("a").delete_message(3)
     assert waiting(store) == 3
     assert found(store, "oslo") == [("a", 4)]
     assert found(store, "two") == []
@@ -97,7 +97,7 @@ def test_search_on_postgresql_reads_the_queue_where_it_cannot_drain_it(indexed: 
     engine.dispose()
     with indexed.engine.connect() as connection:
         assert found(indexed.using(connection), "oslo") == [("a", 1)]
-        indexed.pop_message("a")  # no row is locked
+        indexed.conversation("a").pop_message()  # no row is locked
         assert waiting(indexed) == 3
     assert found(indexed, "oslo") == [("a", 1)]
     assert waiting(indexed) == 0
@@ -110,9 +110,9 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
         inside = indexed.using(connection)
         if change == "update_message":
-            inside.update_message("a", 1, message("bergen"))
+            inside.conversation("a").update_message(1, message("bergen"))
         else:
-            inside.delete_message("a", 1)
+            inside.conversation("a").delete_message(1)
         assert found(indexed, "oslo") == [("a", 1)]
         connection.commit()
     assert (found(indexed, "oslo"), found(indexed, "weather")) == ([], [("a", 2)])
@@ -126,9 +126,9 @@ def test_searches_beside_writers_leave_the_index_correct(indexed: Store) -> None
         for number in range(300):
             seq = indexed.append_message("a", message(f"oslo {number}")).seq
             if number % 3 == 0:
-                indexed.update_message("a", seq, message("bergen"))
+                indexed.conversation("a").update_message(seq, message("bergen"))
             if number % 5 == 0:
-                indexed.delete_message("a", seq)
+                indexed.conversation("a").delete_message(seq)
 
     def search() -> None:
         for _ in range(20):
@@ -142,7 +142,7 @@ def test_searches_beside_writers_leave_the_index_correct(indexed: Store) -> None
         each.join()
     schema.enable_search(indexed.engine)
     assert (waiting(indexed), findings(indexed)) == (0, [])
-    seqs = [each.seq for each in indexed.all_messages("a") if each.content == "bergen"]
+    seqs = [each.seq for each in indexed.conversation("a").all_messages() if each.content == "bergen"]
     assert [seq for _, seq in found(indexed, "bergen")] == seqs
 
 
@@ -164,7 +164,7 @@ def test_search_finds_what_reading_every_message_finds(store: Store, url: str, s
     store.get_or_create("a")
     for step, text in steps:
         _write(store, step, text)
-    said = {each.seq: str(each.content).lower() for each in store.all_messages("a")}
+    said = {each.seq: str(each.content).lower() for each in store.conversation("a").all_messages()}
     for word in WORDS:
         assert {seq for _, seq in found(store, word)} == {seq for seq, text in said.items() if word.lower() in text}
     assert findings(store) == []
@@ -180,19 +180,19 @@ def _write(store: Store, step: str, text: str) -> None:
         case "output":
             store.append_message("a", Message.tool({"deep": [text]}, tool_call_id="1"))
         case "update":
-            for each in store.all_messages("a", last=1):
-                store.update_message("a", each.seq, message(text))
+            for each in store.conversation("a").all_messages(last=1):
+                store.conversation("a").update_message(each.seq, message(text))
         case "pop":
-            store.pop_message("a")
+            store.conversation("a").pop_message()
         case "truncate":
-            store.truncate("a", after=store.info("a").last_seq // 2)
+            store.conversation("a").truncate(after=store.info("a").last_seq // 2)
         case "clear":
-            store.clear("a")
+            store.conversation("a").clear()
         case "search":
             store.search("oslo")
         case "delete":
-            for each in store.all_messages("a", limit=1):
-                store.delete_message("a", each.seq)
+            for each in store.conversation("a").all_messages(limit=1):
+                store.conversation("a").delete_message(each.seq)
         case "turn":
             store.conversation("a").save_turn([message("oslo"), message("bergen")])
 
@@ -216,10 +216,10 @@ def test_redacted_words_leave_the_file_at_once_and_deleted_words_with_expire(mak
         for word in ("secretone", "secrettwo", "secretthree"):
             store.create(word, messages=[*messages(30), message(word)])
         store.search("hello")
-        store.redact_message("secretone", 31)
+        store.conversation("secretone").redact_message(31)
         assert [in_file(path, word) for word in ("secretone31", "secrettwo")] == [False, True]
-        store.truncate("secrettwo", after=5)
-        store.update_message("secretthree", 31, message("nothing"))
+        store.conversation("secrettwo").truncate(after=5)
+        store.conversation("secretthree").update_message(31, message("nothing"))
         for key in ("secretone", "secrettwo", "secretthree"):
             store.touch(key, ttl=timedelta(microseconds=1))
         store.expire()
@@ -233,7 +233,7 @@ def test_redacted_words_leave_the_index_of_postgresql_at_once(make_postgres: Mak
     with Store(url) as store:
         store.create("a", messages=[message("secret"), message("other")])
         assert found(store, "secret") == [("a", 1)]
-        store.redact_message("a", 1)
+        store.conversation("a").redact_message(1)
         with store.engine.connect() as connection:
             entries = connection.exec_driver_sql("SELECT seq, entry::text FROM lango_search ORDER BY seq").all()
         assert entries == [(1, ""), (2, "'other':1A")]
@@ -242,7 +242,7 @@ def test_redacted_words_leave_the_index_of_postgresql_at_once(make_postgres: Mak
 def test_redaction_drains_its_message_only(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("a", messages=messages(3))
-    store.redact_message("a", 1)
+    store.conversation("a").redact_message(1)
     assert waiting(store) == 2
 
 
@@ -252,7 +252,7 @@ def test_vacuum_changes_no_answer(make_sqlite: MakeDatabase) -> None:
     with Store(url) as store:
         store.create("a", messages=[message(f"oslo {number}") for number in range(50)])
         store.create("b", messages=[message("bergen")])
-        store.truncate("a", after=3)
+        store.conversation("a").truncate(after=3)
         before = found(store, "oslo")
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             connection.execute("VACUUM")

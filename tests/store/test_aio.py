@@ -64,7 +64,7 @@ def test_a_store_is_awaited(url: str) -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
             stored = await store.append_message("k", message("hi"))
-            assert [m async for m in store.iter_messages("k")] == [stored]
+            assert [m async for m in store.conversation("k").iter_messages()] == [stored]
             async with AsyncStore(store.store) as borrowed:
                 assert (await borrowed.get("k")).messages == [stored]
             assert await store.exists("k")
@@ -114,7 +114,7 @@ def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
             stored = {m.id for m in found.messages}
             assert len(stored) == found.message_count
             for n, result in enumerate(results):
-                looked_up = await store.find_message("k", f"id-{n}")
+                looked_up = await store.conversation("k").find_message(f"id-{n}")
                 assert (looked_up is not None) == (f"id-{n}" in stored)
                 if not isinstance(result, BaseException):
                     assert looked_up == result

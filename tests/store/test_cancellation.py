@@ -79,17 +79,17 @@ async def a_while() -> None:
 
 def contents(url: str) -> list[Any]:
     with Store(url) as store:
-        return [each.content for each in store.all_messages("k")]
+        return [each.content for each in store.conversation("k").all_messages()]
 
 
 WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Store], object]]] = {
     "append_message": (
         lambda store: store.append_message("k", message("new", id="one")),
-        lambda store: store.find_message("k", "one"),
+        lambda store: store.conversation("k").find_message("one"),
     ),
     "append_messages": (
         lambda store: store.append_messages("k", [message("new", id="one")], replace_after=1),
-        lambda store: store.find_message("k", "one"),
+        lambda store: store.conversation("k").find_message("one"),
     ),
     "create": (lambda store: store.create("other"), lambda store: store.exists("other")),
     "get_or_create": (lambda store: store.get_or_create("other"), lambda store: store.exists("other")),
@@ -97,7 +97,10 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
     "update": (lambda store: store.update("k", title="new"), lambda store: store.info("k").title == "new"),
     "touch": (lambda store: store.touch("k", ttl=timedelta(days=1)), lambda store: store.info("k").expires_at),
     "delete": (lambda store: store.delete("k"), lambda store: not store.exists("k")),
-    "pop_message": (lambda store: store.pop_message("k"), lambda store: store.info("k").message_count == 1),
+    "pop_message": (
+        lambda store: store.conversation("k").pop_message(),
+        lambda store: store.info("k").message_count == 1,
+    ),
     "save_turn": (
         lambda store: store.conversation("k").save_turn([message()], {"tokens": 1}),
         lambda store: store.info("k").turn_count,
@@ -304,7 +307,7 @@ def test_what_only_reads_so_far_leaves_at_once_and_writes_nothing(url: str, verb
                 "get": lambda: store.get("k"),
                 "get_or_create": lambda: store.get_or_create("other"),
                 "history": lambda: store.conversation("k").history(),
-                "iter_messages": lambda: listed(store.iter_messages("k")),
+                "iter_messages": lambda: listed(store.conversation("k").iter_messages()),
                 "iter_sessions": lambda: listed(store.iter_sessions()),
                 "compact": lambda: store.conversation("k").compact(lambda window: message("summary")),
             }

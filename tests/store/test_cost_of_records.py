@@ -89,7 +89,7 @@ def test_what_a_large_record_holds_is_not_read_with_the_messages(make_sqlite: Ma
     path.write_bytes(b"".join(damaged))
     with Store(url) as store:
         with pytest.raises(DatabaseUnavailable, match="malformed"):
-            store.all_messages("k")
+            store.conversation("k").all_messages()
         assert contents(store.get("k").messages) == contents(store.messages("k", last=2)) == ["first", "last"]
         assert len(store.conversation("k").history()) == 2
         last = store.conversation("k").last_message()

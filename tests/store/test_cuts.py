@@ -137,7 +137,7 @@ def test_a_summary_that_cannot_be_read_is_not_cut_away(make_sqlite: MakeDatabase
     with Store(make_sqlite()) as store:
         put_compacted(store, replaced_upto=2, metadata="{")
         with pytest.raises(DamagedMessage, match="metadata of turn 1"):
-            store.truncate("k", after=1)
+            store.conversation("k").truncate(after=1)
         assert contents(store.messages("k")) == ["summary", "last"]
 
 

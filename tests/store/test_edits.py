@@ -51,7 +51,7 @@ def test_an_edit_meets_the_message_of_its_session_alone(
     store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
 ) -> None:
     def others() -> list[list[Message]]:
-        return [store.all_messages(key) for key in ("a", "z")]
+        return [store.conversation(key).all_messages() for key in ("a", "z")]
 
     for number, key in enumerate(("a", "z"), start=10):
         store.create(key, messages=[message(key, id=id, tokens=number) for id in ("a", "b", "c")])
@@ -70,12 +70,12 @@ def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
     store: Store, clock: Clock, place: int | str
 ) -> None:
     conversation = three(store)
-    before = store.all_messages("k")
+    before = store.conversation("k").all_messages()
     clock.move(minutes=1)
     new = message("better", role="assistant", tokens=20, extra={"edited": True})
-    stored = store.update_message("k", place, new)
+    stored = store.conversation("k").update_message(place, new)
     assert stored == new.model_copy(update={"seq": 2, "turn_no": 1, "id": "b", "created_at": before[1].created_at})
-    assert store.all_messages("k") == conversation.messages() == [before[0], stored, before[2]]
+    assert store.conversation("k").all_messages() == conversation.messages() == [before[0], stored, before[2]]
     info = store.info("k")
     assert (info.message_count, info.token_count, info.updated_at) == (3, 24, clock.time)
     assert_sound(store)
@@ -84,12 +84,12 @@ def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
 def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Store, clock: Clock) -> None:
     three(store)
     earlier = clock.time - timedelta(days=3)
-    stored = store.update_message("k", 2, message("x", id="c", created_at=earlier))
+    stored = store.conversation("k").update_message(2, message("x", id="c", created_at=earlier))
     assert (stored.id, stored.created_at) == ("c", earlier)
-    assert store.find_message("k", "c") == stored
-    assert store.find_message("k", "b") is None
+    assert store.conversation("k").find_message("c") == stored
+    assert store.conversation("k").find_message("b") is None
     assert store.append_message("k", message("b again", id="b")).replayed is False
-    assert store.update_message("k", "c", stored) == stored
+    assert store.conversation("k").update_message("c", stored) == stored
     assert_sound(store)
 
 
@@ -97,7 +97,7 @@ def test_an_id_of_another_message_is_refused(store: Store) -> None:
     three(store)
     before = store.get("k")
     with pytest.raises(InvalidMessage, match="'a' is the id of another message"):
-        store.update_message("k", 2, message("x", id="a"))
+        store.conversation("k").update_message(2, message("x", id="a"))
     assert store.get("k") == before
 
 
@@ -105,11 +105,15 @@ def test_an_id_of_another_message_is_refused(store: Store) -> None:
 def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: Store, place: int | str) -> None:
     conversation = three(store)
     before = conversation.turns()
-    store.delete_message("k", place)
-    assert [m.content for m in store.all_messages("k")] == [m.content for m in store.messages("k")] == ["one", "three"]
+    store.conversation("k").delete_message(place)
+    assert (
+        [m.content for m in store.conversation("k").all_messages()]
+        == [m.content for m in store.messages("k")]
+        == ["one", "three"]
+    )
     info = store.info("k")
     assert (info.message_count, info.token_count, info.turn_count) == (2, 4, 1)
-    store.delete_message("k", 3)
+    store.conversation("k").delete_message(3)
     assert conversation.turns() == before
     assert conversation.messages_of(before[0]) == []
     assert conversation.total_usage() == {"input_tokens": 7}
@@ -119,7 +123,7 @@ def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: S
 
 def test_a_seq_is_not_given_out_again_after_its_message_was_deleted(store: Store) -> None:
     three(store)
-    store.delete_message("k", 3)
+    store.conversation("k").delete_message(3)
     assert store.append_message("k", message("four")).seq > 3
 
 
@@ -132,13 +136,13 @@ def test_a_redacted_message_keeps_its_place_role_and_times_and_nothing_that_was_
         "hunter2", role="assistant", id="b", author="me", tokens=9, tool_calls=[call], extra={"p": "hunter2"}
     )
     store.create("k", messages=[message("one", tokens=1), said, message("three")])
-    before = store.all_messages("k")
+    before = store.conversation("k").all_messages()
     clock.move(minutes=1)
-    left = store.redact_message("k", place, reason="a password")
+    left = store.conversation("k").redact_message(place, reason="a password")
     assert left == before[1].model_copy(
         update={"content": None, "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
     )
-    assert store.all_messages("k") == store.messages("k") == [before[0], left, before[2]]
+    assert store.conversation("k").all_messages() == store.messages("k") == [before[0], left, before[2]]
     assert store.info("k").token_count == 1
     assert store.append_message("k", said).replayed
     assert_sound(store)
@@ -146,14 +150,14 @@ def test_a_redacted_message_keeps_its_place_role_and_times_and_nothing_that_was_
 
 def test_a_message_is_redacted_without_a_reason_and_twice(store: Store) -> None:
     three(store)
-    assert store.redact_message("k", 2).extra == {}
-    assert store.redact_message("k", 2, reason="now with one").extra == {"redacted": "now with one"}
+    assert store.conversation("k").redact_message(2).extra == {}
+    assert store.conversation("k").redact_message(2, reason="now with one").extra == {"redacted": "now with one"}
     assert store.info("k").token_count == 4
 
 
 def test_a_redacted_message_whose_tokens_nobody_counted_has_no_count(store: Store) -> None:
     store.create("k", messages=[message("a password")])
-    assert store.redact_message("k", 1).tokens is None
+    assert store.conversation("k").redact_message(1).tokens is None
     assert store.messages("k")[0].tokens is None
 
 
@@ -307,11 +311,11 @@ def test_a_load_sees_each_edit_wholly_or_not_at_all(url: str) -> None:
             for seq in range(1, 61):
                 match seq % 3:
                     case 0:
-                        store.delete_message("k", seq)
+                        store.conversation("k").delete_message(seq)
                     case 1:
-                        store.update_message("k", seq, message("y" * seq))
+                        store.conversation("k").update_message(seq, message("y" * seq))
                     case _:
-                        store.redact_message("k", seq)
+                        store.conversation("k").redact_message(seq)
         finally:
             done.set()
             for thread in loading:
@@ -361,9 +365,9 @@ def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store
         connection.exec_driver_sql("UPDATE lango_message SET tool_calls = '[1]'")
     with pytest.raises(DamagedMessage):
         store.get("k")
-    store.delete_message("k", 1)
-    assert store.redact_message("k", 2).content is None
-    assert store.update_message("k", 3, message("whole again")).content == "whole again"
+    store.conversation("k").delete_message(1)
+    assert store.conversation("k").redact_message(2).content is None
+    assert store.conversation("k").update_message(3, message("whole again")).content == "whole again"
     assert [m.content for m in store.messages("k")] == [None, "whole again"]
 
 

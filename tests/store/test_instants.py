@@ -111,8 +111,8 @@ def test_at_the_instant_of_its_end_a_session_is_over(store: Store, clock: Clock,
         lambda: store.append_messages("k", messages(2)),
         lambda: conversation.save_turn(messages(1)),
         lambda: store.update("k", title="t"),
-        lambda: store.pop_message("k"),
-        lambda: store.delete_message("k", 1),
+        lambda: store.conversation("k").pop_message(),
+        lambda: store.conversation("k").delete_message(1),
         lambda: store.get_or_create("k"),
     ):
         with pytest.raises(SessionExpired) as raised:

@@ -79,7 +79,7 @@ def test_json_of_a_message_comes_back_equal(
         return
     call = ToolCall(id="c", name="n", arguments=arguments, output=output)
     stored = shared_store.append_message("k", Message(role="user", content=content, tool_calls=[call], extra=extra))
-    (found,) = shared_store.all_messages("k", after=stored.seq - 1)
+    (found,) = shared_store.conversation("k").all_messages(after=stored.seq - 1)
     assert exact(found.content) == exact(content)
     assert columns(shared_store, stored.seq) == ((content, ...) if is_plain_text(content) else (None, content))
     assert exact(found.tool_calls[0].arguments) == exact(arguments)
@@ -243,8 +243,8 @@ def test_a_damaged_message_is_named_and_hides_no_other(
         with pytest.raises(DamagedMessage) as raised:
             store.get("k")
         assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, field)
-        assert [m.content for m in store.all_messages("k", before=2)] == ["a"]
-        assert [m.content for m in store.all_messages("k", after=2)] == ["c"]
+        assert [m.content for m in store.conversation("k").all_messages(before=2)] == ["a"]
+        assert [m.content for m in store.conversation("k").all_messages(after=2)] == ["c"]
         assert store.list_sessions().items[0].message_count == 3
 
 
@@ -274,7 +274,7 @@ def test_a_damaged_content_is_named_wherever_it_is_met(
         with pytest.raises(DamagedMessage, match="message 2 of session 'k'") as raised:
             store.get("k")
         assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, field)
-        first, damaged, last = store.all_messages("k", damaged="return")
+        first, damaged, last = store.conversation("k").all_messages(damaged="return")
         assert (first.seq, last.seq) == (1, 3)
         assert isinstance(damaged, DamagedMessage)
         assert (damaged.seq, damaged.field) == (2, field)
@@ -337,7 +337,7 @@ def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store
     shared_store.create(key, metadata={"x": value(199)})
     for content in (value(199), value(200)):
         stored = shared_store.append_message(key, message(content))
-        assert shared_store.all_messages(key, last=1) == [stored]
+        assert shared_store.conversation(key).all_messages(last=1) == [stored]
         assert stored.content == content
     shared_store.append_message(key, message(extra={"x": value(199)}))
     for refused in (message(value(201)), message(extra={"x": value(200)}), message([value(200)])):

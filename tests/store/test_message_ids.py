@@ -75,8 +75,8 @@ def test_ids_are_looked_at_before_after(store: Store) -> None:
 def test_find_message_looks_up_an_id(store: Store) -> None:
     store.create("k")
     stored = store.append_message("k", message(id="update-7"))
-    assert store.find_message("k", "update-7") == stored
-    assert store.find_message("k", "update-8") is None
+    assert store.conversation("k").find_message("update-7") == stored
+    assert store.conversation("k").find_message("update-8") is None
 
 
 @pytest.mark.parametrize("wrong", ["i" * 513, "🙂" * 129, "a\0b"])

@@ -60,7 +60,7 @@ def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) 
 def test_every_role_is_kept(store: Store, role: MessageRole) -> None:
     store.create("k")
     store.append_message("k", message(role=role))
-    assert store.all_messages("k")[0].role is role
+    assert store.conversation("k").all_messages()[0].role is role
 
 
 def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, clock: Clock) -> None:
@@ -76,14 +76,14 @@ def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, cloc
 def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDatabase) -> None:
     def meanwhile(_: str, __: float) -> None:
         while waiting:
-            store.delete_message("k", waiting.pop())
+            store.conversation("k").delete_message(waiting.pop())
 
     waiting: list[int] = []
     url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
     with Store(url) as store, Store(url, on_statement=meanwhile) as reader:
         conversation = reader.open("k")
         turn = conversation.save_turn(messages(4))
-        store.update_message("k", 1, message("new"))  # its row stands behind the others
+        store.conversation("k").update_message(1, message("new"))  # its row stands behind the others
         for found in (
             conversation.messages(),
             conversation.all_messages(),
@@ -129,7 +129,7 @@ def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
             store.append_message("k", "hello")  # type: ignore[arg-type]
         store.append_message("k", message())
         with pytest.raises(InvalidMessage, match="not a Message"):
-            store.update_message("k", 1, "hello")  # type: ignore[arg-type]
+            store.conversation("k").update_message(1, "hello")  # type: ignore[arg-type]
 
 
 def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
@@ -146,7 +146,7 @@ def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
     batch = messages(number, tokens=1, tool_calls=[ToolCallFactory()], extra={"n": 1})
     stored = store.append_messages("k", batch)
     assert seqs(stored) == list(range(2, number + 2))
-    assert store.all_messages("k", after=1) == stored
+    assert store.conversation("k").all_messages(after=1) == stored
     assert contents(stored) == contents(batch)
 
 
@@ -185,37 +185,39 @@ def test_parts_of_the_log(store: Store) -> None:
     assert seqs(store.messages("k", last=3)) == [8, 9, 10]
     assert seqs(store.messages("k", last=0)) == []
     assert seqs(store.messages("k", last=99)) == list(range(1, 11))
-    assert seqs(store.all_messages("k", after=7)) == [8, 9, 10]
-    assert seqs(store.all_messages("k", before=3)) == [1, 2]
-    assert seqs(store.all_messages("k", after=2, before=6, limit=2)) == [3, 4]
-    assert seqs(store.all_messages("k", after=2, before=6, last=2)) == [4, 5]
-    assert seqs(store.all_messages("k", after=10)) == []
-    assert seqs(store.all_messages("k", limit=2**70)) == list(range(1, 11))
+    assert seqs(store.conversation("k").all_messages(after=7)) == [8, 9, 10]
+    assert seqs(store.conversation("k").all_messages(before=3)) == [1, 2]
+    assert seqs(store.conversation("k").all_messages(after=2, before=6, limit=2)) == [3, 4]
+    assert seqs(store.conversation("k").all_messages(after=2, before=6, last=2)) == [4, 5]
+    assert seqs(store.conversation("k").all_messages(after=10)) == []
+    assert seqs(store.conversation("k").all_messages(limit=2**70)) == list(range(1, 11))
     wrongs: list[dict[str, Any]] = [{"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}]
     for wrong in (*wrongs, {"last": 1, "limit": 1}, {"damaged": "skip"}):
         with pytest.raises(ValueError):
-            store.all_messages("k", **wrong)
+            store.conversation("k").all_messages(**wrong)
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])
 def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
     store.create("k")
     stored = store.append_messages("k", messages(10))
-    assert list(store.iter_messages("k", page_size=page_size)) == stored
-    assert seqs(list(store.iter_messages("k", after=2, before=9, page_size=page_size))) == list(range(3, 9))
+    assert list(store.conversation("k").iter_messages(page_size=page_size)) == stored
+    assert seqs(list(store.conversation("k").iter_messages(after=2, before=9, page_size=page_size))) == list(
+        range(3, 9)
+    )
 
 
 @pytest.mark.parametrize("page_size", [0, -1])
 def test_a_page_of_no_messages_is_refused(store: Store, page_size: int) -> None:
     store.create("k", messages=messages(1))
     with pytest.raises(ValueError, match="page_size"):
-        list(store.iter_messages("k", page_size=page_size))
+        list(store.conversation("k").iter_messages(page_size=page_size))
 
 
 def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
     store.create("k", messages=messages(4))
     found = []
-    for each in store.iter_messages("k", page_size=2):
+    for each in store.conversation("k").iter_messages(page_size=2):
         found.append(each.seq)
         if each.seq < 6:
             store.append_message("k", message())
@@ -251,7 +253,7 @@ def test_what_is_not_a_seq_is_refused(store: Store) -> None:
             store.append_messages("k", messages(1), replace_after=1, after=wrong)
     with pytest.raises(Conflict):
         store.append_messages("k", messages(1), after=2**63 - 1)
-    assert store.truncate("k", after=2**63 - 1) == 0
+    assert store.conversation("k").truncate(after=2**63 - 1) == 0
     assert len(store.messages("k")) == 3
 
 

@@ -151,8 +151,8 @@ def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> No
 def test_values_stay_when_messages_are_removed(store: Store) -> None:
     store.create("k", messages=messages(3))
     store.set_values("k", {"a": 1})
-    store.truncate("k", after=1)
-    store.clear("k")
+    store.conversation("k").truncate(after=1)
+    store.conversation("k").clear()
     assert store.values("k") == {"a": 1}
 
 

@@ -119,7 +119,7 @@ def test_the_tokens_of_a_record_are_not_counted_for_it(url: str) -> None:
     with Store(url, token_counter=lambda each: len(each.content)) as store:
         store.create("k", messages=[record({"no": "text"}), message("four")])
         assert store.info("k").token_count == 4
-        assert store.all_messages("k")[0].tokens is None
+        assert store.conversation("k").all_messages()[0].tokens is None
 
 
 def test_an_id_of_a_record_is_stored_once(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_a_pop_passes_records_by(store: Store) -> None:
     assert popped.content == "hi"
     assert contents(conversation.all_messages()) == ["mode", "hello", "cost", "attachment"]
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 3)]
-    popped = store.pop_message("k")
+    popped = store.conversation("k").pop_message()
     assert popped is not None
     assert popped.content == "hello"
     (turn,) = conversation.turns()
@@ -246,9 +246,9 @@ def test_a_record_behind_what_is_consolidated_becomes_a_message_that_is_not(stor
 def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidated(store: Store) -> None:
     store.create("k", messages=[*messages(3), record(), record()])
     store.update("k", last_consolidated=1)
-    store.delete_message("k", 2)
+    store.conversation("k").delete_message(2)
     assert store.info("k").last_consolidated == 1
-    store.delete_message("k", 1)
+    store.conversation("k").delete_message(1)
     assert store.info("k").last_consolidated == 0
 
 

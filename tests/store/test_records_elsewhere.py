@@ -71,7 +71,7 @@ def test_records_travel_with_their_session(url: str, make_database: MakeDatabase
         log, info = conversation.all_messages(), conversation.info()
         interchange.export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
         interchange.import_path(other, tmp_path / "all.jsonl")
-        assert other.all_messages("k") == log
+        assert other.conversation("k").all_messages() == log
         assert other.info("k").model_copy(update={"revision": info.revision}) == info
         assert_sound(other)
         clock.move(hours=2)
@@ -79,7 +79,7 @@ def test_records_travel_with_their_session(url: str, make_database: MakeDatabase
         with Archive(tmp_path / "cold.db") as archive:
             assert [each["key"] for each in archive.search("attachment")] == ["k"]
         store.restore(tmp_path / "cold.db", "k")
-        assert store.all_messages("k") == log
+        assert store.conversation("k").all_messages() == log
         assert_sound(store)
 
 

@@ -13,33 +13,33 @@ from lango_store.testing import Clock
 
 def test_pop_takes_the_last_message_and_uses_a_seq_up(store: Store) -> None:
     store.create("k", messages=[message("a", tokens=1), message("b", tokens=2)])
-    popped = store.pop_message("k")
+    popped = store.conversation("k").pop_message()
     assert popped is not None
     assert (popped.content, popped.seq) == ("b", 2)
     info = store.info("k")
     assert (info.last_seq, info.message_count, info.token_count) == (3, 1, 1)
     assert store.append_message("k", message("c")).seq == 4
-    assert store.pop_message("k") is not None
-    assert store.pop_message("k") is not None
+    assert store.conversation("k").pop_message() is not None
+    assert store.conversation("k").pop_message() is not None
     before = store.info("k")
-    assert store.pop_message("k") is None
+    assert store.conversation("k").pop_message() is None
     assert store.info("k") == before
 
 
 def test_truncate_drops_what_came_later(store: Store) -> None:
     store.create("k", messages=messages(5, tokens=2))
-    assert store.truncate("k", after=3) == 2
+    assert store.conversation("k").truncate(after=3) == 2
     info = store.info("k")
     assert (info.last_seq, info.message_count, info.token_count) == (6, 3, 6)
-    assert store.truncate("k", after=3) == 0
+    assert store.conversation("k").truncate(after=3) == 0
     assert store.info("k").last_seq == 6
     with pytest.raises(ValueError):
-        store.truncate("k", after=-1)
+        store.conversation("k").truncate(after=-1)
 
 
 def test_clear_keeps_the_key_and_goes_on_counting(store: Store) -> None:
     store.create("k", title="t", messages=messages(3, tokens=2))
-    assert store.clear("k") == 3
+    assert store.conversation("k").clear() == 3
     session = store.get("k")
     assert (session.title, session.messages, session.message_count, session.token_count) == ("t", [], 0, 0)
     assert store.append_message("k", message()).seq == 5
@@ -48,7 +48,7 @@ def test_clear_keeps_the_key_and_goes_on_counting(store: Store) -> None:
 def test_clear_can_keep_system_messages(store: Store) -> None:
     system = message("rules", role=MessageRole.SYSTEM, tokens=4)
     store.create("k", messages=[system, *messages(2, tokens=1), system])
-    assert store.clear("k", keep_system=True) == 2
+    assert store.conversation("k").clear(keep_system=True) == 2
     session = store.get("k")
     assert contents(session.messages) == ["rules", "rules"]
     assert (session.message_count, session.token_count, session.last_seq) == (2, 8, 5)
@@ -84,11 +84,11 @@ def test_a_replacement_sent_again_is_done_once(store: Store) -> None:
 def test_a_seq_is_never_given_out_twice(store: Store) -> None:
     store.create("k")
     given = [store.append_message("k", message()).seq]
-    store.pop_message("k")
+    store.conversation("k").pop_message()
     given.append(store.append_message("k", message()).seq)
-    store.truncate("k", after=0)
+    store.conversation("k").truncate(after=0)
     given.append(store.append_message("k", message()).seq)
-    store.clear("k")
+    store.conversation("k").clear()
     given.append(store.append_message("k", message()).seq)
     assert given == sorted(set(given))
 

@@ -25,12 +25,12 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "save_turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
     "update": lambda store: store.update("k", title="new"),
     "touch": lambda store: store.touch("k", ttl=timedelta(days=1)),
-    "update_message": lambda store: store.update_message("k", 2, message("other")),
-    "delete_message": lambda store: store.delete_message("k", 2),
-    "redact_message": lambda store: store.redact_message("k", 2),
-    "pop_message": lambda store: store.pop_message("k"),
-    "truncate": lambda store: store.truncate("k", after=1),
-    "clear": lambda store: store.clear("k"),
+    "update_message": lambda store: store.conversation("k").update_message(2, message("other")),
+    "delete_message": lambda store: store.conversation("k").delete_message(2),
+    "redact_message": lambda store: store.conversation("k").redact_message(2),
+    "pop_message": lambda store: store.conversation("k").pop_message(),
+    "truncate": lambda store: store.conversation("k").truncate(after=1),
+    "clear": lambda store: store.conversation("k").clear(),
     "compact": lambda store: store.conversation("k").compact(lambda window: message("summary")),
 }
 
@@ -54,7 +54,7 @@ def test_what_writes_nothing_leaves_the_revision(store: Store) -> None:
     store.append_message("k", message(id="a"))
     store.append_messages("k", [])
     store.update("k")
-    store.truncate("k", after=2)
+    store.conversation("k").truncate(after=2)
     store.get("k"), store.conversation("k").history(), store.list_sessions()
     assert store.info("k") == before
 
@@ -66,8 +66,8 @@ def test_writes_that_expect_the_revision_follow_one_another(store: Store) -> Non
     store.conversation("k").save_turn(messages(2), expect=revision + 2)
     assert store.update("k", title="T", expect=revision + 3).revision == revision + 4
     store.append_messages("k", messages(1), replace_after=2, expect=revision + 4)
-    store.update_message("k", 1, message("other"), expect=revision + 6)
-    store.delete_message("k", 1, expect=revision + 7)
+    store.conversation("k").update_message(1, message("other"), expect=revision + 6)
+    store.conversation("k").delete_message(1, expect=revision + 7)
     last = store.info("k").revision
     with pytest.raises(Conflict, match=f"at revision {last}, not at {revision}"):
         store.delete("k", expect=revision)
@@ -87,8 +87,8 @@ STALE: dict[str, Callable[[Store, int], object]] = {
     "append_message with an id": lambda store, stale: store.append_message("k", message(id="new"), expect=stale),
     "save_turn": lambda store, stale: store.conversation("k").save_turn(messages(2), expect=stale, id="t"),
     "update": lambda store, stale: store.update("k", title="x", expect=stale),
-    "update_message": lambda store, stale: store.update_message("k", 1, message("other"), expect=stale),
-    "delete_message": lambda store, stale: store.delete_message("k", 1, expect=stale),
+    "update_message": lambda store, stale: store.conversation("k").update_message(1, message("other"), expect=stale),
+    "delete_message": lambda store, stale: store.conversation("k").delete_message(1, expect=stale),
     "delete": lambda store, stale: store.delete("k", expect=stale),
 }
 

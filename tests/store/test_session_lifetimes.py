@@ -113,7 +113,7 @@ def test_one_life_is_archived_once_however_often_its_purge_is_tried(store: Store
     [
         (lambda other: other.append_message("k", message("late")), ["a", "b"]),
         (lambda other: other.conversation("k").pop_message(), ["a"]),
-        (lambda other: other.delete_message("k", 1), ["b"]),
+        (lambda other: other.conversation("k").delete_message(1), ["b"]),
         (lambda other: other.conversation("k").clear(), []),
         (lambda other: (other.delete("k"), other.create("k", messages=[message("x"), message("y")])), ["x", "y"]),
     ],

@@ -78,9 +78,9 @@ def test_what_is_missing_is_not_found(store: Store) -> None:
         lambda: store.info("nobody"),
         lambda: store.messages("nobody"),
         lambda: store.messages("nobody", last=3),
-        lambda: store.all_messages("nobody"),
-        lambda: list(store.iter_messages("nobody")),
-        lambda: store.find_message("nobody", "x"),
+        lambda: store.conversation("nobody").all_messages(),
+        lambda: list(store.conversation("nobody").iter_messages()),
+        lambda: store.conversation("nobody").find_message("x"),
         lambda: store.append_message("nobody", message()),
         lambda: store.append_message("nobody", message(id="x")),
         lambda: store.append_message("nobody", message(), after=0),
@@ -89,12 +89,12 @@ def test_what_is_missing_is_not_found(store: Store) -> None:
         lambda: store.append_messages("nobody", messages(2), replace_after=1),
         lambda: store.update("nobody", title="x"),
         lambda: store.touch("nobody"),
-        lambda: store.clear("nobody"),
-        lambda: store.pop_message("nobody"),
-        lambda: store.update_message("nobody", 1, message()),
-        lambda: store.delete_message("nobody", "x"),
-        lambda: store.redact_message("nobody", 1),
-        lambda: store.truncate("nobody", after=0),
+        lambda: store.conversation("nobody").clear(),
+        lambda: store.conversation("nobody").pop_message(),
+        lambda: store.conversation("nobody").update_message(1, message()),
+        lambda: store.conversation("nobody").delete_message("x"),
+        lambda: store.conversation("nobody").redact_message(1),
+        lambda: store.conversation("nobody").truncate(after=0),
         lambda: store.conversation("nobody").last_message(),
         lambda: store.conversation("nobody").compactions(),
         lambda: store.conversation("nobody").fork("f"),
@@ -171,9 +171,9 @@ def test_last_consolidated_is_a_count_of_messages(store: Store) -> None:
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
             store.update("k", last_consolidated=wrong)  # type: ignore[arg-type]
     assert store.info("k").last_consolidated == 3
-    store.truncate("k", after=2)
+    store.conversation("k").truncate(after=2)
     assert store.info("k").last_consolidated == 2
-    store.clear("k")
+    store.conversation("k").clear()
     assert store.info("k").last_consolidated == 0
 
 

@@ -46,4 +46,4 @@ def lines(path: Path) -> list[Any]:
 
 def seen(store: Store, key: str) -> list[Any]:
     """Return the messages of a session as nanobot's lines."""
-    return [line_from_message(each) for each in store.all_messages(key)]
+    return [line_from_message(each) for each in store.conversation(key).all_messages()]

@@ -25,7 +25,7 @@ _FOLDED: Final = f"{NAME}.summary"
 def load(store: Store, key: str, session_id: str) -> list[Entry]:
     """Load the entries of a live session in their order; none if there is no session."""
     try:
-        return _entries(key, session_id, store.all_messages(key))
+        return _entries(key, session_id, store.conversation(key).all_messages())
     except SessionNotFound:
         return []
 
@@ -78,7 +78,7 @@ def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
     data, folded = (found["data"], found["seq"]) if is_current else ({}, 0)
     if folded >= info.last_seq:
         return cast("Entry", data)
-    messages = store.all_messages(info.key, after=folded)
+    messages = store.conversation(info.key).all_messages(after=folded)
     if not messages:
         return cast("Entry", data)
     entries: Any = _entries(info.key, names["session_id"], messages)

@@ -78,7 +78,7 @@ def load_turns(store: Store, key: str) -> list[Turn]:
 def clear(store: Store, key: str) -> None:
     """Remove all items of a session, if there is one."""
     try:
-        store.clear(key)
+        store.conversation(key).clear()
     except SessionNotFound:
         return
 

@@ -52,7 +52,7 @@ def test_what_was_said_called_and_answered_stands_in_the_fields_of_messages(
     store: Store, sessions: LangoSessionStore
 ) -> None:
     asyncio.run(sessions.append(KEY, written()))
-    log = store.all_messages(NAME)
+    log = store.conversation(NAME).all_messages()
     roles = "record user record record assistant assistant tool assistant record"
     assert [message.role.value for message in log] == roles.split()
     question, text, call, answer, last = store.messages(NAME)

@@ -144,7 +144,7 @@ def test_the_sdk_goes_on_with_what_something_else_wrote_and_with_what_was_redact
         assert asked(api.asked[-1]) == ["My name is Ann.", "Hello Ann.", *rest, "Thanks."]
 
         (secret,) = [message for message in store.messages(f"{project}:{session}") if message.content == "Thanks."]
-        store.redact_message(f"{project}:{session}", secret.seq)
+        store.conversation(f"{project}:{session}").redact_message(secret.seq)
         done = agent(url, api, tmp_path, "Bye.", session)
         assert done.returncode == 0, done.stderr
         said = ["My name is Ann.", "Hello Ann.", *rest, "(no content)", "Answer 1.", "Bye."]

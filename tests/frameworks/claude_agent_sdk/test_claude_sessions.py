@@ -233,7 +233,7 @@ async def test_a_summary_is_what_the_sdk_folds_of_all_entries_and_moves_no_time(
 async def test_a_summary_begins_again_where_entries_were_taken_away(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [entry(customTitle="secret"), *written()])
     await sessions.list_session_summaries(PROJECT)
-    store.delete_message(NAME, 1)
+    store.conversation(NAME).delete_message(1)
     (found,) = await sessions.list_session_summaries(PROJECT)
     assert found["data"] == sdk.fold_session_summary(None, KEY, written())["data"]
 

@@ -160,7 +160,7 @@ async def transcript(service: LangoSessionService) -> Session:
 @in_a_loop
 async def test_what_our_fields_say_lies_in_them_and_nothing_twice(service: LangoSessionService) -> None:
     await transcript(service)
-    log = service.store.all_messages("weather:ann:trip")
+    log = service.store.conversation("weather:ann:trip").all_messages()
     assert [message.id for message in log] == [event.id for event in TRANSCRIPT]
     assert [(message.role.value, message.author) for message in log] == [
         ("user", "user"),
@@ -297,10 +297,10 @@ async def test_sessions_of_others_are_in_no_list_whatever_their_keys(service: La
 async def test_what_is_edited_popped_or_redacted_in_the_store_is_what_adk_reads(service: LangoSessionService) -> None:
     session = await transcript(service)
     store, key = service.store, "weather:ann:trip"
-    store.delete_message(key, 2)
-    store.pop_message(key, records=True)
-    store.update_message(key, 1, Message.user("How warm is it?"))
-    store.redact_message(key, 4, reason="a secret")
+    store.conversation(key).delete_message(2)
+    store.conversation(key).pop_message(records=True)
+    store.conversation(key).update_message(1, Message.user("How warm is it?"))
+    store.conversation(key).redact_message(4, reason="a secret")
     found = await service.get_session(**WHERE, session_id="trip")
     assert found is not None
     assert texts(found) == ["How warm is it?", ""]

@@ -148,8 +148,8 @@ def test_what_is_redacted_keeps_its_place_and_the_run_goes_on(url: str) -> None:
         with Store(url) as store:
             session = LangoSession("k", store)
             await session.add_items(EXCHANGE)
-            for message in store.all_messages("k"):
-                store.redact_message("k", message.seq, reason="a password" if message.seq % 2 else None)
+            for message in store.conversation("k").all_messages():
+                store.conversation("k").redact_message(message.seq, reason="a password" if message.seq % 2 else None)
             assert await session.get_items() == [
                 {"role": "user", "content": ""},
                 {"role": "assistant", "content": ""},

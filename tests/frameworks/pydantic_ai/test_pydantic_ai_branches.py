@@ -153,7 +153,7 @@ def test_a_fork_from_a_branch_has_only_its_own_history(conversations: Conversati
         forked = await conversations.fork("c", from_entry=stored[2].id, new_conversation_id="f")
         assert texts(forked.messages) == ["1", "2", "3"]
         assert await conversations.load("f") == forked
-        assert [message.role for message in lango.all_messages("f")] == ["user", "assistant", "user"]
+        assert [message.role for message in lango.conversation("f").all_messages()] == ["user", "assistant", "user"]
         again = await conversations.fork("f", new_conversation_id="g")
         await conversations.delete("f")
         assert await conversations.load("g") == again

@@ -57,7 +57,7 @@ def test_history_usage_and_log_are_what_was_said(lango: Store) -> None:
     assert len(conversation.history()) == 5
     dumped = ConversationTypeAdapter.dump_python(talk, mode="json")["usage"]
     assert conversation.total_usage() == dumped
-    assert [message.role for message in lango.all_messages("c")][1:4] == ["record"] * 3
+    assert [message.role for message in lango.conversation("c").all_messages()][1:4] == ["record"] * 3
 
 
 def test_an_export_comes_back_and_reads_the_same(

@@ -224,8 +224,8 @@ def test_what_is_redacted_or_deleted_by_hand_is_missing_and_nothing_else(
         branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
         branched.messages += exchange("secret", "ok", "fine")
         stored = await conversations.save(branched)
-        lango.redact_message("c", str(stored[0].id), reason="a password")
-        lango.delete_message("c", str(stored[1].id))
+        lango.conversation("c").redact_message(str(stored[0].id), reason="a password")
+        lango.conversation("c").delete_message(str(stored[1].id))
         loaded = await conversations.load("c")
         assert loaded is not None
         assert texts(loaded.messages) == ["1", "2", "fine"]
@@ -245,7 +245,7 @@ def test_a_tool_whose_answer_was_redacted_answers_nothing(conversations: Convers
     async def test() -> None:
         result = await weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c"))
         stored = await conversations.save(result)
-        lango.redact_message("c", str(stored[2].id))
+        lango.conversation("c").redact_message(str(stored[2].id))
         loaded = await conversations.load("c")
         assert loaded is not None
         assert loaded.messages[2].parts == []
