@@ -210,7 +210,7 @@ class Conversation:
         goes, what it replaced is in the window again, unless `compact` discarded that.
         """
         with self._context.transaction() as connection:
-            return edits.pop(connection, self._context.moment(connection), self.key, records=records)
+            return edits.pop(connection, self._context.now(connection), self.key, records=records)
 
     @retried
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
@@ -231,7 +231,7 @@ class Conversation:
         """
         expected = Expected(revision=expect)
         with self._context.transaction() as connection:
-            edits.delete(connection, self._context.moment(connection), self.key, seq_or_id, expected)
+            edits.delete(connection, self._context.now(connection), self.key, seq_or_id, expected)
 
     @retried
     def redact_message(

@@ -1,31 +1,42 @@
-"""One message changed or removed where it is; each edit uses one `seq` up, as every removal does.
+"""One message of a session changed or removed.
 
-So a load, and a summary that is being written, notice that the session is not what it was: see `messages.load_life`.
+Each edit takes a new `last_seq`, as every removal does, so that a load or a compaction in progress notices it; see
+`messages.load_life`. The functions need a transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Moment, dialect_of
+from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import edit_statements as statements
-from lango_store._operations import sessions
+from lango_store._operations import removals, sessions
+from lango_store._operations.binds import IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
 from lango_store._operations.messages import MAX_SEQ
-from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages, encode_message
+from lango_store._operations.rows import (
+    MESSAGE_COLUMNS,
+    MESSAGE_FIELDS,
+    MESSAGE_GIVEN,
+    decode_messages,
+    encode_message,
+    whole_number,
+)
 from lango_store._operations.sessions import ANYTHING, Expected
-from lango_store._rows.encoding import checked_key, encode_id, encode_text
-from lango_store._values.model import Message
+from lango_store._rows.encoding import encode_id, encode_text
+from lango_store._values.model import Message, MessageRole
 from lango_store.errors import MessageNotFound
 
 SeqOrId = int | str
 
+_REDACTED: Final = ("text", "content", "tool_calls", "extra")
+
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
-    """Return a seq, 0 for a number that is none, or an id; TypeError for anything else."""
+    """Return a seq, or 0 for a number that is none, or an id; TypeError for anything else."""
     if type(seq_or_id) is int:
         return seq_or_id if 0 < seq_or_id <= MAX_SEQ else 0
     if isinstance(seq_or_id, str):
@@ -33,110 +44,178 @@ def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
     raise TypeError(f"seq_or_id is {type(seq_or_id).__name__}: give the seq of a message, or its id")
 
 
-def pop(connection: sa.Connection, now: Moment, key: str, *, records: bool) -> Message | None:
+def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) -> Message | None:
     """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
 
-    Its turn ends before it, or goes if it began with it, unless records of the turn came later. With a summary that
-    goes, what it replaced is in the window again, unless that was discarded. Needs a transaction.
+    Its turn ends before it, or is deleted if it began with it, unless records of the turn came later. If the turn is a
+    compaction, the messages that it replaced are in the window again.
     """
     edit = _Edit(connection, now, key)
-    if not edit.choose("last of the log" if records else "last of the window"):
+    seq = edit.last_seq_of_log() if records else edit.last_seq_of_window()
+    if seq is None:
         return None
-    edit.write(statements.delete_message)
-    if edit.row["emptied"] is not None:
-        edit.write_turn(statements.delete_turn)
-    elif edit.row["ends"] is not None:
-        edit.write_turn(statements.shorten_turn)
-    edit.write(statements.count_without_turn)
+    edit.choose(seq)
+    edit.delete(**edit.end_turn())
     return edit.message()
 
 
-def delete(connection: sa.Connection, now: Moment, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING) -> None:
-    """Delete a message of a live session; turns and summaries stay as they are. Needs a transaction."""
-    edit = _edit_of(connection, now, key, seq_or_id, expected)
-    edit.write(statements.delete_message)
-    edit.write(statements.count_without)
+def delete(
+    connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING
+) -> None:
+    """Delete a message of a live session; turns and summaries are unchanged."""
+    edit = _Edit(connection, now, key, expected)
+    edit.choose(seq_or_id)
+    edit.delete()
 
 
 def update(
     connection: sa.Connection,
-    now: Moment,
+    now: datetime,
     key: str,
     seq_or_id: SeqOrId,
     message: Message,
     expected: Expected = ANYTHING,
 ) -> Message:
-    """Put a message in the place of another, which leaves it its turn, and its id and time unless it has its own.
+    """Replace a message, which keeps its turn, and its id and time unless the new one has them.
 
-    Needs a transaction, and a caller who says what an id that is stored already means.
+    The database refuses an id that another message has.
     """
     new = encode_message(message)
     new["created_at"] = dialect_of(connection).time(new["created_at"])
-    edit = _edit_of(connection, now, key, seq_or_id, expected)
-    edit.write(statements.replace_message, new)
-    edit.write(statements.count_instead, new)
-    return edit.message(new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
+    edit = _Edit(connection, now, key, expected)
+    edit.choose(seq_or_id)
+    edit.replace(new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
+    return edit.message()
 
 
-def redact(connection: sa.Connection, now: Moment, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
+def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
     """Remove content, tool calls and extra from a message of a live session; a reason is its new extra."""
     new = redacted(reason)
-    edit = _edit_of(connection, now, key, seq_or_id)
-    edit.write(statements.redact_message, new)
-    edit.write(statements.count_redacted)
-    return edit.message(new if edit.row["tokens"] is None else new | {"tokens": 0})
+    edit = _Edit(connection, now, key)
+    edit.choose(seq_or_id)
+    edit.replace(new if edit.row["tokens"] is None else new | {"tokens": 0})
+    return edit.message()
 
 
 def redacted(reason: str | None) -> dict[str, Any]:
-    """Return what the columns that a redaction empties hold afterwards."""
+    """Return the values of the columns that a redaction empties."""
     extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
     left = encode_message(Message.user(extra=extra))
-    return {name: left[name] for name in statements.REDACTED}
+    return {name: left[name] for name in _REDACTED}
 
 
-_NO_VALUES: Final[Mapping[str, Any]] = {}
+_replace: Final = Statement(
+    lambda _: (
+        sa.update(MESSAGE)
+        .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
+        .values({name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN})
+        .returning(MESSAGE.c.seq)
+    )
+)
 
 
 class _Edit:
     """An edit of one message of a live session, which is locked."""
 
-    def __init__(self, connection: sa.Connection, now: Moment, key: str, expected: Expected = ANYTHING) -> None:
-        self._connection, self._key = connection, checked_key(key)
-        self._bound: dict[str, Any] = {"key": key, "now": dialect_of(connection).time(now)}
-        self.row: dict[str, Any] = {}
+    def __init__(self, connection: sa.Connection, now: datetime, key: str, expected: Expected = ANYTHING) -> None:
+        self._connection, self._now, self._key = connection, now, key
         found = sessions.lock(connection, now, key)
         expected.check(key, found.last_seq, found.revision)
+        self.row: dict[str, Any] = {}
 
-    def choose(self, by: str, value: SeqOrId | None = None) -> bool:
-        """Read the message to edit; False if there is none."""
-        rows = statements.choose[by].run(self._connection, self._bound | {by: value})
-        if rows:
-            self.row = dict(zip(statements.CHOSEN, rows[0], strict=True))
-            self._bound |= {f"chosen_{name}": value for name, value in self.row.items()}
-            if not isinstance(self.row["tokens"], int):
-                self._bound["chosen_tokens"] = None  # damaged, and counted as none
-        return bool(rows)
+    def choose(self, seq_or_id: SeqOrId) -> None:
+        """Read the message to edit; `MessageNotFound` if there is none."""
+        value = checked_seq_or_id(seq_or_id)
+        chosen = MESSAGE.c.id == value if isinstance(value, str) else MESSAGE.c.seq == value
+        found = self._connection.execute(sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, self._key), chosen))
+        row = found.first()
+        if row is None:
+            raise MessageNotFound(self._key, seq_or_id)
+        self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
 
-    def write(self, statement: Statement, new: Mapping[str, Any] = _NO_VALUES) -> None:
-        """Run a statement on its row or the session's; `NotPermitted` if the database keeps that as it is."""
-        if not statement.run(self._connection, self._bound | {f"new_{name}": value for name, value in new.items()}):
+    def message(self) -> Message:
+        """Return the message as it is now, or as it was if it was deleted."""
+        return decode_messages(self._key, [list(self.row.values())])[0]
+
+    def last_seq_of_log(self) -> int | None:
+        """Return the seq of the last row of the log."""
+        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE, self._key))
+        return self._connection.execute(last).scalar()
+
+    def last_seq_of_window(self) -> int | None:
+        """Return the seq of the last message of the window."""
+        summary_turn, upto = self._session(SESSION.c.summary_turn, SESSION.c.summarized_upto)
+        shown = (of_session(MESSAGE, self._key), MESSAGE.c.seq > upto, ~IS_RECORD)
+        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(*shown)
+        # Messages appended while a summary was written come after it, with a lower seq.
+        later = self._connection.execute(last.where(MESSAGE.c.turn_no.is_distinct_from(summary_turn or 0))).scalar()
+        return self._connection.execute(last).scalar() if later is None else later
+
+    def end_turn(self) -> dict[str, Any]:
+        """End the message's turn before it, and return what changes in the session."""
+        seq, turn_no = self.row["seq"], self.row["turn_no"]
+        turn = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn_no)
+        found = self._connection.execute(sa.select(TURN.c.first_seq, TURN.c.last_seq).where(turn)).first()
+        if found is None:
+            return {}
+        later = (MESSAGE.c.turn_no == turn_no, MESSAGE.c.seq > seq, MESSAGE.c.seq <= found.last_seq)
+        rest = sa.select(MESSAGE.c.seq).where(of_session(MESSAGE, self._key), *later).limit(1)
+        if found.last_seq < seq or self._connection.execute(rest).first():
+            return {}
+        if found.first_seq < seq:
+            self._connection.execute(sa.update(TURN).where(turn).values(last_seq=seq - 1))
+            return {}
+        self._connection.execute(sa.delete(TURN).where(turn))
+        (summary_turn,) = self._session(SESSION.c.summary_turn)
+        summary = removals.latest_summary(self._key) if summary_turn == turn_no else {}
+        return {"turn_count": SESSION.c.turn_count - 1} | summary
+
+    def delete(self, **changes: Any) -> None:
+        """Delete the message, and change the session with it."""
+        its = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
+        if not self._connection.execute(sa.delete(MESSAGE).where(*its)).rowcount:
             raise sessions.not_permitted(self._key)
+        self._count(None, **changes)
 
-    def write_turn(self, statement: Statement) -> None:
-        """Run a statement on its turn."""
-        statement.run_many(self._connection, [self._bound])
+    def replace(self, new: Mapping[str, Any]) -> None:
+        """Write other values into columns of the message."""
+        row = self.row | dict(new)
+        if not _replace.run(self._connection, row | {"key": self._key}):
+            raise sessions.not_permitted(self._key)
+        self._count(row)
+        self.row = row
 
-    def message(self, new: Mapping[str, Any] = _NO_VALUES) -> Message:
-        """Return the message as it was, or with other columns."""
-        row = {name: self.row[name] for name in MESSAGE_FIELDS}
-        return decode_messages(self._key, [list((row | dict(new)).values())])[0]
+    def _count(self, new: Mapping[str, Any] | None, **changes: Any) -> None:
+        messages, records, tokens = (
+            after - before for before, after in zip(_counts(self.row), _counts(new), strict=True)
+        )
+        values: dict[str, Any] = {
+            "last_seq": SESSION.c.last_seq + 1,
+            "message_count": SESSION.c.message_count + messages,
+            "record_count": SESSION.c.record_count + records,
+            "token_count": SESSION.c.token_count + tokens,
+            "updated_at": self._now,
+        }
+        if messages and self._is_consolidated():
+            values["last_consolidated"] = SESSION.c.last_consolidated + messages
+        sessions.change(self._connection, self._key, values | changes)
+
+    def _is_consolidated(self) -> bool:
+        """Return whether the message is before the end of the consolidated ones."""
+        (stored,) = self._session(SESSION.c.last_consolidated)
+        consolidated = whole_number(self._key, "last_consolidated", stored)
+        before = (of_session(MESSAGE, self._key), MESSAGE.c.seq < self.row["seq"], ~IS_RECORD)
+        count = sa.select(sa.func.count()).select_from(MESSAGE).where(*before)
+        return consolidated > 0 and self._connection.execute(count).scalar_one() < consolidated
+
+    def _session(self, *columns: sa.ColumnElement[Any]) -> Any:
+        return self._connection.execute(sa.select(*columns).where(of_session(SESSION, self._key))).one()
 
 
-def _edit_of(
-    connection: sa.Connection, now: Moment, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING
-) -> _Edit:
-    value = checked_seq_or_id(seq_or_id)
-    edit = _Edit(connection, now, key, expected)
-    if not edit.choose("id" if isinstance(value, str) else "seq", value):
-        raise MessageNotFound(key, seq_or_id)
-    return edit
+def _counts(row: Mapping[str, Any] | None) -> tuple[int, int, int]:
+    """Return by how many messages, records and tokens a session counts a row."""
+    if row is None:
+        return 0, 0, 0
+    if row["role"] == MessageRole.RECORD.value:
+        return 0, 1, 0
+    return 1, 0, row["tokens"] if isinstance(row["tokens"], int) else 0

@@ -172,7 +172,7 @@ def update_message(context: Context, key: str, seq_or_id: int | str, message: Me
     message = context.counted(message)
     try:
         with context.transaction() as connection:
-            return edits.update(connection, context.moment(connection), key, seq_or_id, message, expected)
+            return edits.update(connection, context.now(connection), key, seq_or_id, message, expected)
     except UniqueViolation as error:
         reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
         raise InvalidMessage("id", reason) from error

@@ -167,7 +167,7 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
             opened = stack.enter_context(Archive(archive))
         try:
             with context.transaction() as connection:
-                now = context.moment(connection)
+                now = context.now(connection)
                 message = edits.redact(connection, now, key, seq_or_id, reason)
                 if opened is not None:
                     created_at = sa.select(SESSION.c.created_at).where(of_session(SESSION, key))

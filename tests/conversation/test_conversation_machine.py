@@ -43,6 +43,7 @@ from support.store_beside_model import StoreBesideModel
 from lango_store import (
     Conflict,
     Conversation,
+    InvalidCut,
     Message,
     SessionExists,
     SessionExpired,
@@ -322,11 +323,11 @@ class Machine(StoreBesideModel):
         refused, forked = self.refusal(source), None
         try:
             forked = None if refused else self.sessions[source].fork(self.clock.time, new, upto)
-        except Conflict:
-            refused = Conflict
+        except InvalidCut:
+            refused = InvalidCut
         refused = refused or (SessionExists if new in self.sessions else None)
         if refused is not None or forked is None:
-            with pytest.raises((SessionNotFound, SessionExists, Conflict)) as raised:
+            with pytest.raises((SessionNotFound, SessionExists, InvalidCut)) as raised:
                 call(self.handle(source))
             assert raised.type is refused
             return
