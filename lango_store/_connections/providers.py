@@ -62,7 +62,7 @@ class Pooled:
         self.engine = engine
         dialect_of(engine)  # which refuses what is not supported
         self.gate = gate
-        self._on_statement = on_statement
+        self.on_statement = on_statement
 
     @property
     def dialect(self) -> Dialect:
@@ -104,17 +104,15 @@ class Pooled:
             self.engine.connect() as connection,
             _learning_from_errors(connection, self.gate),
             around(connection),
-            observed(connection, self._on_statement),
+            observed(connection, self.on_statement),
             self.dialect.bytes_for_bad_text(connection),
             _leaving_interrupted(connection),
         ):
             yield connection
 
     def options(self) -> Mapping[str, Any]:
-        """Return the execution options of a connection that is used for one operation."""
-        if self._on_statement is None and not self.engine.logger.isEnabledFor(logging.INFO):
-            return _USED_ALONE
-        return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self._on_statement)}
+        """Return the execution options of a connection that is used for one operation and observed."""
+        return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self.on_statement)}
 
     def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
         """Take note of what a driver's error says of its connection and of the database."""
@@ -213,7 +211,8 @@ class _Single:
             self._proxy = proxy = pool.take(pooled.engine)
             self.connection = self._driver = proxy.dbapi_connection
             try:
-                self._options = pooled.options()
+                is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
+                self._options = pooled.options() if is_observed else _USED_ALONE
                 self._dialect = dialect_of(self)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
             except BaseException as error:

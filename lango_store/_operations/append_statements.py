@@ -144,6 +144,7 @@ count: Final = Statement(_count)
 insert_message: Final = Statement(
     lambda _: sa.insert(MESSAGE).values(
         {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *MESSAGE_GIVEN)}
+        | {"created_at": column(MESSAGE.c.created_at, "stored_at")}
     )
 )
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))

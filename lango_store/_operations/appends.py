@@ -158,8 +158,7 @@ def write(
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []
     for seq, message in enumerate(new.messages, last_seq - added + 1):
-        fields = {"seq": seq, "created_at": message.created_at or created_at, "turn_no": turn_no, "replayed": False}
-        stored.append(message.model_copy(update=fields))
+        stored.append(message.stored_as(seq, created_at, turn_no))
     return Appended(stored, last_seq, created_at, turn_no)
 
 
@@ -191,12 +190,12 @@ def _in_transaction(
     if type(last_seq) is not int:  # before rows are written after it
         whole_number(bound["key"], "last_seq", last_seq)
     turn_no = last_turn_no if bound["turns_added"] else None
-    written: list[Row] = []
-    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
+    key = bound["key"]
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):  # in the rows: a copy of each would cost more
         created_at = row["created_at"]
-        time = updated_at if created_at is None else dialect_of(connection).time(created_at)
-        written.append(row | {"session_key": bound["key"], "seq": seq, "turn_no": turn_no, "created_at": time})
-    statements.insert_message.run_many(connection, written)
+        row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
+        row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
+    statements.insert_message.run_many(connection, rows)
     if turn_no is not None:
         statements.insert_turn.run_many(connection, [bound | {"last_seq": last_seq, "turn_no": turn_no}])
     return found[0]  # type: ignore[no-any-return]

@@ -104,6 +104,9 @@ class MessageFields(TypedDict, total=False):
     created_at: datetime | None
 
 
+_set = object.__setattr__
+
+
 class Message(Value):
     """One message of a session.
 
@@ -146,6 +149,17 @@ class Message(Value):
     def system(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
         """Create a message that instructs a model."""
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
+
+    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
+        """Return the message as a store has written it."""
+        # What model_copy(update=…) does, in a quarter of its time.
+        stored = type(self).__new__(type(self))
+        changes = {"seq": seq, "created_at": self.created_at or created_at, "turn_no": turn_no, "replayed": False}
+        _set(stored, "__dict__", self.__dict__ | changes)
+        _set(stored, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
+        _set(stored, "__pydantic_extra__", None)
+        _set(stored, "__pydantic_private__", None)
+        return stored
 
     @classmethod
     def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
