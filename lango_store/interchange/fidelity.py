@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lango_store._rows.encoding import encode_id, encode_text
-from lango_store._values.model import MessageRole
+from lango_store._operations.batches import Batch
+from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_large_json, encode_text
+from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidValue
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
@@ -44,12 +45,36 @@ def known_role(word: Any) -> MessageRole | None:
     return _ROLES.get(word) if isinstance(word, str) else None
 
 
+def check_key(key: Any) -> str:
+    """Return a key that a session can have; `InvalidKey` for any other value."""
+    return checked_key(key)
+
+
+def check_message(message: Message) -> None:
+    """Raise `InvalidMessage` if a message cannot be stored."""
+    Batch([message], encode_large_json)
+
+
+def is_storable_json(value: Any) -> bool:
+    """Return whether a value can be stored as JSON."""
+    try:
+        encode_json(value, "value")
+    except InvalidValue:
+        return False
+    return True
+
+
+def is_storable_text(value: Any) -> bool:
+    """Return whether a value is a text that a column can store."""
+    try:
+        return isinstance(value, str) and encode_text(value, "text") is not None
+    except InvalidValue:
+        return False
+
+
 def storable_text(value: Any) -> str | None:
     """Return a text that a column can store, None for any other value, the empty text too."""
-    try:
-        return encode_text(value, "text") or None if isinstance(value, str) else None
-    except InvalidValue:
-        return None
+    return value if value and is_storable_text(value) else None
 
 
 def storable_id(value: Any) -> str | None:

@@ -12,11 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import known_role, mapping, storable_text
+from lango_store.interchange.fidelity import check_key, known_role, mapping, storable_text
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.lango.database import Database, Row
 from lango_store.interchange.moments import moment
@@ -35,7 +34,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     drafts: list[Draft] = []
     for row in database.rows("SELECT * FROM sessions ORDER BY id"):
         try:
-            key = checked_key(row["key"])
+            key = check_key(row["key"])
         except InvalidKey as error:
             skipped.append(Skipped(_number(row), f"session row {row['id']} was left out: {error}"))
             continue

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from lango_store._rows.encoding import encode_json, encode_text
-from lango_store.errors import InvalidValue
+from lango_store.interchange.fidelity import is_storable_json, is_storable_text
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.nanobot.names import NAME
 
@@ -41,16 +40,9 @@ def offset_of(line: dict[str, Any]) -> int | None:
 def title_of(metadata: dict[str, Any]) -> str | None:
     """Return the title in metadata, None if there is none that can be stored."""
     title = metadata.get("title")
-    try:
-        return encode_text(title, "title") if isinstance(title, str) else None
-    except InvalidValue:
-        return None
+    return title if is_storable_text(title) else None
 
 
 def is_storable(value: Any) -> bool:
     """Whether a value can lie in a session's `extra`."""
-    try:
-        encode_json({NAME: {"": value}}, "extra")
-    except InvalidValue:
-        return False
-    return True
+    return is_storable_json({NAME: {"": value}})

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lango_store._operations.batches import Batch
-from lango_store._rows.encoding import encode_large_json, encode_text
 from lango_store._values.model import Message, MessageRole, ToolCall, as_asked
 from lango_store.errors import InvalidValue
-from lango_store.interchange.fidelity import known_role, mapping
+from lango_store.interchange.fidelity import check_message, is_storable_text, known_role, mapping
 from lango_store.interchange.moments import moment
 
 RAW: Final = "_nanobot"
@@ -149,7 +147,7 @@ def _same(one: Any, other: Any, style: Style) -> bool:
 def _plain(line: dict[str, Any]) -> Message:
     """Read what fits our columns and `extra`."""
     fields = {
-        name: value for name, value in line.items() if name != RAW and (name not in _TEXTS or _is_storable(value, name))
+        name: value for name, value in line.items() if name != RAW and (name not in _TEXTS or is_storable_text(value))
     }
     fields["role"] = (known_role(line.get("role")) or MessageRole.USER).value
     if "tool_calls" in line:
@@ -158,13 +156,6 @@ def _plain(line: dict[str, Any]) -> Message:
         if not fields["tool_calls"]:
             del fields["tool_calls"]
     return Message.from_openai(fields, created_at=moment(line.get("timestamp"), local=True))
-
-
-def _is_storable(value: object, name: str) -> bool:
-    try:
-        return isinstance(value, str) and encode_text(value, name) is not None
-    except InvalidValue:
-        return False
 
 
 def _is_call(call: object) -> bool:
@@ -183,7 +174,7 @@ def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
 def storable(message: Message, style: Style) -> tuple[Message, str | None]:
     """Return the message of a line as one that can be stored, and what of it could only be stored as text."""
     try:
-        Batch([message], encode_large_json)
+        check_message(message)
     except InvalidValue as error:
         (text,) = text_from_message(message, style)
         content = message.content if isinstance(message.content, str) else None

@@ -17,11 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._rows.encoding import checked_key
 from lango_store.backup import files
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import known_role
+from lango_store.interchange.fidelity import check_key, known_role
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot.heads import (
     HEADS,
@@ -202,7 +201,7 @@ def _generation(path: Path, survey: _Survey) -> str:
 def _key(path: Path, line: dict[str, Any], generation: str) -> str:
     for key in (line.get("key"), key_of_name(path.stem, generation)):
         try:
-            return checked_key(key)  # type: ignore[arg-type] # what is not text is refused
+            return check_key(key)
         except InvalidKey as error:
             reason = error
     raise InvalidFile(path, f"has no key that can be stored, in its metadata or its name: rename it ({reason})")
