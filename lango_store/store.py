@@ -442,9 +442,10 @@ class Store:
         """List sessions without their messages, the last updated or created first, `limit` (1 to 1,000) a page.
 
         `which` narrows them down by `agent_id`, `user_id`, `key_prefix`, `title`, `updated_since`, `created_since`,
-        `created_before` and `expired`. `title` is a text that the title holds; A to Z count as a to z, other letters as
-        they are. `created_before` is the first moment that does not count, the other times do. `expired` is False for
-        live sessions, True for expired ones, None for both. `cursor` is the `next` of the page before, else
+        `created_before`, `message_id` and `expired`. `title` is a text that the title holds; A to Z count as a to z,
+        other letters as they are. `created_before` is the first moment that does not count, the other times do.
+        `message_id` is the id of a message in the session's log. `expired` is False for live sessions, True for expired
+        ones, None for both. `cursor` is the `next` of the page before, else
         `InvalidCursor`, as for that of another `order`; "created" sorts what the filters leave. A session that is
         updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
         """

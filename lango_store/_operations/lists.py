@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import LIVE, NOW, SESSION, number, session_key, text, time
+from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key, encode_text
 from lango_store._values.model import SessionInfo
@@ -39,6 +39,7 @@ class Filters(TypedDict, total=False):
     updated_since: datetime | None
     created_since: datetime | None
     created_before: datetime | None
+    message_id: str | None
     expired: bool | None
 
 
@@ -53,6 +54,7 @@ class Filter:
     updated_since: datetime | None = None
     created_since: datetime | None = None
     created_before: datetime | None = None
+    message_id: str | None = None
     expired: bool | None = False
 
     def named(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ class Filter:
             "user_id": encode_text(self.user_id, "user_id"),
             "key_prefix": prefix,
             "prefix_end": end_of_prefix(prefix),
+            "message_id": encode_text(self.message_id, "message_id"),
             "title": ascii_lower(encode_text(self.title, "title") or ""),
             "now": dialect.time(now),
             **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
@@ -86,6 +89,7 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
     "updated_since": SESSION.c.updated_at >= time("updated_since"),
     "created_since": SESSION.c.created_at >= time("created_since"),
     "created_before": SESSION.c.created_at < time("created_before"),
+    "message_id": sa.exists().where(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.id == text("message_id")),
     "live": LIVE,
     "expired": expired_at(NOW),
     "after": SESSION.c.key > session_key("after"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Self
 
 import sqlalchemy as sa
 
-from lango_store import AsyncStore, Store
+from lango_store import AsyncStore, Session, SessionNotFound, Store
 
 
 class Adapter:
@@ -37,3 +38,12 @@ class Adapter:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def create_session(tx: Store, key: str, **fields: Any) -> Session:
+    """Create a session inside a transaction, in the place of an expired one too."""
+    with suppress(SessionNotFound):
+        expired = tx.info(key, expired=True)
+        if not tx.exists(key):
+            tx.delete(key, expect=expired.revision)
+    return tx.create(key, **fields)

@@ -1,19 +1,20 @@
 """nanobot's sessions in a `Store`: give `LangoSessionStore(store)` to its `SessionManager`.
 
-nanobot keeps sessions in memory and hands over a whole one at every save. What it was when it was loaded or saved last
-is remembered: so a save writes what changed, and notices what others wrote meanwhile.
+nanobot keeps sessions in memory and saves each as a whole. The adapter remembers what a session was when it was loaded
+or saved last: a save writes only what changed, and detects what other writers committed meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import islice
-from operator import itemgetter
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
-import sqlalchemy as sa
 from nanobot.providers.base import ProviderConversationState
 from nanobot.session.manager import (
     Session,
@@ -24,73 +25,61 @@ from nanobot.session.manager import (
     _metadata_title,
 )
 
-from lango_store._dialect import Moment
-from lango_store._engine.url import shown
-from lango_store._operations import appends, messages, session_changes, sessions
-from lango_store._operations.batches import Batch
-from lango_store._operations.messages import Range
-from lango_store._operations.rows import salvage_messages, session_value
-from lango_store._operations.sessions import New
-from lango_store._values import model
-from lango_store._values.model import UNSET, Message, MessageRole
-from lango_store._values.model import SessionInfo as StoredInfo
-from lango_store.errors import Conflict, DamagedMessage, SessionNotFound
-from lango_store.integrations.nanobot_memory import NOTHING, Known, Line, Memory, State, texts
-from lango_store.interchange import exporting
-from lango_store.interchange.draft import Draft
-from lango_store.interchange.fidelity import mapping
+from lango_store import Conflict, DamagedMessage, Message, MessageRole, SessionExists, SessionNotFound, Store
+from lango_store import SessionInfo as StoredInfo
+from lango_store.integrations.adapter import create_session
+from lango_store.integrations.fields import mapping
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot.heads import title_of
-from lango_store.interchange.nanobot.lines import STYLES, lines_from_message, message_from_line
+from lango_store.interchange.nanobot.lines import lines_from_message, message_from_line
 from lango_store.interchange.nanobot.names import NAME, file_name
 from lango_store.interchange.nanobot.writing import metadata_out
-from lango_store.store import Store
+
+Line = dict[str, Any]
 
 _GENERATION: Final = "g2"
-_STYLE: Final = STYLES[_GENERATION]
-_PAGE: Final = 500
-_PREVIEWED: Final = 200
+_PREVIEWED: Final = 50
 
 
 class LangoSessionStore:
     """A store for nanobot: `SessionManager(workspace, store=LangoSessionStore(store))`.
 
-    A save appends what is new, or rewrites from the first line that changed. If somebody else wrote messages to the
-    session since it was loaded, a save that changes messages is `Conflict` and writes nothing; `on_conflict` is then
-    called with the key, and `SessionManager.invalidate` is made for it: the next turn sees what came in. Metadata is
-    put together key by key. A session that was deleted or has expired is written anew, as nanobot's own store does.
+    A save appends the new lines, or rewrites from the first line that changed. If another writer changed messages since
+    the session was loaded, a save that changes messages raises `Conflict` and writes nothing. `on_conflict` is then
+    called with the key; set it to `SessionManager.invalidate`, so that the next turn loads the session again. Metadata
+    is merged key by key. A session that was deleted or has expired is created again, as by nanobot's own store.
     """
 
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        self._context = store.context
-        self._memory = Memory()
+        # By identity: sessions are mutable and have no hash.
+        self._known: dict[int, tuple[weakref.ref[Session], _Known]] = {}
 
     def load(self, key: str) -> Session | None:
-        """Load a live session, None if there is none."""
-        try:
-            with self._context.snapshot() as connection:
-                session, known = _loaded(connection, self._context.moment(connection), key)
-        except SessionNotFound:
+        """Load a live session; None if there is none."""
+        stored = self._read(key)
+        if stored is None:
             return None
-        self._memory.remember(session, known)
+        session = stored.session()
+        self._remember(session, stored.known())
         return session
 
     def save(self, session: Session, *, fsync: bool = False) -> None:
-        """Write what changed in a session since it was loaded or saved; on return it is on disk, `fsync` or not."""
-        state = _state(session)
-        known = self._memory.recall(session)
+        """Write what changed since the session was loaded or saved; on return it is on disk, `fsync` or not."""
+        state = _State.of(session)
+        reference, known = self._known.get(id(session), (None, None))
+        if reference is not None and reference() is not session:
+            known = None
         if known is not None and known.state == state:
             return
         try:
-            with self._context.transaction() as connection:
-                known = self._saved(connection, session, state, known)
+            known = self._save(session, state, known)
         except Conflict:
             if self.on_conflict is not None:
                 self.on_conflict(session.key)
             raise
-        self._memory.remember(session, known)
+        self._remember(session, known)
 
     def delete(self, key: str) -> bool:
         """Delete a session; False if there was none."""
@@ -98,208 +87,247 @@ class LangoSessionStore:
 
     def read(self, key: str) -> SessionPayload | None:
         """Read a session as plain values, without the provider's private state."""
-        try:
-            with self._context.snapshot() as connection:
-                session, _ = _loaded(connection, self._context.moment(connection), key)
-        except SessionNotFound:
+        stored = self._read(key)
+        if stored is None:
             return None
+        session = stored.session()
         return {**_public(session), "messages": session.messages}
 
     def read_metadata(self, key: str) -> SessionMetadataPayload | None:
-        """Read what there is of a session besides its messages and the provider's private state."""
-        try:
-            with self._context.snapshot() as connection:
-                return _public(_session(exporting.draft(connection, self._context.moment(connection), key)))
-        except SessionNotFound:
-            return None
+        """Read a session without its messages and the provider's private state."""
+        stored = self._read(key, messages=False)
+        return None if stored is None else _public(stored.session())
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
         """Replace these keys of a session's metadata and nothing else; False if there is no session."""
-        try:
-            with self._context.transaction() as connection:
-                now = self._context.now(connection)
-                sessions.lock(connection, now, key)
-                draft = exporting.draft(connection, now, key)
-                session = _session(draft)
-                session.metadata = session.metadata | updates
-                raw = _raw(draft)
-                if "metadata" in raw:
-                    raw["metadata"] = raw["metadata"] | {"metadata": session.metadata}
-                fields = {"metadata": session.metadata, "title": title_of(session.metadata)}
-                session_changes.adopt(connection, key, fields | {"extra": (draft.extra | {NAME: raw}) or None})
-        except SessionNotFound:
-            return False
-        return True
+        while (stored := self._read(key, messages=False)) is not None:
+            metadata = stored.metadata | updates
+            raw = stored.raw
+            if "metadata" in raw:
+                raw["metadata"] = raw["metadata"] | {"metadata": metadata}
+            try:
+                with self._store.transaction() as tx:
+                    tx.update(key, metadata=metadata, title=title_of(metadata), expect=stored.info.revision)
+                    tx.set_values(key, _value(key, raw))
+                return True
+            except (Conflict, SessionNotFound):  # another writer committed since the session was read
+                continue
+        return False
 
     def list_sessions(self) -> list[SessionInfo]:
-        """List live sessions, the last updated first, each with its title and the beginning of what a user said."""
-        found: list[tuple[datetime, str, SessionInfo]] = []
-        infos = self._store.iter_sessions(page_size=_PAGE)
-        while page := list(islice(infos, _PAGE)):
-            previews = self._previews([info.key for info in page])
-            found += [(info.updated_at, info.key, self._listed(info, previews[info.key])) for info in page]
-        return [listed for *_, listed in sorted(found, key=itemgetter(0, 1), reverse=True)]
+        """List live sessions, the last updated first, each with its title and the start of its first user message."""
+        listed: list[tuple[datetime, str, SessionInfo]] = []
+        path = self._store.engine.url.set(query={}).render_as_string(hide_password=True)
+        for info in self._store.iter_sessions():
+            try:
+                session = _Stored(info, _raw(self._store, info.key)).session()
+                item: SessionInfo = {
+                    "key": info.key,
+                    "created_at": session.created_at.isoformat(),
+                    "updated_at": session.updated_at.isoformat(),
+                    "title": _metadata_title(info.metadata),
+                    "preview": self._preview(info.key),
+                    "path": path,
+                }
+            except SessionNotFound:  # deleted since it was listed
+                continue
+            listed.append((session.updated_at.astimezone(), info.key, item))
+        return [item for *_, item in sorted(listed, key=lambda each: each[:2], reverse=True)]
 
-    def _listed(self, info: model.SessionInfo, preview: str) -> SessionInfo:
-        return {
-            "key": info.key,
-            "created_at": _local(info.created_at).isoformat(),
-            "updated_at": _local(info.updated_at).isoformat(),
-            "title": _metadata_title(info.metadata),
-            "preview": preview,
-            "path": shown(self._store.engine.url),
-        }
+    def _preview(self, key: str) -> str:
+        conversation = self._store.conversation(key)
+        after, fallback = 0, ""
+        while page := conversation.all_messages(after=after, limit=_PREVIEWED, damaged="return"):
+            lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
+            if text := _text_of(lines, "user"):
+                return text
+            fallback = fallback or _text_of(lines, "assistant")
+            after = page[-1].seq
+        return fallback
 
-    def _previews(self, keys: Sequence[str]) -> dict[str, str]:
-        with self._context.snapshot() as connection:
-            first = messages.firsts(connection, keys, MessageRole.USER)
-            texts = {key: _preview([first[key]] if key in first else [], "user") for key in keys}
-            return {key: text or self._deep_preview(connection, key) for key, text in texts.items()}
+    def _remember(self, session: Session, known: _Known) -> None:
+        place = id(session)
+        self._known[place] = weakref.ref(session, lambda _: self._known.pop(place, None)), known
 
-    def _deep_preview(self, connection: sa.Connection, key: str) -> str:
-        """Look further where the first user message has no words, or there is none."""
-        rows = messages.read_rows(connection, self._context.moment(connection), key, Range(limit=_PREVIEWED))
-        found = salvage_messages(key, rows)
-        return _preview(found, "user") or _preview(found, "assistant")
-
-    def _saved(self, connection: sa.Connection, session: Session, state: State, known: Known | None) -> Known:
-        now, key = self._context.now(connection), session.key
+    def _read(self, key: str, *, messages: bool = True) -> _Stored | None:
         try:
-            found = sessions.lock(connection, now, key)
+            with self._store.snapshot() as view:
+                info = view.info(key)
+                return _Stored(info, _raw(view, key), view.conversation(key).all_messages() if messages else [])
         except SessionNotFound:
-            self._create(connection, now, key)
-            made = sessions.lock(connection, now, key).incarnation
-            return self._written(connection, now, session, state, replace(NOTHING, incarnation=made))
-        if known is None:
-            known = _adopted(connection, now, session, state)
-        elif not known.still(found.incarnation, found.last_seq, state) and not (
-            known.still(found.incarnation, known.last_seq, state)  # the same life of the session
-            and messages.only_records(connection, key, known.last_seq, found.last_seq)  # which nanobot does not see
-        ):
-            raise Conflict(key, expected=known.last_seq, last_seq=found.last_seq)
-        return self._written(connection, now, session, state, known)
+            return None
 
-    def _create(self, connection: sa.Connection, now: datetime, key: str) -> None:
-        session_changes.delete_expired(connection, now, key)
-        if sessions.insert(connection, now, New(key, self._context.ttl(key, UNSET), {})) is None:
-            raise Conflict(key, expected=0, last_seq=sessions.lock(connection, now, key).last_seq)  # made just now
-
-    def _written(self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known) -> Known:
-        draft = exporting.draft(connection, now, session.key)
-        metadata = known.merged(session.key, session.metadata, _metadata(draft))
-        seqs, last_seq = self._write_messages(connection, now, session, state, known)
-        fields = _fields(session, draft, metadata, seqs)
-        session_changes.adopt(connection, session.key, fields)
-        return Known(state, seqs, last_seq, known.incarnation, texts(session.metadata))
-
-    def _write_messages(
-        self, connection: sa.Connection, now: datetime, session: Session, state: State, known: Known
-    ) -> tuple[list[int], int]:
-        """Append or rewrite, and give the seq of each line and of the session."""
-        key, same = session.key, known.same_lines(state)
-        if same == len(known.seqs) == len(state.lines):
-            return known.seqs, known.last_seq
-        new = Batch([self._context.counted(message_from_line(line)) for line in session.messages[same:]])
-        if same == len(known.seqs):
-            append = appends.append_new_ids if new.ids else appends.append
-            written = append(connection, now, key, new)
-        else:
-            after = known.seqs[same - 1] if same else 0
-            written = appends.replace(connection, now, key, new, after=after)
-        last_seq = written[-1].seq if written else sessions.lock(connection, now, key).last_seq
-        return known.seqs[:same] + [message.seq for message in written], last_seq
+    def _save(self, session: Session, state: _State, known: _Known | None) -> _Known:
+        while True:
+            stored = self._read(session.key, messages=False)
+            if stored is not None and (known is None or known.revision != stored.info.revision):
+                stored = self._read(session.key)
+            base = _NOTHING if stored is None else _base(stored, state, known)
+            metadata = base.merged(session, {} if stored is None else stored.metadata)
+            write = partial(_write, session, state, base, metadata, None if stored is None else stored.info.revision)
+            try:
+                return self._store.transact(write)
+            except (Conflict, SessionExists, SessionNotFound):  # another writer committed since the session was read
+                continue
 
 
-def _adopted(connection: sa.Connection, now: datetime, session: Session, state: State) -> Known:
-    """Take a session that nanobot made by itself for the one that is there, unless that would lose a message."""
-    _, there = _loaded(connection, now, session.key)
-    if there.state.lines != state.lines[: len(there.state.lines)]:
-        raise Conflict(session.key, expected=0, last_seq=there.last_seq)
-    return replace(there, metadata={})
+@dataclass(frozen=True)
+class _State:
+    """What a session holds: its lines as digests, how many of them are consolidated, and the rest as text."""
+
+    lines: list[bytes]
+    consolidated: int
+    rest: str
+
+    @classmethod
+    def of(cls, session: Session) -> _State:
+        lines = [hashlib.blake2b(json.dumps(line).encode(), digest_size=16).digest() for line in session.messages]
+        rest = json.dumps([_head(session, session.metadata), _private(session)])
+        return cls(lines, session.last_consolidated, rest)
 
 
-# nanobot's session and ours
+@dataclass(frozen=True)
+class _Known:
+    """What the database had of a session: a state, the seq of each line, and the session's revision."""
+
+    state: _State
+    seqs: list[int]
+    revision: int | None
+    metadata: dict[str, str]
+
+    def same_lines(self, state: _State) -> int:
+        """Count the first lines that are still the same, up to where a stored message ends."""
+        pairs = enumerate(zip(self.state.lines, state.lines, strict=False))
+        same = next((place for place, (old, new) in pairs if old != new), min(len(self.seqs), len(state.lines)))
+        while 0 < same < len(self.seqs) and self.seqs[same] == self.seqs[same - 1]:
+            same -= 1
+        return same
+
+    def merged(self, session: Session, stored: Line) -> Line:
+        """Return the metadata with the changes of both writers; `Conflict` if they changed one key to two values."""
+        ours, theirs, before = _texts(session.metadata), _texts(stored), self.metadata
+        if theirs == before:
+            return session.metadata
+        merged: Line = {}
+        for name in session.metadata | stored:
+            changed = ours.get(name) != before.get(name)
+            if changed and theirs.get(name) not in (before.get(name), ours.get(name)):
+                reason = f"metadata {name!r} of session {session.key!r} was changed by another writer: load it again"
+                raise Conflict(session.key, expected=0, last_seq=0, message=reason)
+            source = session.metadata if changed else stored
+            if name in source:
+                merged[name] = source[name]
+        return merged
 
 
-def _loaded(connection: sa.Connection, now: Moment, key: str) -> tuple[Session, Known]:
-    incarnation, row = sessions.life_of(connection, now, key)
-    info = session_value(StoredInfo, row)
-    found = [(message.seq, lines_from_message(message, _STYLE)) for message in exporting.log(connection, now, key)]
-    session = _session(exporting.draft(connection, now, key))
-    session.messages = [line for _, lines in found for line in lines]
-    session.last_consolidated = sum(
-        len(lines)
-        for place, (seq, lines) in enumerate(found)
-        if place < info.last_consolidated or seq <= info.summarized_upto
-    )
-    seqs = [seq for seq, lines in found for _ in lines]
-    return session, Known(_state(session), seqs, info.last_seq, incarnation, texts(session.metadata))
+_NOTHING: Final = _Known(_State([], 0, ""), [], None, {})
 
 
-def _session(draft: Draft) -> Session:
-    """Return nanobot's session, its messages aside."""
-    raw = _raw(draft)
-    head = mapping(raw.get("metadata"))
-    private = raw.get("provider_state")
-    return Session(
-        key=draft.key,
-        created_at=_time(head.get("created_at"), draft.created_at),
-        updated_at=_time(head.get("updated_at"), draft.updated_at),
-        metadata=_metadata(draft),
-        provider_state=ProviderConversationState.from_private_record(mapping(private).get("state")),
-    )
+@dataclass(frozen=True)
+class _Stored:
+    """A session as it is stored; records are no lines of nanobot's."""
+
+    info: StoredInfo
+    raw: Line
+    log: Sequence[Message] = ()
+
+    @property
+    def metadata(self) -> Line:
+        """The metadata of the session, with its title."""
+        return metadata_out({"metadata": self.info.metadata, "title": self.info.title}, self._head)
+
+    @property
+    def _head(self) -> Line:
+        return mapping(self.raw.get("metadata"))
+
+    def session(self) -> Session:
+        """Return nanobot's session."""
+        info, head = self.info, self._head
+        messages = [message for message in self.log if message.role is not MessageRole.RECORD]
+        updated_at = head.get("updated_at") if moment(self.raw.get("updated_at")) == info.updated_at else None
+        return Session(
+            key=info.key,
+            messages=[line for message in messages for line in lines_from_message(message)],
+            created_at=_time(head.get("created_at"), info.created_at),
+            updated_at=_time(updated_at, info.updated_at),
+            metadata=self.metadata,
+            last_consolidated=sum(
+                len(lines_from_message(message))
+                for place, message in enumerate(messages)
+                if place < info.last_consolidated or message.seq <= info.summarized_upto
+            ),
+            provider_state=ProviderConversationState.from_private_record(
+                mapping(self.raw.get("provider_state")).get("state")
+            ),
+        )
+
+    def known(self) -> _Known:
+        """Return what is to be remembered of the session."""
+        session = self.session()
+        seqs = [each.seq for each in self.log if each.role is not MessageRole.RECORD for _ in lines_from_message(each)]
+        return _Known(_State.of(session), seqs, self.info.revision, _texts(session.metadata))
 
 
-def _raw(draft: Draft) -> Line:
-    return dict(mapping(draft.extra.get(NAME)))
+def _base(stored: _Stored, state: _State, known: _Known | None) -> _Known:
+    """Return what a save starts from; `Conflict` if it would overwrite messages of another writer."""
+    if known is not None and known.revision == stored.info.revision:
+        return known
+    there, before = stored.known(), known or _NOTHING
+    # The first lines are stored already if nanobot created the session again, or if a commit was not acknowledged.
+    if there.state.lines in (state.lines[: len(there.state.lines)], before.state.lines):
+        return replace(there, metadata=before.metadata)
+    if known is None or (known.state.lines, known.state.consolidated) != (state.lines, state.consolidated):
+        expected = before.seqs[-1] if before.seqs else 0
+        raise Conflict(stored.info.key, expected=expected, last_seq=stored.info.last_seq)
+    return known
 
 
-def _metadata(draft: Draft) -> Line:
-    return metadata_out(draft, mapping(_raw(draft).get("metadata")))
-
-
-def _time(text: object, stored: datetime | None) -> datetime:
-    """Return a time as nanobot wrote it, unless it has changed since."""
-    if isinstance(text, str) and moment(text, local=True) == stored:
-        return datetime.fromisoformat(text)
-    return _local(stored or datetime.now(UTC))
-
-
-def _local(time: datetime) -> datetime:
-    return time.astimezone().replace(tzinfo=None)
-
-
-def _fields(session: Session, draft: Draft, metadata: Line, seqs: Sequence[int]) -> dict[str, Any]:
-    """Return what the session's row says beside its counters."""
-    created_at = moment(session.created_at.isoformat(), local=True) or draft.created_at
-    updated_at = moment(session.updated_at.isoformat(), local=True) or draft.updated_at
+def _write(session: Session, state: _State, base: _Known, metadata: Line, expect: int | None, tx: Store) -> _Known:
+    """Write what differs from the session stored at a revision, or create it; return what is to be remembered."""
+    key, seqs, same = session.key, base.seqs, base.same_lines(state)
+    is_current = base.revision == expect  # else the messages of another writer are left alone
+    if expect is None:
+        create_session(tx, key)
+    if not same == len(seqs) == len(state.lines):
+        new = [message_from_line(line) for line in session.messages[same:]]
+        cut = None if same == len(seqs) else seqs[same - 1] if same else 0
+        stored = tx.append_messages(key, new, replace_after=cut, expect=expect)
+        seqs, expect = seqs[:same] + [message.seq for message in stored], None
+    changes: dict[str, Any] = {"metadata": metadata or None, "title": title_of(metadata)}
+    if is_current:
+        changes["last_consolidated"] = len(set(seqs[: session.last_consolidated]))
+    info = tx.update(key, activity=True, expect=expect, **changes)
     raw: Line = {
-        "key": session.key,
+        "key": key,
         "generation": _GENERATION,
-        "stem": file_name(session.key, _GENERATION).removesuffix(".jsonl"),
+        "stem": file_name(key, _GENERATION).removesuffix(".jsonl"),
         "metadata": _head(session, metadata),
+        "updated_at": info.updated_at.isoformat(),
     }
-    if (private := _private(session)) is not None:
-        raw["provider_state"] = private
-    if updated_at is not None:
-        raw["updated_at"] = updated_at.isoformat()
-    return {
-        "created_at": created_at,
-        "updated_at": updated_at,
-        "metadata": metadata or None,
-        "title": title_of(metadata),
-        "last_consolidated": len(set(seqs[: session.last_consolidated])),
-        "extra": draft.extra | {NAME: raw},
-    }
+    private = _private(session)
+    tx.set_values(key, _value(key, raw if private is None else raw | {"provider_state": private}))
+    return _Known(state, seqs, tx.info(key).revision if is_current else base.revision, _texts(session.metadata))
 
 
-def _state(session: Session) -> State:
-    rest = [_head(session, session.metadata), _private(session)]
-    return State.of(session.messages, session.last_consolidated, rest)
+def _raw(store: Store, key: str) -> Line:
+    """Return what is stored of nanobot's own lines besides the messages; a fork has none of its origin's."""
+    value = mapping(store.values(key, prefix=NAME).get(NAME))
+    return mapping(value.get("extra")) if value.get("key") == key else {}
+
+
+def _value(key: str, raw: Line) -> Line:
+    return {NAME: {"key": key, "extra": raw}}  # as an import stores it
+
+
+def _time(text: object, stored: datetime) -> datetime:
+    """Return a time as nanobot wrote it; if that is not known, the stored time as nanobot writes it."""
+    if isinstance(text, str) and moment(text, local=True) is not None:
+        return datetime.fromisoformat(text)
+    return stored.astimezone().replace(tzinfo=None)
 
 
 def _head(session: Session, metadata: Line) -> Line:
-    """Return the line that stands first in nanobot's own file."""
+    """Return the first line of nanobot's own file."""
     return {
         "_type": "metadata",
         "key": session.key,
@@ -318,14 +346,14 @@ def _private(session: Session) -> Line | None:
 
 
 def _public(session: Session) -> SessionMetadataPayload:
-    return {
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-    }
+    head = _head(session, session.metadata)
+    return {name: head[name] for name in ("key", "created_at", "updated_at", "metadata")}  # type: ignore[return-value]
 
 
-def _preview(found: Sequence[Message | DamagedMessage], role: str) -> str:
-    lines = (line for message in found if isinstance(message, Message) for line in lines_from_message(message, _STYLE))
+def _text_of(lines: Sequence[Line], role: str) -> str:
     return next((text for line in lines if line.get("role") == role and (text := _message_preview_text(line))), "")
+
+
+def _texts(metadata: Line) -> dict[str, str]:
+    """Return each value as text, to compare it with later."""
+    return {name: json.dumps(value) for name, value in metadata.items()}

@@ -33,9 +33,9 @@ class Part:
 class Draft:
     """A session without its messages, and a function that reads them, part by part, however many there are.
 
-    `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under one key a system what
-    that system needs and we have no column for. `summarized_upto`, on the way out, is the last seq that a compaction
-    has put out of the window; `records` is how many records of the session are in no part.
+    `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under the name of a system what
+    that system needs and we have no column for: a value of the session. `summarized_upto`, on the way out, is the last
+    seq that a compaction has put out of the window; `records` is how many records of the session are in no part.
     """
 
     key: str

@@ -8,22 +8,23 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import lists, messages, sessions
-from lango_store._operations.binds import SESSION, TURN, of_session
+from lango_store._operations import lists, messages, sessions, values
+from lango_store._operations.binds import TURN
 from lango_store._operations.lists import Filter
 from lango_store._operations.paging import Pages
-from lango_store._operations.rows import stored_json, turn_json
+from lango_store._operations.rows import turn_json
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields
 from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.fidelity import mapping
 
 _KEYS: Final = 500
 _FIELDS: Final = tuple(SessionFields.__annotations__)
 
 
-def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
-    """Return a live session; its parts can be read as long as the connection shows the same moment."""
+def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draft:
+    """Return a live session for a system; its parts can be read as long as the connection shows the same moment."""
     info = sessions.info(connection, now, key)
     given = {name: getattr(info, name) for name in _FIELDS}
     return Draft(
@@ -36,7 +37,7 @@ def draft(connection: sa.Connection, now: Moment, key: str) -> Draft:
         summarized_upto=info.summarized_upto,
         forked_from=info.forked_from,
         records=info.record_count,
-        extra=_extra(connection, key),
+        extra=_extra(connection, now, key, system),
     )
 
 
@@ -57,10 +58,9 @@ def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str
         page = lists.keys(connection, now, chosen, page[-1], _KEYS)
 
 
-def _extra(connection: sa.Connection, key: str) -> dict[str, Any]:
-    text = connection.execute(sa.select(as_stored(SESSION.c.extra)).where(of_session(SESSION, key))).scalar()
-    found = (None if text is None else stored_json(key, 0, "extra", text)) or {}
-    return found if isinstance(found, dict) else {"extra": found}
+def _extra(connection: sa.Connection, now: Moment, key: str, system: str) -> dict[str, Any]:
+    value = mapping(values.read(connection, now, key, prefix=system).get(system))
+    return {system: value.get("extra")} if value.get("key") == key else {}
 
 
 def _parts(connection: sa.Connection, now: Moment, key: str) -> Iterator[Part]:

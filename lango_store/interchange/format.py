@@ -111,7 +111,7 @@ class WritableDraftFormat(DraftFormat, WritableFormat):
         for key in keys:
             try:
                 with store.context.snapshot(anywhere=True) as connection:
-                    draft = exporting.draft(connection, store.context.moment(connection), key)
+                    draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
                     path = self.write(draft, to, replace=replace)
                 yield Exported(key=key, path=str(path), records=draft.records)
             except SESSION_FAULTS as error:

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import session_changes, sessions
+from lango_store._operations import session_changes, sessions, values
 from lango_store._operations.batches import Batch
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
-from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_large_json
+from lango_store._rows.encoding import checked_key, encode_id, encode_large_json
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
@@ -144,6 +144,7 @@ def import_draft(
 
     Needs a transaction that is rolled back when this raises.
     """
+    extra = _encoded_extra(draft)
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
     rows = DraftRows(draft.key, now, counted)
@@ -153,18 +154,22 @@ def import_draft(
         if len(rows.messages) + len(rows.turns) >= PAGE or rows.waiting >= _PAGE_SIZE:
             rows.write(connection)
     rows.write(connection)
-    if draft.extra:
-        encode_json(draft.extra, "extra")  # for the error that names the field
-    values = {
+    fields = {
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
-        "extra": draft.extra or None,
         **rows.counters(),
     }
-    session_changes.adopt(connection, draft.key, values)
+    session_changes.adopt(connection, draft.key, fields)
+    values.write(connection, now, draft.key, extra)
     return rows.message_count
+
+
+def _encoded_extra(draft: Draft) -> values.NamedJson:
+    # With the key, so that a fork, which has copies of the values, is not taken for its origin.
+    named = {system: {"key": draft.key, "extra": extra} for system, extra in draft.extra.items()}
+    return values.encode_values(draft.key, named)
 
 
 def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
@@ -182,7 +187,7 @@ def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set
 def checked(now: datetime, draft: Draft) -> int:
     """Return how many messages a draft has; `InvalidMessage` for what cannot be stored, as `import_draft` has it."""
     encode_session(draft.fields | {"forked_from": draft.forked_from})
-    encode_json(draft.extra, "extra")
+    _encoded_extra(draft)
     rows = DraftRows(draft.key, now, lambda message: message)
     for part in draft.parts():
         rows.add(part)

@@ -47,7 +47,7 @@ def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path
 def test_a_session_that_goes_while_it_is_exported_is_not_given_as_one_without_messages(opened: Store) -> None:
     opened.create("k", messages=messages(2))
     with opened.context.transaction() as connection:
-        begun = exporting.draft(connection, opened.context.moment(connection), "k")
+        begun = exporting.draft(connection, opened.context.moment(connection), "k", "given")
         opened.using(connection).delete("k")
         with pytest.raises(SessionNotFound):
             list(begun.parts())
@@ -155,7 +155,7 @@ def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
 def test_an_export_sees_one_moment(opened: Store, given: Any) -> None:
     opened.create("k", messages=messages(paging.ROWS + 1))
     with opened.context.snapshot() as connection:
-        parts = exporting.draft(connection, opened.context.now(connection), "k").parts()
+        parts = exporting.draft(connection, opened.context.now(connection), "k", "given").parts()
         first = next(parts)
         opened.append_message("k", message("later"))
         assert sum(len(part.messages) for part in (first, *parts)) == paging.ROWS + 1

@@ -160,7 +160,7 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
     with opened.context.snapshot() as connection:
-        back = exporting.draft(connection, opened.context.now(connection), "k")
+        back = exporting.draft(connection, opened.context.now(connection), "k", "given")
         found = list(back.parts())
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [

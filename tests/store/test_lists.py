@@ -13,7 +13,7 @@ from support.databases import KINDS, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import DamagedMessage, InvalidCursor, Store, create_engine
+from lango_store import DamagedMessage, InvalidCursor, Message, Store, create_engine
 from lango_store._values.reports import Page
 from lango_store.testing import Clock
 
@@ -47,6 +47,14 @@ def test_filters(filled: Store, clock: Clock) -> None:
     assert keys(filled.list_sessions(updated_since=clock.time - timedelta(seconds=2))) == ["chat:9", "chat:8"]
     assert filled.count(agent_id="agent1", user_id="user0") == 2
     assert filled.count(agent_id="nobody") == 0
+
+
+def test_message_id_chooses_sessions_with_a_message_of_that_id(store: Store) -> None:
+    for key, ids in (("a", ["1"]), ("b", ["2", "1"]), ("c", [])):
+        store.create(key, messages=[Message.user("hi", id=id) for id in ids])
+    assert [info.key for info in store.iter_sessions(message_id="1")] == ["a", "b"]
+    assert keys(store.list_sessions(message_id="2")) == ["b"]
+    assert store.count(message_id="3") == 0
 
 
 def test_a_title_is_found_by_a_part_of_it_and_only_a_to_z_have_two_forms(store: Store) -> None:

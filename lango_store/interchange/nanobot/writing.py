@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -80,16 +80,15 @@ def _metadata_text(draft: Draft, raw: dict[str, Any], style: Style) -> str:
 
 
 def _brought_up_to_date(draft: Draft, came: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
-    ours = raw.get("key") == draft.key  # else they were copied to a session with a life of its own
     line = dict(came) if came else dict.fromkeys(_METADATA)
     line["_type"] = "metadata"
     if "key" in line:
         line["key"] = draft.key
-    if not ours or moment(came.get("created_at"), local=True) is None:
+    if moment(came.get("created_at"), local=True) is None:
         line["created_at"] = _stamp(draft.created_at, style)
-    if not ours or _changed(draft.updated_at, raw.get("updated_at")):
+    if _changed(draft.updated_at, raw.get("updated_at")):
         line["updated_at"] = _stamp(draft.updated_at, style)
-    metadata = metadata_out(draft, came)
+    metadata = metadata_out(draft.fields, came)
     if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
         line["metadata"] = metadata
     consolidated = _consolidated_lines(draft, style)
@@ -100,10 +99,10 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], raw: dict[str, Any],
     return line
 
 
-def metadata_out(draft: Draft, came: dict[str, Any]) -> dict[str, Any]:
+def metadata_out(fields: Mapping[str, Any], came: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of the store, and in it the title, where that was changed by itself."""
-    metadata = dict(draft.fields.get("metadata") or {})
-    title = draft.fields.get("title")
+    metadata = dict(fields.get("metadata") or {})
+    title = fields.get("title")
     if title != title_of(metadata_of(came)):
         metadata.pop("title", None)
         metadata |= {} if title is None else {"title": title}

@@ -124,8 +124,6 @@ def test_a_fork_survives_the_deletion_of_its_origin(conversations: Conversations
         record = await conversations.read_record("part")
         assert record is not None
         assert (record.forked_from, record.forked_at, record.scope) == ("c", stored[0].id, "bob")
-        assert lango.info("part").created_at == record.updated_at
-        assert lango.info("part").forked_from == "c"
         part.messages += exchange("zwei")
         await conversations.save(part)
         await conversations.delete("c")

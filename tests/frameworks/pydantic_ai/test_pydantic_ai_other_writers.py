@@ -26,6 +26,7 @@ from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.usage import RunUsage
+from support.databases import MakeDatabase
 
 from lango_store import AsyncStore, InvalidKey, LangoStoreError, Message, MessageRole, Store, ToolCall
 
@@ -79,7 +80,7 @@ def test_an_id_is_the_key_after_a_prefix_if_there_is_one(lango: Store) -> None:
         forked = await conversations.fork("telegram:1", new_conversation_id="f")
         record = await conversations.read_record("f")
         assert record is not None
-        assert (record.forked_from, lango.info("chat/f").forked_from) == ("telegram:1", "chat/telegram:1")
+        assert (record.forked_from, lango.info("chat/f").message_count) == ("telegram:1", 2)
         assert await conversations.load("f") == forked
         assert await conversations.read_entry(str(stored[0].id)) == stored[0]
         with pytest.raises(InvalidKey, match="513 characters"):
@@ -362,5 +363,35 @@ def test_a_history_is_that_of_the_record_that_was_read_whatever_was_written_sinc
         for limit in (None, 2):
             with pytest.raises(LookupError):
                 await conversations.read_history(record.head_id, limit=limit)
+
+    run(test)
+
+
+def test_a_title_set_while_a_save_reads_is_no_conflict(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    other = Store(url)
+    titles: list[str] = []
+    saving = False
+
+    def set_title(statement: str, _: float) -> None:
+        if saving and not titles and "lango_value" in statement:  # the session is read, and not locked yet
+            titles.append("Greetings")
+            other.update("c", title=titles[0])
+
+    async def test() -> None:
+        nonlocal saving
+        with other, Store(url, on_statement=set_title) as store:
+            conversations = Conversations(store)
+            await conversations.save(conversation("a", "1", "2"))
+            await conversations.save(conversation("c", "other"))
+            source, record = await conversations.load_entries("a"), await conversations.read_record("c")
+            assert source is not None
+            assert record is not None
+            saving = True  # of a history that is copied from another conversation
+            moved = replace(record, head_id=source[1].id, revision="r2")
+            await conversations.write_record(moved, expected_revision=record.revision)
+            assert await texts_of(conversations, "c") == ["1", "2"]
+            assert (titles, store.info("c").title) == (["Greetings"], "Greetings")
+            await conversations.close()
 
     run(test)

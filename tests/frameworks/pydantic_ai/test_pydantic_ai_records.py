@@ -84,7 +84,6 @@ def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations:
             )
             await conversations.write_record(record, expected_revision=None)
             assert await conversations.read_record(id) == record
-            assert conversations.store.info(id).created_at == record.updated_at
             (turn,) = conversations.store.conversation(id).turns()
             assert turn.created_at >= began  # which is when it was saved, whatever the record says
         records = await conversations.read_records(limit=2)
