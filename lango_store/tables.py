@@ -84,7 +84,6 @@ class SessionRow(Base, table=True):
     forked_from: str | None = Field(default=None, sa_type=sa.Text)
     incarnation: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
     revision: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
     messages: list["MessageRow"] = Relationship(
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}

@@ -1,4 +1,4 @@
-"""A session on its way in from a file: brought up to date, and checked as the values its rows will be read as.
+"""Rows of a session from a file, checked as the values that they will be read as.
 
 A file's digest says that it is as it was written, not who wrote it. A row that no verb could read is refused here.
 """
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import sessions, transfer
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import MESSAGE, SESSION, TURN
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store._operations.transfer import Row
 from lango_store._rows.columns import JsonColumn, TimeColumn
@@ -34,13 +34,6 @@ from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-FIRST: Final = "0005"
-"""The first revision of which files are read. It is older than the baseline, which keeps the same rows another way."""
-
-_TABLES_SINCE: Final[dict[str, str]] = {VALUE.name: "0100", SHARED_VALUE.name: "0100"}
-_COLUMNS_SINCE: Final[dict[tuple[str, str], str]] = {(SESSION.name, "record_count"): "0100"}
-"""Since which revision there are tables, and counters of sessions, that files of an earlier one lack."""
-
 _KINDS: Final[dict[tuple[str, str], type]] = {
     (SESSION.name, "settings"): dict,
     (SESSION.name, "metadata"): dict,
@@ -52,35 +45,21 @@ _MOST: Final = 2**62  # what is counted on from here still fits the column
 _MOST_LEVELS: Final = MAX_LEVELS + 5  # a tool call's arguments may have all levels, inside of the list of calls
 
 
-def columns(table: sa.Table, schema: str) -> list[sa.Column[Any]]:
-    """List the columns that travel of a table, as a revision of the schema had them."""
-    if schema < _TABLES_SINCE.get(table.name, FIRST):
-        return []
-    since = {name: revision for (of, name), revision in _COLUMNS_SINCE.items() if of == table.name}
-    return [column for column in transfer.COLUMNS[table.name] if schema >= since.get(column.name, FIRST)]
-
-
 class Incoming:
     """The rows of one session, one after the other, its own first, and what they say of its counters."""
 
     def __init__(self) -> None:
         self._session: Row = {}
-        self._lacking: set[str] = set()
         self._rows: dict[str, Any] = {"message_count": 0, "record_count": 0, "token_count": 0, "turn_count": 0}
         self._highest = {"last_seq": 0, "last_turn_no": 0}
         self._summary: tuple[int | None, int] = None, 0
 
     def admit(self, table: sa.Table, row: Row) -> Row:
-        """Return a row of this or an earlier schema, up to date, to be written.
-
-        `InvalidValue` names the field that cannot be read.
-        """
-        lacking = {name for (of, name) in _COLUMNS_SINCE if of == table.name and row[name] is None}
-        row = transfer.arrived(table, row | dict.fromkeys(lacking, 0))
+        """Return a row as it is written; `InvalidValue` names the field that cannot be read."""
+        row = transfer.arrived(table, row)
         for column in transfer.COLUMNS[table.name]:
             _check(column, row[column.name])
         if table is SESSION:
-            self._lacking = lacking
             self._session = {name: value for name, value in row.items() if not isinstance(value, str)}
         elif table is TURN:
             self._count_turn(_as_turn(row))
@@ -103,12 +82,10 @@ class Incoming:
         }
         return {name: value for name, value in found.items() if self._session[name] != value}
 
-    def check_counters(self) -> dict[str, Any]:
-        """Return the counters that an earlier schema lacked; `InvalidValue` names another that rows contradict."""
-        found = self.disagreeing()
-        for name in sorted(found.keys() - self._lacking):
-            raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {found[name]}")
-        return found
+    def check_counters(self) -> None:
+        """Raise `InvalidValue` for a counter of the session that its rows contradict."""
+        for name, counted in sorted(self.disagreeing().items()):
+            raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {counted}")
 
     def _count_turn(self, turn: Turn) -> None:
         if not 0 < turn.first_seq <= turn.last_seq + 1:

@@ -87,7 +87,7 @@ def _written(connection: AnyConnection, statement: Statement, values: Mapping[st
 
 
 def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
-    """Write what another system says of a session, its times and its `extra` too, as it says it."""
+    """Write what another system says of a session, its times too."""
     change(connection, key, fields)
 
 

@@ -98,10 +98,6 @@ class Archive:
             for rows in transfer.values(connection, keys):
                 self._insert(VALUES_TABLE, [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
 
-    def _values_there(self) -> list[str]:
-        """Return the table of values, in a list that is empty where an older release made the file."""
-        return [VALUES_TABLE] if self._db[VALUES_TABLE].exists() else []
-
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
         marks = ", ".join("?" * len(names))
@@ -113,7 +109,7 @@ class Archive:
 
     def _drop(self, where: str, values: Sequence[Any]) -> int:
         chosen = f"SELECT id FROM sessions WHERE {where}"
-        for table in ("messages", "turns", *self._values_there()):
+        for table in ("messages", "turns", VALUES_TABLE):
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
@@ -221,7 +217,7 @@ class Archive:
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             incoming = Incoming()
             self._write(connection, incoming, SESSION, row | anew)
-            parts = [("turns", TURN), ("messages", MESSAGE), *((name, VALUE) for name in self._values_there())]
+            parts = [("turns", TURN), ("messages", MESSAGE), (VALUES_TABLE, VALUE)]
             for name, table in parts:
                 for each in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._write(connection, incoming, table, {"session_key": key, **each})

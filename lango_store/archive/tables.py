@@ -14,9 +14,8 @@ VALUES_TABLE: Final = "session_values"
 
 
 def create(db: Database) -> None:
-    """Make the tables of an archive, and the columns that an older release left out."""
+    """Create the tables of an archive."""
     if db["messages_fts"].exists():
-        _add_missing_columns(db)
         return
     with db.atomic():
         db.table("sessions").create({"id": int, **_columns(SESSION), "archived_at": str}, pk="id", if_not_exists=True)
@@ -40,17 +39,6 @@ def _create_values(db: Database) -> None:
         foreign_keys=[("session_id", "sessions", "id")],
         if_not_exists=True,
     )
-
-
-def _add_missing_columns(db: Database) -> None:
-    # An archive outlives releases: one that an older release made lacks what the tables have got since.
-    with db.atomic():
-        _create_values(db)
-        for name, table in (("sessions", SESSION), ("turns", TURN), ("messages", MESSAGE), (VALUES_TABLE, VALUE)):
-            there = db.table(name).columns_dict
-            for column, kind in _columns(table).items():
-                if column not in there:
-                    db.table(name).add_column(column, kind)
 
 
 def _index_lives(db: Database) -> None:

@@ -16,11 +16,9 @@ import sqlalchemy as sa
 
 from lango_store._operations import transfer
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
-from lango_store._operations.row_validation import columns
 from lango_store._operations.transfer import Row
 from lango_store._rows.columns import JsonColumn
 from lango_store._rows.encoding import reject_constant
-from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1
 """The version of the format, which every file names."""
@@ -47,12 +45,12 @@ def pages(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[
             yield VALUE, rows
 
 
-def digest(connection: sa.Connection, key: str, schema: str = SCHEMA_REVISION) -> str:
-    """Return the digest of a session: two are equal in every column of this schema's revision if their digests are."""
+def digest(connection: sa.Connection, key: str) -> str:
+    """Return the digest of a session: two are equal in every column if their digests are."""
     counted = SessionDigest()
     for table, rows in pages(connection, key):
-        for row in rows if columns(table, schema) else ():
-            counted.add(table, row_line(table, row, schema).encode())
+        for row in rows:
+            counted.add(table, row_line(table, row).encode())
     return counted.digest
 
 
@@ -105,11 +103,11 @@ def json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def row_line(table: sa.Table, row: Row, schema: str = SCHEMA_REVISION) -> str:
-    """Return a row as one line, without its end, as a schema of this revision has it."""
+def row_line(table: sa.Table, row: Row) -> str:
+    """Return a row as one line, without its end."""
     members: list[str] = []
     quoted: list[str] = []
-    for column in columns(table, schema):
+    for column in transfer.COLUMNS[table.name]:
         name, value = column.name, row[column.name]
         if value is None or name == "session_key":
             continue
@@ -138,19 +136,19 @@ def _stands_in_a_line(text: str) -> bool:
         return False
 
 
-def read_row(table: sa.Table, line: str, schema: str = SCHEMA_REVISION) -> Row:
-    """Return the row that `row_line` wrote, of a schema of this revision; ValueError if the line is damaged."""
+def read_row(table: sa.Table, line: str) -> Row:
+    """Return the row that `row_line` wrote; ValueError if the line is damaged."""
     row, end = _members(table, line, line.index(":") + 1)
     quoted = json.loads("{" + line[end:].lstrip(","))  # `}`, or `,"quoted":[…]}`
-    there = {column.name for column in columns(table, schema)}
+    there = {column.name for column in transfer.COLUMNS[table.name]}
     for name in row:
         if name not in there:
-            raise ValueError(f"{name!r} is not a column of a {KINDS[table.name]} in schema {schema}")
+            raise ValueError(f"{name!r} is not a column of a {KINDS[table.name]}")
     for name in quoted.get("quoted", ()):
         if name in row and name in _JSON[table.name]:
             row[name] = json.loads(row[name], parse_constant=reject_constant)
     row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name]) | row
-    missing = [c.name for c in columns(table, schema) if not c.nullable and row[c.name] is None]
+    missing = [c.name for c in transfer.COLUMNS[table.name] if not c.nullable and row[c.name] is None]
     if set(missing) - {"session_key"}:
         raise ValueError(f"{missing[-1]!r} is missing")
     return row

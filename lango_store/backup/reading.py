@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
 from lango_store._operations.binds import SESSION, SHARED_VALUE, TURN
-from lango_store._operations.row_validation import FIRST, Incoming
+from lango_store._operations.row_validation import Incoming
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import checked_key
 from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
@@ -21,6 +21,7 @@ from lango_store.tables import SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_SIZE: Final = 1 << 20
+_OLDEST_SCHEMA: Final = "0100"
 _SHARED: Final = KINDS[SHARED_VALUE.name]
 _PARTS: Final = TABLES.keys() - {KINDS[SESSION.name], _SHARED}
 _KIND: Final = 16
@@ -91,10 +92,8 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
         if kind == "end":
             if json_line({"end": value}) != counted.closing():
                 raise file.fault(f"session {key!r} is damaged: its rows do not match its counts or its digest")
-            lacking = file.checked(incoming)
-            if writing:
-                transfer.amend(connection, key, lacking)
-            return Outcome(key, _state(connection, key, free, counted, file.schema), counted.messages)
+            file.check_counters(incoming)
+            return Outcome(key, _state(connection, key, free, counted), counted.messages)
         if kind not in _PARTS:
             break
         table = TABLES[kind]
@@ -161,11 +160,11 @@ def _key(session: Row, file: _File) -> str:
 
 
 def _state(
-    connection: sa.Connection, key: str, free: bool, counted: SessionDigest, schema: str
+    connection: sa.Connection, key: str, free: bool, counted: SessionDigest
 ) -> Literal["imported", "already there", "collided"]:
     if free:
         return "imported"
-    return "already there" if digest(connection, key, schema) == counted.digest else "collided"
+    return "already there" if digest(connection, key) == counted.digest else "collided"
 
 
 class _File:
@@ -176,7 +175,6 @@ class _File:
         self._lines = iter(lines)
         self.number = 0
         self.line = b""
-        self.schema = SCHEMA_REVISION
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return self
@@ -188,7 +186,7 @@ class _File:
             text = self.line.decode()
             kind = text[:_KIND].partition(":")[0][2:-1]
             if kind in TABLES:
-                return kind, read_row(TABLES[kind], text, self.schema)
+                return kind, read_row(TABLES[kind], text)
             ((kind, value),) = json.loads(text).items()
             return kind, value
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -202,18 +200,11 @@ class _File:
             version, schema = header["lango_store"], str(header["schema"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self.fault('this is not an export of lango_store, which begins with {"lango_store":1,…}') from None
-        if version != VERSION or schema > SCHEMA_REVISION:
+        if version != VERSION or not _OLDEST_SCHEMA <= schema <= SCHEMA_REVISION:
             raise self.fault(
-                f"the file is of format {version} and schema {schema}, this release reads {VERSION} and up to "
-                f"{SCHEMA_REVISION}: upgrade the package"
+                f"the file is of format {version} and schema {schema}, this release reads {VERSION} and "
+                f"{_OLDEST_SCHEMA} to {SCHEMA_REVISION}: read it with the release that wrote it, or upgrade the package"
             )
-
-        if schema < FIRST:
-            raise self.fault(
-                f"the file is of schema {schema!r}, this release reads {FIRST} and up: import it with the checkout "
-                "that made it, upgrade the database there, and export it again"
-            )
-        self.schema = schema
 
     def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:
         """Return a row of the line we are at, up to date; `InvalidFile` if no verb could read it."""
@@ -222,10 +213,10 @@ class _File:
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 
-    def checked(self, incoming: Incoming) -> dict[str, Any]:
-        """Return what a session of an earlier schema lacks; `InvalidFile` if its counters contradict its rows."""
+    def check_counters(self, incoming: Incoming) -> None:
+        """Raise `InvalidFile` if the counters of a session contradict its rows."""
         try:
-            return incoming.check_counters()
+            incoming.check_counters()
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 

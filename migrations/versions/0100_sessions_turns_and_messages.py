@@ -52,7 +52,6 @@ def upgrade() -> None:
         sa.Column("forked_from", sa.Text()),
         sa.Column("incarnation", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("revision", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("extra", JSON),
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
     )
     op.create_index("ix_lango_session_updated_at", "lango_session", ["updated_at", "key"])
