@@ -1,4 +1,4 @@
-"""The command line: a voice, not a brain. It prints what the functions of the package return."""
+"""The command line. It parses options, calls the functions of the package and prints what they return."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli.commands import Commands
-from lango_store.cli.terminal import say_error
-from lango_store.cli.text import let_streams_escape
+from lango_store.cli import archives, copying, db, demo, interchange, search, serve, sessions, upkeep
+from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
-NO, UNREACHABLE = 1, 3
-"""Exit codes: the answer is no, the database is not there; 2 is wrong usage, which the options' checks find."""
+FAILED, UNREACHABLE = 1, 3
+"""Exit codes: the command failed or its answer is no; the database cannot be reached. Wrong usage is 2."""
 
 app = typer.Typer(
-    cls=Commands,
     name="lango-store",
-    help="Keep a store of sessions and messages: its schema, and what is in it.",
+    help="Manage a store of sessions and messages: its schema and its content.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(upkeep.expire)
+app.command()(upkeep.stats)
+app.command()(upkeep.doctor)
+app.command("import")(interchange.import_)
+app.command()(interchange.export)
+app.command()(copying.copy)
+app.command()(serve.serve)
+app.command()(demo.demo)
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(search.app, name="search")
+app.add_typer(archives.app, name="archive")
+app.add_typer(db.app, name="db")
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"lango-store {version('lango-store')}")
         raise typer.Exit
@@ -35,20 +45,22 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line; errors become one line and an exit code."""
-    let_streams_escape()
+    """Run the command line; errors become one line on standard error and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except (DatabaseUnavailable, DatabaseBusy) as error:
-        say_error(error)
+        print_error(error)
         sys.exit(UNREACHABLE)
-    except (LangoStoreError, ValueError) as error:  # options were checked: it is a value that the store has or refuses
-        say_error(error)
-        sys.exit(NO)
+    except (LangoStoreError, ValueError) as error:  # the options are valid: the store refuses a value
+        print_error(error)
+        sys.exit(FAILED)

@@ -1,43 +1,30 @@
-"""`lango-store archive`: what `expire --archive` stored."""
+"""`lango-store archive`: search, restore and delete the sessions that `expire --archive` stored."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from lango_store.archive import Archive
-from lango_store.cli.listing import Column, Listing
-from lango_store.cli.terminal import (
-    Agent,
-    JsonOption,
-    Prefix,
-    UrlOption,
-    User,
-    YesOption,
-    agreed,
-    announce,
-    duration,
-    opened,
-)
+from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, YesOption, confirm, duration, open_store
+from lango_store.cli.output import Columns, print_table
 
 app = typer.Typer(help="Search, restore and forget what expire --archive stored.", no_args_is_help=True)
 
-FOUND: Final = Listing[dict[str, Any]](
-    [
-        Column("key", lambda each: each["key"]),
-        Column("seq", lambda each: str(each["seq"]), right=True),
-        Column("role", lambda each: each["role"]),
-        Column("time", lambda each: each["created_at"], lambda each: each["created_at"][:16]),
-        Column("text", lambda each: each["text"], least=20),
-    ],
-    importance=("seq", "text", "role", "time"),
-)
-"""How found messages are listed."""
+COLUMNS: Final[Columns[dict[str, Any]]] = {
+    "key": lambda found: found["key"],
+    "seq": lambda found: found["seq"],
+    "role": lambda found: found["role"],
+    "time": lambda found: datetime.fromisoformat(found["created_at"]),
+    "text": lambda found: found["text"],
+}
 
 File = Annotated[Path, typer.Argument(help="The archive's file.")]
+Key = Annotated[str, typer.Argument(help="The session's key.")]
 
 
 @app.command()
@@ -56,38 +43,31 @@ def search(
         for each in found:
             print(json.dumps(each))
     else:
-        FOUND.print([found])
+        print_table(COLUMNS, [found])
     if not found:
         raise typer.Exit(1)
 
 
 @app.command()
 def restore(
-    key: Annotated[str, typer.Argument(help="The session's key.")],
+    key: Key,
     file: File,
     url: UrlOption = None,
-    ttl: Annotated[str | None, typer.Option(help="A TTL such as 30d; else it never expires.")] = None,
+    ttl: Annotated[Any, typer.Option(parser=duration, help="A TTL such as 30d; else it never expires.")] = None,
 ) -> None:
     """Bring an archived session back into the store."""
-    with opened(url) as store:
-        announce(store, "restoring on")
-        session = store.restore(file, key, ttl=None if ttl is None else duration(ttl, "--ttl"))
+    with open_store(url, "restoring on") as store:
+        session = store.restore(file, key, ttl=ttl)
     print(f"restored {session.message_count} messages")
 
 
 @app.command()
-def forget(
-    file: File,
-    user: User = None,
-    agent: Agent = None,
-    prefix: Prefix = None,
-    yes: YesOption = False,
-) -> None:
+def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
     """Delete archived sessions of a user, an agent or a key prefix, so that the file keeps no trace."""
-    if not (user or agent or prefix):
+    filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
+    if not any(filters.values()):
         raise typer.BadParameter("give --user, --agent or --prefix")
     with Archive(file) as archive:
-        sessions, messages = archive.count(user_id=user, agent_id=agent, key_prefix=prefix)
-        agreed(f"forgetting {sessions:,} sessions, {messages:,} messages in {file}", yes=yes)
-        gone = archive.forget(user_id=user, agent_id=agent, key_prefix=prefix)
-    print(f"forgot {gone} sessions")
+        sessions, messages = archive.count(**filters)
+        confirm(f"forgetting {sessions:,} sessions, {messages:,} messages in {file}", yes=yes)
+        print(f"forgot {archive.forget(**filters)} sessions")

@@ -1,4 +1,4 @@
-"""`lango-store db`: the functions of `lango_store.schema`."""
+"""`lango-store db`: migrate and check the schema with the functions of `lango_store.schema`."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ import typer
 
 from lango_store import schema
 from lango_store._engine.url import shown
-from lango_store.cli.progress import migrating
-from lango_store.cli.terminal import JsonOption, UrlOption, YesOption, agreed, database, opened
+from lango_store.cli.options import (
+    LOCK_TIMEOUT,
+    JsonOption,
+    LockTimeout,
+    UrlOption,
+    YesOption,
+    confirm,
+    database,
+    open_store,
+)
+from lango_store.cli.output import migration_progress
 
 app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
 
-LockTimeout = Annotated[
-    float,
-    typer.Option("--lock-timeout", min=0.001, max=2_147_483, help="Seconds to wait for a table in use (PostgreSQL)."),
-]
+Target = Annotated[str, typer.Argument(help="The revision to go to.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
 
 
 @app.command()
-def upgrade(
-    revision: Annotated[str, typer.Argument(help="The revision to go to.")] = "head",
-    url: UrlOption = None,
-    lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
-) -> None:
+def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Bring the schema up to a revision. Several at once are safe: one works, the others wait.
 
     Killed in the middle, it goes on where it was when it is run again.
     """
-    reached = schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)
-    print(_at(reached))
+    print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
 
 @app.command()
 def downgrade(
     revision: Annotated[str, typer.Argument(help='The revision to go back to; "base" drops the tables.')],
     url: UrlOption = None,
-    lock_timeout: LockTimeout = schema.LOCK_TIMEOUT,
+    lock_timeout: LockTimeout = LOCK_TIMEOUT,
     yes: YesOption = False,
 ) -> None:
     """Take the schema back to a revision, and drop what later ones brought."""
-    with opened(url) as store:
+    with open_store(url) as store:
         undone, rows = schema.undone(store.engine, revision), schema.rows(store.engine)
-        there = ", ".join(f"{table} with {number:,} rows" for table, number in rows.items()) or "no table of ours"
-        agreed(
+        tables = ", ".join(f"{table} with {number:,} rows" for table, number in rows.items()) or "no table of ours"
+        confirm(
             f"downgrading {shown(store.engine.url)} undoes {', '.join(undone) or 'nothing'} "
-            f"and drops what they brought; there is {there}",
+            f"and drops what they brought; there is {tables}",
             yes=yes,
         )
-        reached = schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)
-        print(_at(reached))
+        print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 
 @app.command()
@@ -61,7 +62,7 @@ def stamp(
     url: UrlOption = None,
 ) -> None:
     """Write down that the schema is at a revision, without running anything."""
-    print(_at(schema.stamp(database(url, new=True), revision)))
+    print(_state(schema.stamp(database(url, new=True), revision)))
 
 
 @app.command()
@@ -72,7 +73,7 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
         print(json.dumps({"revision": found, "needed": needed, "schema": namespace}))
     else:
         where = "" if namespace is None else f" in schema {namespace!r}"
-        print(f"{_at(found)}{where}, this release needs {needed}")
+        print(f"{_state(found)}{where}, this release needs {needed}")
 
 
 @app.command()
@@ -90,46 +91,39 @@ def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def sql(
-    revision: Annotated[str, typer.Argument(help="The revision to go to.")] = "head",
+    revision: Target = "head",
     url: UrlOption = None,
-    start: Annotated[
-        str | None, typer.Option("--from", help="Where to start; else the database is asked.", show_default=False)
-    ] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Where to start; else the database is asked.")] = None,
 ) -> None:
     """Print the SQL that an upgrade would run."""
     print(schema.sql(database(url, new=start is not None), revision, start=start), end="")
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
-
-
 @app.command()
-def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT) -> None:
+def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Spread the tables over the nodes of a Citus cluster, by the session's key. The store waits meanwhile.
 
     Killed in the middle, it has done nothing; done already, there is nothing to do.
     """
-    _move("distributed by the session's key", schema.distribute, url, dry_run, lock_timeout)
+    _move(schema.distribute, "distributed by the session's key", url, dry_run, lock_timeout)
 
 
 @app.command()
-def undistribute(
-    url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
-) -> None:
+def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Bring the tables back from the nodes of a Citus cluster to its coordinator. The store waits meanwhile."""
-    _move("not distributed", schema.undistribute, url, dry_run, lock_timeout)
+    _move(schema.undistribute, "not distributed", url, dry_run, lock_timeout)
 
 
-def _move(state: str, move: Callable[..., list[str]], url: str | None, dry_run: bool, lock_timeout: float) -> None:
-    with migrating("moving") as on_progress:
-        done = move(database(url), dry_run=dry_run, lock_timeout=lock_timeout, on_progress=on_progress)
-    if not done:
+def _move(move: Callable[..., list[str]], state: str, url: str | None, dry_run: bool, lock_timeout: float) -> None:
+    with migration_progress("moving") as on_progress:
+        statements = move(database(url), dry_run=dry_run, lock_timeout=lock_timeout, on_progress=on_progress)
+    if not statements:
         print(f"nothing to do: the tables are {state} already")
     elif dry_run:
-        print("\n".join(f"{statement};" for statement in ("BEGIN", *done, "COMMIT")))
+        print("\n".join(f"{statement};" for statement in ("BEGIN", *statements, "COMMIT")))
     else:
         print(f"the tables are {state} now")
 
 
-def _at(revision: str | None) -> str:
+def _state(revision: str | None) -> str:
     return "no lango_store tables" if revision is None else f"at revision {revision}"

@@ -1,26 +1,18 @@
-"""`lango-store import` and `export`: files of other systems, in and out."""
+"""`lango-store import` and `export`: read and write files of other systems, and backups."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lango_store import interchange
-from lango_store.cli.progress import progress
-from lango_store.cli.terminal import (
-    JsonOption,
-    UrlOption,
-    announce,
-    opened,
-    say_error,
-)
-from lango_store.cli.text import on_one_line, say
+from lango_store.cli.options import JsonOption, UrlOption, open_store
+from lango_store.cli.output import one_line, print_error, print_json, progress, say
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import Exported, FileReport
 
@@ -32,9 +24,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of ev
 def import_(
     source: Annotated[Path, typer.Argument(help="A file, or a folder of files.")],
     url: UrlOption = None,
-    format: Annotated[
-        str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.", show_default=False)
-    ] = None,
+    format: Annotated[str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would come in, and write nothing.")] = False,
     longest_line: Annotated[
         int, typer.Option(min=1, metavar="BYTES", help="Refuse files with longer lines.")
@@ -48,34 +38,29 @@ def import_(
     """
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{format!r} is not a format: give one of {_NAMES}", param_hint="--format")
-    with opened(url) as store:
+    with open_store(url, "looking at" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
-        announce(store, "looking at" if dry_run else "importing into")
-        with _reporting("importing", total, _printer(json_, verbose), quiet=json_) as on_file:
+        with _reporting("importing", total, json_=json_, verbose=verbose) as on_file:
             reports = interchange.import_path(
                 store, source, format=format, dry_run=dry_run, longest_line=longest_line, on_file=on_file
             )
     if not json_:
-        print(_summed_up(reports, dry_run=dry_run))
+        print(_summarize(reports, dry_run=dry_run))
     if any(report.error for report in reports):
         raise typer.Exit(1)
-
-
-def _json(report: FileReport | Exported) -> None:
-    print(report.model_dump_json())
 
 
 def _print(report: FileReport | Exported, *, verbose: bool) -> None:
     """Print what an operator has to know; of what went as it should only if they want to."""
     if report.error is not None:
-        say_error(LangoStoreError(report.error))
+        print_error(LangoStoreError(report.error))
         return
     if isinstance(report, Exported):
         if verbose and report.path is None:
             say(report.key)
         elif verbose:
             left_out = f", {report.records:,} records left out" if report.records else ""
-            print(on_one_line(f"{report.key}: {report.path}{left_out}"))
+            print(one_line(f"{report.key}: {report.path}{left_out}"))
         return
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
@@ -87,20 +72,19 @@ def _print(report: FileReport | Exported, *, verbose: bool) -> None:
             parts[-1] = f"{report.already_there[0]} and {more:,} more are there already"
     parts += [f"{key} collides with another session, which stays as it is" for key in report.collided]
     if parts or verbose:
-        print(on_one_line(f"{report.path}: {'; '.join(parts) or 'no session'}"))
+        print(one_line(f"{report.path}: {'; '.join(parts) or 'no session'}"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 
 
-def _summed_up(reports: list[FileReport], *, dry_run: bool) -> str:
-    def number(what: Callable[[FileReport], Any]) -> str:
-        return f"{sum(what(report) for report in reports):,}"
-
+def _summarize(reports: list[FileReport], *, dry_run: bool) -> str:
     return (
-        f"{'would import' if dry_run else 'imported'} {number(lambda r: r.sessions)} sessions, "
-        f"{number(lambda r: r.messages)} messages from {number(lambda r: bool(r.keys))} files; "
-        f"{number(lambda r: len(r.already_there))} already there, {number(lambda r: len(r.collided))} collided, "
-        f"{number(lambda r: len(r.skipped))} lines skipped or mended, {number(lambda r: bool(r.error))} files failed"
+        f"{'would import' if dry_run else 'imported'} {sum(each.sessions for each in reports):,} sessions, "
+        f"{sum(each.messages for each in reports):,} messages from {sum(bool(each.keys) for each in reports):,} files; "
+        f"{sum(len(each.already_there) for each in reports):,} already there, "
+        f"{sum(len(each.collided) for each in reports):,} collided, "
+        f"{sum(len(each.skipped) for each in reports):,} lines skipped or mended, "
+        f"{sum(each.error is not None for each in reports):,} files failed"
     )
 
 
@@ -111,9 +95,7 @@ def export(
     format: Annotated[str, typer.Option(help=f"One of {', '.join(interchange.writable())}.")] = "jsonl",
     keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
     url: UrlOption = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="All sessions of this user id.", show_default=False)
-    ] = None,
+    user: Annotated[str | None, typer.Option(help="All sessions of this user id.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there with other content.")] = False,
     verbose: VerboseOption = False,
@@ -133,7 +115,7 @@ def export(
         raise typer.BadParameter(
             "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
         )
-    with opened(url) as store, _reporting("exporting", None, _printer(json_, verbose), quiet=json_) as on_file:
+    with open_store(url) as store, _reporting("exporting", None, json_=json_, verbose=verbose) as on_file:
         done = interchange.export(
             store,
             sys.stdout.buffer if output else Path(to),
@@ -151,32 +133,35 @@ def export(
     if output:
         say(summary)
     elif not json_:
-        print(on_one_line(summary))
+        print(one_line(summary))
     if failed:
         raise typer.Exit(1)
 
 
-def _printer(json_: bool, verbose: bool) -> Callable[[FileReport | Exported], None]:
-    return _json if json_ else partial(_print, verbose=verbose)
-
-
 @contextmanager
 def _reporting(
-    doing: str, total: int | None, report_file: Callable[[FileReport | Exported], None], *, quiet: bool
+    action: str, total: int | None, *, json_: bool, verbose: bool
 ) -> Iterator[Callable[[FileReport | Exported], None]]:
-    """Report each file as it is done; on a terminal show a bar, and report all of them after it."""
-    if quiet or not sys.stderr.isatty():
-        yield report_file
-        return
-    done: list[FileReport | Exported] = []
-    try:
-        with progress(doing, total, transient=True) as (bar, task):
+    """Report each file when it is done; on a terminal show a bar first, and report all files after it."""
 
-            def advance(report: FileReport | Exported) -> None:
-                done.append(report)
-                bar.advance(task)
+    def report(file: FileReport | Exported) -> None:
+        if json_:
+            print_json(file)
+        else:
+            _print(file, verbose=verbose)
+
+    if json_ or not sys.stderr.isatty():
+        yield report
+        return
+    files: list[FileReport | Exported] = []
+    try:
+        with progress(action, total) as update:
+
+            def advance(file: FileReport | Exported) -> None:
+                files.append(file)
+                update(advance=1)
 
             yield advance
     finally:
-        for report in done:
-            report_file(report)
+        for file in files:
+            report(file)

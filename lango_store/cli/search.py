@@ -1,8 +1,9 @@
-"""`lango-store search`: messages by their words, and the index that finds them."""
+"""`lango-store search`: find messages by their words, and maintain the search index."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,26 +14,25 @@ from lango_store import schema
 from lango_store._engine.url import shown
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchStatus
-from lango_store.cli.db import LockTimeout
-from lango_store.cli.progress import migrating
-from lango_store.cli.terminal import (
+from lango_store.cli.options import (
+    LOCK_TIMEOUT,
     Agent,
     JsonOption,
+    LockTimeout,
     Prefix,
     UrlOption,
     User,
     YesOption,
-    agreed,
-    console,
+    confirm,
     database,
-    moment,
-    opened,
+    open_store,
+    time,
 )
-from lango_store.cli.text import as_field, on_one_line, printable, say
+from lango_store.cli.output import console, escaped, migration_progress, one_line, print_json, printable, say
 
 
 class _WordsOrCommand(TyperGroup):
-    """Take anything but a command for words to search for."""
+    """A group whose default command is `for`."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
@@ -50,7 +50,6 @@ Configuration = Annotated[
     str | None,
     typer.Option(
         help="What words are: simple; on SQLite trigram; on PostgreSQL any text search configuration.",
-        show_default=False,
     ),
 ]
 
@@ -64,17 +63,11 @@ def for_(
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    role: Annotated[MessageRole | None, typer.Option(help="Messages of this role.", show_default=False)] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Written since then: 2026-11-21, or 30d ago.", show_default=False)
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Written before then: 2026-11-21, or 30d ago.", show_default=False)
-    ] = None,
+    role: Annotated[MessageRole | None, typer.Option(help="Messages of this role.")] = None,
+    since: Annotated[Any, typer.Option(parser=time, help="Written since then: 2026-11-21, or 30d ago.")] = None,
+    until: Annotated[Any, typer.Option(parser=time, help="Written before then: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many.")] = 20,
-    cursor: Annotated[
-        str | None, typer.Option(help="Go on where a search ended, which said how.", show_default=False)
-    ] = None,
+    cursor: Annotated[str | None, typer.Option(help="Go on where a search ended, which said how.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Find messages by their words, the best first. `search WORDS` is the same, unless the first is a command here.
@@ -82,90 +75,92 @@ def for_(
     In a pipe: a line a message, no header; between tabs its session's key, its seq, role, time and title, and what was
     found. Control characters are escaped with a backslash.
     """
-    with opened(url) as store:
+    with open_store(url) as store:
         page = store.search(
             " ".join(words),
             agent_id=agent,
             user_id=user,
             key_prefix=prefix,
             role=role,
-            since=None if since is None else moment(since, "--since"),
-            until=None if until is None else moment(until, "--until"),
+            since=since,
+            until=until,
             limit=limit,
             cursor=cursor,
         )
+    out = console()
     for hit in page.items:
         if json_:
-            print(hit.model_dump_json())
+            print_json(hit)
         elif sys.stdout.isatty():
-            console().print(_shown(hit), soft_wrap=True)
+            out.print(_render(hit), soft_wrap=True)
         else:
             fields = (hit.key, str(hit.seq), hit.role, hit.created_at.isoformat(), hit.title or "", hit.snippet)
-            print("\t".join(map(as_field, fields)))
+            print("\t".join(map(escaped, fields)))
     if page.next is not None:
         say(f"… and more: --cursor {page.next}")
     if page.waiting:
         say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
 
 
-def _shown(hit: SearchHit) -> Text:
-    who = f"{hit.role} {hit.author}" if hit.author else hit.role
-    about = f"{hit.seq}  {hit.created_at:%Y-%m-%d %H:%M}  {who}  {hit.title or ''}".rstrip()
-    shown = Text.assemble((on_one_line(hit.key), "bold"), f" {on_one_line(about)}\n  ")
-    before = 0
-    for at, end in hit.places:
-        shown.append(on_one_line(hit.snippet[before:at]))
-        shown.append(on_one_line(hit.snippet[at:end]), "bold yellow")
-        before = end
-    return shown.append(on_one_line(hit.snippet[before:]))
+def _render(hit: SearchHit) -> Text:
+    author = f" {hit.author}" if hit.author else ""
+    facts = f"{hit.seq}  {hit.created_at:%Y-%m-%d %H:%M}  {hit.role}{author}  {hit.title or ''}".rstrip()
+    text = Text.assemble((one_line(hit.key), "bold"), f" {one_line(facts)}\n  ")
+    end = 0
+    for start, stop in hit.places:
+        text.append(one_line(hit.snippet[end:start])).append(one_line(hit.snippet[start:stop]), "bold yellow")
+        end = stop
+    return text.append(one_line(hit.snippet[end:]))
 
 
 @app.command()
 def enable(
-    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
+    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT
 ) -> None:
     """Create the search index and fill it, while the store is in use. Killed, it goes on when it is run again."""
-    with migrating() as on_progress:
-        made = schema.enable_search(
-            database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress
-        )
-    print(_state(made))
+    _build(schema.enable_search, configuration, url, lock_timeout)
 
 
 @app.command()
-def disable(url: UrlOption = None, yes: YesOption = False, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT) -> None:
+def disable(url: UrlOption = None, yes: YesOption = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Drop the search index. Messages stay as they are."""
-    with opened(url) as store:
-        agreed(f"dropping the search index of {shown(store.engine.url)}", yes=yes)
+    with open_store(url) as store:
+        confirm(f"dropping the search index of {shown(store.engine.url)}", yes=yes)
         dropped = schema.disable_search(store.engine, lock_timeout=lock_timeout)
     print("the search index is dropped" if dropped else "there was no search index")
 
 
 @app.command()
 def rebuild(
-    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = schema.LOCK_TIMEOUT
+    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT
 ) -> None:
     """Rebuild the search index, while the store is in use: a damaged one, or with another configuration."""
-    with migrating() as on_progress:
-        made = schema.rebuild_search(
-            database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress
-        )
-    print(_state(made))
+    _build(schema.rebuild_search, configuration, url, lock_timeout)
+
+
+def _build(build: Callable[..., SearchStatus], configuration: str | None, url: str | None, lock_timeout: float) -> None:
+    with migration_progress("indexing") as on_progress:
+        status = build(database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress)
+    print(_describe(status))
 
 
 @app.command()
 def status(url: UrlOption = None, json_: JsonOption = False) -> None:
     """Print how the search index is; exit code 1 if messages cannot be searched."""
-    found = schema.search_status(database(url))
-    print(found.model_dump_json() if json_ else _state(found))
-    if found.state != "ready":
+    state = schema.search_status(database(url))
+    if json_:
+        print_json(state)
+    else:
+        print(_describe(state))
+    if state.state != "ready":
         raise typer.Exit(1)
 
 
-def _state(found: SearchStatus) -> str:
-    if found.state == "disabled":
+def _describe(status: SearchStatus) -> str:
+    if status.state == "disabled":
         return "there is no search index: `lango-store search enable` makes it"
-    if found.state != "ready":
-        return printable(f"the search index cannot be used: {found.reason}")
-    waiting = f", {found.waiting:,} wait" if found.waiting else ""
-    return f"{found.indexed:,} messages are indexed ({found.configuration}, {found.bytes / 1e6:,.1f} MB){waiting}"
+    if status.state != "ready":
+        return printable(f"the search index cannot be used: {status.reason}")
+    waiting = f", {status.waiting:,} wait" if status.waiting else ""
+    size = f"{status.bytes / 1e6:,.1f} MB"
+    return f"{status.indexed:,} messages are indexed ({status.configuration}, {size}){waiting}"

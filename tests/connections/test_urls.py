@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from lango_store import Store, cli, create_engine, schema
 from lango_store._engine.url import parse, shown
-from lango_store.cli.terminal import say_error
+from lango_store.cli.output import print_error
 
 SECRET = "S3cr3t"
 """A piece of a password that no text may hold."""
@@ -103,7 +103,7 @@ def test_no_text_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     done = CliRunner().invoke(cli.app, ["db", "current", "--url", url])
     if done.exception is not None and isinstance(done.exception, Exception):
-        say_error(done.exception)
+        print_error(done.exception)
     written = capfd.readouterr()
     assert SECRET not in done.output + written.out + written.err
 

@@ -51,7 +51,7 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
         assert said in told
     assert schema.current(filled) == SCHEMA_REVISION
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
-    assert (code, "lango_message with 15 rows" in asked, "go on?" in asked) == (1, True, True)
+    assert (code, "lango_message with 15 rows" in asked, "Continue?" in asked) == (1, True, True)
     assert schema.current(filled) == SCHEMA_REVISION
     assert run_on_terminal(*command, answer="y\n")[1] == 0
     assert schema.current(filled) is None

@@ -1,0 +1,99 @@
+"""Options that several commands share, the database they name, and confirmations."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from lango_store import schema
+from lango_store._engine.engine import create_engine, database_file
+from lango_store._engine.url import URL_VARIABLES, shown, url_from_environment
+from lango_store._operations.sessions import MAX_TTL
+from lango_store.cli.output import say
+from lango_store.errors import DatabaseUnavailable
+from lango_store.store import Store
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help=f"The database; else ${', else $'.join(URL_VARIABLES)}."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Agent = Annotated[str | None, typer.Option("--agent", help="Sessions of this agent id.")]
+User = Annotated[str | None, typer.Option("--user", help="Sessions of this user id.")]
+Prefix = Annotated[str | None, typer.Option("--prefix", help="Sessions whose key begins so.")]
+LockTimeout = Annotated[
+    float,
+    typer.Option("--lock-timeout", min=0.001, max=2_147_483, help="Seconds to wait for a table in use (PostgreSQL)."),
+]
+LOCK_TIMEOUT = schema.LOCK_TIMEOUT
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def duration(text: str) -> timedelta:
+    """Parse a duration such as 30d, 12h, 90m, 45s or 2w."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    if not match:
+        raise typer.BadParameter(f"{text!r} is not a duration: write 45s, 90m, 12h, 30d or 2w")
+    try:
+        value = timedelta(**{_UNITS[match[2]]: float(match[1])})
+    except OverflowError:
+        value = timedelta.max
+    if value > MAX_TTL:
+        raise typer.BadParameter(f"{text!r} is longer than the longest TTL, 100 years")
+    return value
+
+
+def time(text: str) -> datetime:
+    """Parse an ISO 8601 time, in UTC unless it has an offset, or a duration before now."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC) - duration(text)
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def database(url: str | None, *, new: bool = False) -> str:
+    """Return the URL of the database; a SQLite file must exist unless it may be `new`."""
+    url = url or url_from_environment()
+    if not url:
+        raise typer.BadParameter(
+            f"no database was given: give --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
+        )
+    try:
+        engine = create_engine(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    file = database_file(engine.url)
+    if file is not None and not new and not file.exists():
+        raise DatabaseUnavailable(
+            f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`"
+        )
+    return url
+
+
+@contextmanager
+def open_store(url: str | None, announcement: str | None = None) -> Iterator[Store]:
+    """Open the store, and print the announcement with its URL without the password."""
+    with Store(database(url)) as store:
+        if announcement is not None:
+            say(f"{announcement} {shown(store.engine.url)}")
+        yield store
+
+
+def confirm(action: str, *, yes: bool) -> None:
+    """Print what will be destroyed and ask on a terminal; elsewhere --yes is required."""
+    if yes:
+        say(action)
+    elif sys.stdin.isatty():
+        say(f"{action} permanently")
+        typer.confirm("Continue?", abort=True, err=True)
+    else:
+        raise typer.BadParameter(f"{action} permanently: add --yes to confirm", param_hint="--yes")

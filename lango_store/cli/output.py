@@ -1,0 +1,140 @@
+"""Printing: stored text made harmless, tables, JSON, errors, progress bars and the pager."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from lango_store import errors, schema
+from lango_store._values.escaping import ESCAPES, ON_ONE_LINE, PICTURES
+
+Item = TypeVar("Item")
+Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
+"""The columns of a table by name, and how each value is read from an item."""
+
+_NARROW, _WHOLE = 120, 16
+"""Terminals with fewer columns leave out the wide columns of a table; values this short are never cut."""
+
+
+def printable(text: str) -> str:
+    """Return stored text with visible characters in place of those that control a terminal."""
+    return text.translate(PICTURES)
+
+
+def one_line(text: str) -> str:
+    """Return printable text without line breaks and tabs."""
+    return text.translate(ON_ONE_LINE)
+
+
+def escaped(text: str) -> str:
+    r"""Return stored text as a lossless field between tabs: `\t`, `\n`, `\r`, `\\`, `\u001b`."""
+    return text.translate(ESCAPES)
+
+
+def console() -> Console:
+    """Return the console for answers. It reads no markup, since stored text may look like it."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def pager(out: Console) -> AbstractContextManager[Any]:
+    """Show what the console prints in `$PAGER`, else `less`; print it if it is no terminal or `$PAGER` is empty."""
+    if not sys.stdout.isatty() or os.environ.get("PAGER") == "":
+        return nullcontext()
+    os.environ.setdefault("LESS", "-FRX")  # short text stays on the screen, with colours
+    return out.pager(styles=True)
+
+
+def say(text: str) -> None:
+    """Print a line that is not an answer, on standard error."""
+    print(printable(text), file=sys.stderr)
+
+
+def print_error(error: Exception) -> None:
+    """Print an error as one line on standard error, with the command that helps."""
+    match error:
+        case errors.SessionExpired():
+            text = f"{error.fact}: `sessions touch` revives it, `sessions show --expired` shows it"
+        case errors.SessionNotFound():
+            text = f"{error.fact}: check the key; `sessions list` lists the keys"
+        case errors.SessionExists():
+            text = f"{error.fact} and was not changed: delete it first with `sessions delete`"
+        case errors.SchemaOutOfDate():
+            text = f"{error.fact}: {error.remedy}"
+        case errors.DamagedMessage():
+            text = f"{error.fact}; `sessions show` shows what can be read, `doctor` lists all damage"
+        case _:
+            text = str(error)
+    say(f"error: {text}")
+
+
+def print_json(value: BaseModel) -> None:
+    """Print a value as one line of JSON, in ASCII if the encoding of the output lacks a character."""
+    text = value.model_dump_json()
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text))
+    print(text)
+
+
+def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:
+    """Print a table for each page on a terminal; elsewhere a line for each item, its fields between tabs.
+
+    Args:
+        columns: The columns. The first, the key, is folded where the others are cut.
+        pages: The items.
+        wide: Names of columns that only a wide terminal shows.
+    """
+    if not sys.stdout.isatty():
+        for item in (item for page in pages for item in page):
+            print("\t".join(_field(read(item)) for read in columns.values()))
+        return
+    out = console()
+    names = [name for name in columns if out.width >= _NARROW or name not in wide]
+    for page in pages:
+        table = Table(box=None, pad_edge=False)
+        cells = [[_cell(columns[name](item), is_key=name == names[0]) for item in page] for name in names]
+        for name, column in zip(names, cells, strict=True):
+            is_whole = name == names[0] or all(cell.cell_len <= _WHOLE for cell in column)
+            table.add_column(name, no_wrap=is_whole, max_width=max(36, out.width // 3) if name == names[0] else None)
+        for row in zip(*cells, strict=True):
+            table.add_row(*row)
+        out.print(table)
+
+
+def _field(value: str | int | datetime | None) -> str:
+    return escaped(value.isoformat() if isinstance(value, datetime) else "" if value is None else str(value))
+
+
+def _cell(value: str | int | datetime | None, *, is_key: bool) -> Text:
+    if isinstance(value, int):
+        return Text(f"{value:,}", justify="right")
+    text = f"{value:%Y-%m-%d %H:%M}" if isinstance(value, datetime) else one_line(value or "")
+    return Text(text, no_wrap=not is_key, overflow="fold" if is_key else "ellipsis")
+
+
+@contextmanager
+def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a progress bar if standard error is a terminal, and yield a function that updates it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda **state: bar.update(task, **state)
+
+
+@contextmanager
+def migration_progress(action: str) -> Iterator[schema.OnProgress]:
+    """Show the progress of a migration, table by table, if standard error is a terminal."""
+    with progress(action) as update:
+        yield lambda state: update(description=f"{action} {state.table}", completed=state.rows, total=state.total)

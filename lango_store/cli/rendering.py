@@ -1,0 +1,99 @@
+"""Sessions and messages as rich panels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from lango_store._values.content_blocks import parts_of, text_of
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
+from lango_store.cli.output import one_line, printable
+from lango_store.errors import DamagedMessage
+
+_MAX_LINES, _MAX_LINE = 12, 1_000
+"""How much of a content is shown without `full`."""
+
+_STYLES: Final = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
+
+
+def render_session(info: SessionInfo, *, omitted: int = 0) -> Panel:
+    """Return a panel with the facts about a session; `omitted` is the number of messages not shown."""
+    records = f"{info.record_count:,} records, " if info.record_count else ""
+    lines = [
+        f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
+        f"{info.message_count:,} messages, {records}{info.token_count:,} tokens, last seq {info.last_seq:,}",
+        f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
+    ]
+    if info.expires_at is not None:
+        lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    lines += [f"{name} {_json(value)}" for name in ("settings", "metadata") if (value := getattr(info, name))]
+    if omitted:
+        lines.append(f"… {omitted:,} earlier messages{' and records' if records else ''}, --all shows them")
+    return _panel(Text(printable("\n".join(lines))), f"{info.key} · {info.title}" if info.title else info.key)
+
+
+def render_message(message: Message | DamagedMessage, *, full: bool = False) -> RenderableType:
+    """Return a panel with a message, or one line for a record; long contents are cut unless `full`."""
+    if isinstance(message, DamagedMessage):
+        title = f"{message.seq} damaged: {message.field}"
+        return _panel(Text(printable(str(message))), title, border_style="red")
+    title = f"{message.seq} {' · '.join(filter(None, (message.role.value, message.author, message.name)))}"
+    calls = [_call(call) for call in message.tool_calls]
+    if message.role is MessageRole.RECORD:
+        content = [] if message.content is None else [_plain(message.content)]
+        line = one_line("  ".join([title, *content, *calls]))
+        return Group(Text(line, style="dim", no_wrap=not full, overflow="ellipsis"))  # a bare Text would be wrapped
+    texts = calls if message.content is None else [_content(message.content), *calls]
+    facts = [f"{message.created_at:%H:%M:%S}"] if message.created_at else []
+    if message.tokens is not None:
+        facts.append(f"{message.tokens:,} tokens")
+    return _panel(
+        Group(*(Text(printable(text)) if full else _cut(printable(text)) for text in texts)),
+        title,
+        subtitle=" · ".join(facts),
+        subtitle_align="right",
+        border_style=_STYLES.get(message.role.canonical, "magenta"),
+    )
+
+
+def _panel(body: RenderableType, title: str, **options: Any) -> Panel:
+    return Panel(body, title=Text(one_line(title), style="bold"), title_align="left", **options)
+
+
+def _call(call: ToolCall) -> str:
+    arguments = "" if call.arguments is None else _plain(call.arguments)
+    if not call.answered:
+        return f"→ {call.name}({arguments})"
+    return f"← {call.name}{arguments and f'({arguments})'}: {_plain(call.output)}"
+
+
+def _content(content: Any) -> str:
+    parts = parts_of(content)
+    if parts is not None:
+        return "\n".join(map(_plain, parts))
+    return content if isinstance(content, str) else _json(content, indent=2)
+
+
+def _plain(value: Any) -> str:
+    text = text_of(value)
+    return _json(value) if text is None else text
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _cut(text: str) -> Text:
+    lines = text.removesuffix("\n").split("\n")
+    shown = Text()
+    for line in lines[:_MAX_LINES]:
+        more = f"… (+{len(line) - _MAX_LINE:,} characters)" if len(line) > _MAX_LINE else ""
+        shown.append(f"{line[:_MAX_LINE]}{more}\n")
+    if len(lines) > _MAX_LINES:
+        shown.append(f"… {len(lines) - _MAX_LINES} more lines, --full shows them", style="dim")
+    shown.rstrip()
+    return shown
