@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lango_store._operations.rows import encode_message
-from lango_store._rows.encoding import encode_json
 from lango_store._values.model import Message, MessageRole
 
 _RECORD: Final = MessageRole.RECORD.value
@@ -17,13 +16,7 @@ class Batch:
 
     __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
 
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        encode: Callable[[Any, str], str] = encode_json,
-        *,
-        rows: list[dict[str, Any]] | None = None,
-    ) -> None:
+    def __init__(self, messages: Sequence[Message], *, rows: list[dict[str, Any]] | None = None) -> None:
         """Encode messages for the database.
 
         Raises:
@@ -34,7 +27,7 @@ class Batch:
         ids: list[str] = []
         records = tokens = 0
         for position, message in enumerate(self.messages):
-            row = encode_message(message, encode) if rows is None else rows[position]
+            row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
             if row["id"] is not None:
                 ids.append(row["id"])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -143,8 +143,8 @@ _ROLES: Final = {role.value: role for role in MessageRole}
 _many: Final = TypeAdapter(list[Message])
 
 
-def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_json) -> dict[str, Any]:
-    """Encode a message as the driver takes it, its JSON by `encode`; `InvalidMessage` for what cannot be stored."""
+def encode_message(message: Message) -> dict[str, Any]:
+    """Encode a message as the driver takes it; `InvalidMessage` for what cannot be stored."""
     if not isinstance(message, Message):
         raise InvalidMessage(
             "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
@@ -156,7 +156,7 @@ def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
         raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
     try:
-        text, content = encode_content(message.content, encode)
+        text, content = encode_content(message.content)
         return {  # most fields are None, and a test is cheaper than a call
             "id": None if message.id is None else encode_id(message.id),
             "role": encode_role(message.role),
@@ -165,9 +165,9 @@ def encode_message(message: Message, encode: Callable[[Any, str], str] = encode_
             "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
             "text": text,
             "content": content,
-            "tool_calls": _encoded_calls(message.tool_calls, encode) if message.tool_calls else None,
+            "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
             "tokens": tokens,
-            "extra": encode(message.extra, "extra") if message.extra else None,
+            "extra": encode_json(message.extra, "extra") if message.extra else None,
             "created_at": None if created_at is None else _in_range(created_at),
         }
     except InvalidValue as error:
@@ -182,10 +182,10 @@ def _in_range(created_at: datetime) -> datetime:
         raise InvalidMessage("created_at", reason) from None
 
 
-def _encoded_calls(calls: Sequence[ToolCall], encode: Callable[[Any, str], str]) -> str:
+def _encoded_calls(calls: Sequence[ToolCall]) -> str:
     plain = [_plain_call(call) for call in calls]
     try:
-        return encode(plain, "tool_calls")
+        return encode_json(plain, "tool_calls")
     except InvalidValue:  # each value by itself: one may use all levels, and the error names the guilty one
         return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -81,11 +80,11 @@ def checked_name(owner: str, name: str, what: str = "session key") -> str:
     return name
 
 
-def encode_content(content: Any, encode: Callable[[Any, str], str]) -> tuple[str | None, str | None]:
+def encode_content(content: Any) -> tuple[str | None, str | None]:
     """Return a message's content as a text, or else as JSON: what the columns `text` and `content` hold."""
     if isinstance(content, str) and _text_fault(content) is None:
         return content if type(content) is str else str.__str__(content), None
-    return None, encode(content, "content")
+    return None, encode_json(content, "content")
 
 
 def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
@@ -172,65 +171,6 @@ def encode_json(value: Any, field: str) -> str:
         if isinstance(error, InvalidValue):
             raise
         return _encode_surrogates(value, field)
-
-
-def encode_large_json(value: Any, field: str) -> str:
-    """Encode a value as `encode_json` does, in less memory where its texts are large.
-
-    `to_json` leaves a copy in UTF-8 with each text that it is given, and what it wrote has to be read again.
-    """
-    if _letters(value) <= _PIECE:
-        return encode_json(value, field)
-    encoded = bytearray()
-    try:
-        for piece in _pieces(value, MAX_LEVELS - 1):
-            encoded += piece
-    except (PydanticSerializationError, ValueError, TypeError):
-        return encode_json(value, field)  # lone surrogates, the last level, or a fault to be named
-    return encoded.decode()
-
-
-def _letters(value: Any) -> int:
-    """Count the characters of a value's texts."""
-    count = 0
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if type(part) is str:
-            count += len(part)
-        elif type(part) is dict:
-            waiting += part.values()
-        elif type(part) is list:
-            waiting += part
-    return count
-
-
-def _pieces(value: Any, levels: int) -> Iterator[bytes]:
-    """Yield the JSON of a value in pieces; ValueError or another error for what is not JSON, or has more levels."""
-    kind = type(value)
-    if kind in (dict, list) and not levels:
-        raise ValueError("more levels")
-    if kind is str:
-        yield b'"'
-        for start in range(0, len(value), _PIECE):
-            yield to_json(value[start : start + _PIECE])[1:-1]
-        yield b'"'
-    elif kind is dict:
-        mark = b"{"
-        for name, item in value.items():
-            yield mark + encode_json(name, "").encode() + b":"
-            yield from _pieces(item, levels - 1)
-            mark = b","
-        yield b"}" if value else b"{}"
-    elif kind is list:
-        mark = b"["
-        for item in value:
-            yield mark
-            yield from _pieces(item, levels - 1)
-            mark = b","
-        yield b"]" if value else b"[]"
-    else:
-        yield encode_json(value, "").encode()
 
 
 def _encode_surrogates(value: Any, field: str) -> str:

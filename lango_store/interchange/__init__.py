@@ -13,7 +13,8 @@ from lango_store._operations.lists import Filter
 from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
 from lango_store.interchange import exporting
-from lango_store.interchange.format import Format, WritableFormat
+from lango_store.interchange.backups import Backups
+from lango_store.interchange.format import Format
 from lango_store.interchange.formats import FORMATS
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
@@ -38,7 +39,7 @@ def recognise(path: str | Path) -> str | None:
 
 def writable() -> list[str]:
     """Return the names of the formats that sessions can be exported to."""
-    return [name for name, each in FORMATS.items() if isinstance(each, WritableFormat)]
+    return [name for name, each in FORMATS.items() if each.is_writable]
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
@@ -75,8 +76,8 @@ def import_path(
     A session whose key the store has already is left as it is, so that a second run imports nothing. A file that
     cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
     called after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
-    (256 MB) is refused before that line is parsed. An import takes about four times the memory of its largest line; up
-    to eleven times where a line of ASCII holds a character beyond U+FFFF, as Python then has four bytes for each.
+    (256 MB) is refused before that line is parsed. An import of `jsonl` takes about four times the memory of its
+    largest line (up to eleven if an ASCII line has one character beyond U+FFFF), any other about ten times its file.
     """
     reports: list[FileReport] = []
     planned: set[str] | None = set() if dry_run else None
@@ -124,7 +125,7 @@ def export(
     if sum((bool(keys), user_id is not None, everything)) != 1:
         raise ValueError("no sessions are chosen to export: give keys, or a user_id, or everything=True (one of them)")
     chosen = _known(format)
-    if not isinstance(chosen, WritableFormat):
+    if format not in writable():
         raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
@@ -142,7 +143,7 @@ def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
         return list(exporting.keys(connection, store.context.moment(connection), chosen))
 
 
-def _known(format: str) -> Format:
+def _known(format: str) -> Format | Backups:
     if format not in FORMATS:
         raise ValueError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}")
     return FORMATS[format]

@@ -11,7 +11,6 @@ from lango_store.backup import files, reading
 from lango_store.backup.writing import write_sessions
 from lango_store.errors import InvalidFile
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.format import WritableFormat
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 
@@ -23,11 +22,12 @@ _SUFFIXES: Final = (Path(FILE_NAME).suffix, files.PACKED)
 _BEGINNING: Final = b'{"lango_store":'
 
 
-class Backups(WritableFormat):
+class Backups:
     """The format `jsonl`: lossless, for backups and for moving. An export is one file, of one moment."""
 
     name = NAME
     exports_expired = True
+    is_writable = True
 
     def recognises(self, path: Path) -> bool:
         """Whether a file is one of this format, by its first bytes."""
@@ -36,6 +36,10 @@ class Backups(WritableFormat):
                 return file.read(len(_BEGINNING)) == _BEGINNING
         except InvalidFile:  # reading it reports the fault
             return False
+
+    def rank(self, path: Path) -> int:
+        """Return 0: the order of backups does not matter."""
+        return 0
 
     def import_file(
         self, store: Store, path: Path, *, planned: set[str] | None = None, longest_line: int = files.LONGEST_LINE

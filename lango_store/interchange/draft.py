@@ -1,8 +1,7 @@
-"""A session on its way in or out: what every format can be read into and written from, its messages still on disk."""
+"""A session that is imported or exported: every format is read into a `Draft` and written from one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -14,8 +13,8 @@ from lango_store._values.model import Message
 class Part:
     """Messages that belong together: a turn, a compaction (its messages are the summary), or neither.
 
-    On the way out `first_seq` and `replaced_upto` say where it stands in the log and what a compaction speaks of; on
-    the way in a compaction speaks of everything before it.
+    On export, `first_seq` is its position in the log and `replaced_upto` what a compaction replaces. On import, a
+    compaction replaces everything before it.
     """
 
     messages: list[Message]
@@ -31,7 +30,7 @@ class Part:
 
 @dataclass
 class Draft:
-    """A session without its messages, and a function that reads them, part by part, however many there are.
+    """A session and its messages.
 
     `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under the name of a system what
     that system needs and we have no column for: a value of the session. `summarized_upto`, on the way out, is the last
@@ -39,7 +38,7 @@ class Draft:
     """
 
     key: str
-    parts: Callable[[], Iterator[Part]]
+    parts: list[Part] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -48,6 +47,11 @@ class Draft:
     forked_from: str | None = None
     records: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages of all parts."""
+        return [message for part in self.parts for message in part.messages]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lango_store._operations.batches import Batch
-from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_large_json, encode_text
+from lango_store._operations.rows import encode_message
+from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_text
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidValue
 
@@ -52,7 +52,7 @@ def check_key(key: Any) -> str:
 
 def check_message(message: Message) -> None:
     """Raise `InvalidMessage` if a message cannot be stored."""
-    Batch([message], encode_large_json)
+    encode_message(message)
 
 
 def is_storable_json(value: Any) -> bool:

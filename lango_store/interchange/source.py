@@ -1,4 +1,4 @@
-"""A file that is read twice, once to examine it and once to hand out its messages, and must not change in between."""
+"""Files of other systems, which must not change while they are read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store._rows.encoding import checked_key
 from lango_store.backup.files import LONGEST_LINE, lines_of, reading, state
 from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.fidelity import check_key
 
 MAX_NAME: Final = 255
 """The bytes that file systems give to a file's name."""
@@ -25,28 +25,26 @@ class Source:
 
     @contextmanager
     def reading(self) -> Iterator[BinaryIO]:
-        """Open the file to read all of it; `InvalidFile` if it changed since it was found."""
+        """Open the file to read all of it; `InvalidFile` if it has changed by the end."""
         with reading(self.path) as file:
             yield file
         self.check()
 
     def check(self) -> None:
-        """Raise `InvalidFile` if somebody wrote to the file since it was found."""
+        """Raise `InvalidFile` if the file has changed since it was found."""
         if state(self.path) != self._found:
             raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank, with their numbers, from 1."""
         with self.reading() as file:
-            yield from filter(_is_not_blank, lines_of(file, self.path, self.longest_line))
-
-
-def _is_not_blank(numbered: tuple[int, bytes]) -> bool:
-    return not numbered[1].isspace()
+            for number, line in lines_of(file, self.path, self.longest_line):
+                if not line.isspace():
+                    yield number, line
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Read how a file begins; nothing of one that cannot be read."""
+    """Read the first bytes of a file; nothing of one that cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(count)
@@ -57,6 +55,6 @@ def first_bytes(path: Path, count: int) -> bytes:
 def checked_file_key(path: Path, key: str) -> str:
     """Return the session key; `InvalidFile` if no session can have it."""
     try:
-        return checked_key(key)
+        return check_key(key)
     except InvalidKey as error:
         raise InvalidFile(path, f"{error}: change it in the file") from error

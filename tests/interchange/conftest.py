@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.databases import KINDS, MakeDatabase
-from support.drafts import Given
+from support.drafts import given_format
 
 from lango_store import Store
 from lango_store.interchange import FORMATS
@@ -57,7 +57,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Make a file that is read as these drafts."""
 
     def make(*drafts: Draft) -> Path:
-        monkeypatch.setitem(FORMATS, "given", Given(*drafts))
+        monkeypatch.setitem(FORMATS, "given", given_format(*drafts))
         path = tmp_path / "one.given"
         path.touch()
         return path

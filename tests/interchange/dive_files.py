@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lango_store import Message
-from lango_store.interchange.dive import Dive
+from lango_store.interchange.dive import DIVE
 from lango_store.interchange.draft import Draft
-
-DIVE = Dive()
 
 TIME = "2026-11-21T20:34:01.833901979Z"
 MOMENT = datetime(2026, 11, 21, 20, 34, 1, 833901, tzinfo=UTC)
@@ -54,14 +52,14 @@ def dives(message: Message) -> dict[str, Any]:
 def window(draft: Draft) -> list[Message]:
     """Return what Dive gives a model: the last compaction and what follows."""
     found: list[Message] = []
-    for part in draft.parts():
+    for part in draft.parts:
         found = part.messages if part.kind == "compaction" else found + part.messages
     return found
 
 
 def usage(draft: Draft) -> dict[str, int]:
     total = {"input_tokens": 0, "output_tokens": 0}
-    for part in draft.parts():
+    for part in draft.parts:
         for name, value in (part.usage or {}).items():
             if isinstance(value, int):
                 total[name] = total.get(name, 0) + value

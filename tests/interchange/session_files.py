@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from lango_store import Store, interchange
 from lango_store._values.model import Message
 from lango_store.errors import LangoStoreError
 from lango_store.interchange import importing
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, Part
 
-Read = Callable[[Path, list[Skipped]], list[Draft]]
-Write = Callable[[Draft, Path], Path]
+Read = Callable[..., Iterable[Draft]]
+Write = Callable[..., Path]
 
 
 def golden(system: str) -> dict[str, Any]:
@@ -29,11 +29,11 @@ def golden(system: str) -> dict[str, Any]:
 
 
 def messages(draft: Draft) -> list[Message]:
-    return [message for part in draft.parts() for message in part.messages]
+    return [message for part in draft.parts for message in part.messages]
 
 
 def parts(draft: Draft) -> list[Part]:
-    return list(draft.parts())
+    return draft.parts
 
 
 def assert_only_our_errors(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interchange.dive_files import DIVE, event, file, header, read, user
+from interchange.dive_files import event, file, header, read, user
 from interchange.session_files import assert_only_our_errors, messages
 from support.paths import DATA
 
 from lango_store.errors import InvalidFile
+from lango_store.interchange.dive import DIVE
 from lango_store.interchange.draft import Skipped
+from lango_store.interchange.source import Source
 
 
 def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
@@ -76,11 +78,12 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 
 def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user()))
-    draft = read(path)
+    rest = Source(path).lines()
+    next(rest)
     with path.open("a") as more:
         more.write(json.dumps(event(user(), id="evt-2")) + "\n")
     with pytest.raises(InvalidFile, match="import again"):
-        messages(draft)
+        list(rest)
 
 
 @pytest.mark.parametrize("name", ["tools", "compacted-once"])

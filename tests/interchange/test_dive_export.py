@@ -5,18 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from interchange.dive_files import DIVE, MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
+from interchange.dive_files import MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
 from interchange.session_files import carried, messages
 from support.databases import MakeDatabase
 from support.paths import DATA
 
 from lango_store import Message, Store, ToolCall, interchange
+from lango_store.interchange.dive import DIVE
 from lango_store.interchange.draft import Draft, Part
 
 
 def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
-    draft = Draft("s", lambda: iter([Part([Message(role="user", content=content)])]))
+    draft = Draft("s", [Part([Message(role="user", content=content)])])
     text = DIVE.write(draft, tmp_path).read_text()
     assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
     assert ", " not in text
@@ -32,7 +33,7 @@ def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
         Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
         Message(role="user"),
     ]
-    out = DIVE.write(Draft("s", lambda: iter([Part(made, created_at=MOMENT)]), created_at=MOMENT), tmp_path)
+    out = DIVE.write(Draft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
     events = [line["data"] for line in lines(out)[1:]]
     assert len({each["id"] for each in events}) == len(made)
     assert {each["timestamp"] for each in events} == {"2026-11-21T20:34:01.833901Z"}
@@ -81,8 +82,8 @@ def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: 
             Part(sent(13), first_seq=13),
         ]
 
-    draft = read(DIVE.write(Draft("s", lambda: iter(stored())), tmp_path))
-    told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts()]
+    draft = read(DIVE.write(Draft("s", stored()), tmp_path))
+    told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts]
     assert told == [
         ("turn", ["1", "2"]),
         ("turn", ["3", "4"]),

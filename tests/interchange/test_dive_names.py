@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interchange.dive_files import DIVE, file, header, lines, read
+from interchange.dive_files import file, header, lines, read
 
 from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.dive import DIVE
 from lango_store.interchange.dive.names import id_fault, id_of, key_of
 from lango_store.interchange.draft import Draft
 
@@ -35,7 +36,7 @@ def test_an_id_that_dive_refuses_is_refused(id: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
-    path = DIVE.write(Draft(key, lambda: iter(()), forked_from=key), tmp_path)
+    path = DIVE.write(Draft(key, [], forked_from=key), tmp_path)
     assert path == tmp_path / f"{id}.jsonl"
     assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
     draft = read(path)
@@ -65,4 +66,4 @@ def test_an_id_that_no_key_can_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidFile, match="key"):
             read(file(tmp_path, header(id=id)))
     with pytest.raises(InvalidKey, match="too long"):
-        DIVE.write(Draft("é" * 130, lambda: iter(())), tmp_path)
+        DIVE.write(Draft("é" * 130, []), tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,8 @@ from support.nanobot_files import CORRUPT, HELLO, METADATA, exported, imported, 
 from support.paths import DATA
 
 from lango_store import MessageRole, Store, interchange
-from lango_store.interchange.nanobot import Nanobot
 from lango_store.interchange.nanobot.lines import line_from_message
 from lango_store.testing import Clock
-
-NANOBOT = Nanobot()
 
 
 @pytest.mark.parametrize("name", [name for name, expected in CORRUPT.items() if expected is not None])
@@ -119,14 +115,6 @@ def test_the_last_of_several_metadata_lines_counts(opened: Store, file: Callable
     info = opened.info("telegram:1")
     assert (info.title, info.last_consolidated) == ("late", 1)
     assert lines(exported(opened, tmp_path, "telegram:1")) == [HELLO, last]
-
-
-def test_a_file_that_changes_while_it_is_read_is_not_imported(opened: Store, file: Callable[..., Path]) -> None:
-    path = file(METADATA, HELLO)
-    (draft,) = NANOBOT.read(path, [])
-    path.write_text(path.read_text() + json.dumps(HELLO) + "\n")
-    with pytest.raises(ValueError, match="changed while it was read"):
-        list(draft.parts())
 
 
 def test_metadata_that_no_column_can_hold_comes_back(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from support.factories import message
 
 from lango_store import DamagedMessage, InvalidMessage, InvalidValue, Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, of_session
-from lango_store._rows.encoding import encode_json, encode_large_json
 from lango_store.backup.copying import copy
 from lango_store.interchange import export
 
@@ -296,26 +295,6 @@ def test_the_database_itself_keeps_a_content_in_exactly_one_column(shared_store:
 
 
 SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dicts": lambda value: {"a": value}}
-
-
-LETTERS = ["x", "\u4e2d", '"', "\U0001f600", "\ud800"]
-
-
-def encoded(encode: Callable[[Any, str], str], value: Any) -> str:
-    """Return the JSON of a value, or the words in which it is refused."""
-    try:
-        return encode(value, "content")
-    except InvalidValue as error:
-        return str(error)
-
-
-@given(value=values, letter=st.sampled_from(LETTERS), levels=st.sampled_from([1, 199, 200]))
-@example(value=float("nan"), letter="x", levels=1)
-@example(value={1: ()}, letter="x", levels=1)
-def test_a_large_value_is_encoded_as_any_other(value: Any, letter: str, levels: int) -> None:
-    large: Any = letter * 70_000
-    for whole in (large, deep([value, large, {large: [], "b": {}}], levels)):
-        assert encoded(encode_large_json, whole) == encoded(encode_json, whole)
 
 
 def deep(value: Any, levels: int) -> Any:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Final
 
-from lango_store.backup.files import LONGEST_LINE
 from lango_store.interchange.dive import reading, writing
 from lango_store.interchange.dive.names import NAME
-from lango_store.interchange.draft import Draft, Skipped
-from lango_store.interchange.format import WritableDraftFormat
+from lango_store.interchange.format import Format
 
-
-class Dive(WritableDraftFormat):
-    """A header line, then a line for each event, a turn or a compaction."""
-
-    name = NAME
-
-    def recognises(self, path: Path) -> bool:
-        return reading.recognises(path)
-
-    def read(self, path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
-        return reading.read(path, skipped, longest_line)
-
-    def write(self, draft: Draft, folder: Path, *, replace: bool = False) -> Path:
-        return writing.write(draft, folder, replace=replace)
+DIVE: Final = Format(NAME, reading.recognises, reading.read, writing.write)
+"""A header line, then a line for each event, a turn or a compaction."""

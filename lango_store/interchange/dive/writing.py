@@ -1,4 +1,4 @@
-"""A draft as a file of Dive."""
+"""Writing of Dive's session files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 from lango_store._values.model import Message
 from lango_store.backup.files import writing
 from lango_store.errors import InvalidKey
-from lango_store.interchange.dive.events import event_of, raw_of
-from lango_store.interchange.dive.header import header_of
+from lango_store.interchange.dive.fields import event_of, header_of, raw_of
 from lango_store.interchange.dive.names import NAME
 from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping, restored
@@ -76,7 +75,7 @@ def _events(part: Part) -> Iterator[Part]:
 def _in_dives_order(draft: Draft) -> Iterator[Part]:
     early = _early(draft)
     moved = {compaction.first_seq for _, compaction in early}
-    for part in draft.parts():
+    for part in draft.parts:
         if part.kind == "compaction" and part.first_seq in moved:
             continue
         rest = part
@@ -93,7 +92,7 @@ def _early(draft: Draft) -> list[tuple[int, Part]]:
     """Return the compactions that something came in under, each with the seq that it has to follow."""
     found = []
     last, floor = 0, 0
-    for part in draft.parts():
+    for part in draft.parts:
         if part.kind == "compaction" and part.replaced_upto is not None:
             upto = max(part.replaced_upto, floor)  # never before an earlier compaction
             if last > upto:

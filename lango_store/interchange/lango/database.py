@@ -82,6 +82,13 @@ class Database:
         for source in self._sources:
             source.check()
 
+    def messages(self, session: Any) -> Iterator[Row]:
+        """Yield the messages of a session by instant, then by row."""
+        query = (
+            "SELECT messages.* FROM place JOIN messages ON messages.rowid = row WHERE session = ? ORDER BY instant, row"
+        )
+        return self.rows(query, session)
+
     @contextmanager
     def _our_errors(self) -> Iterator[None]:
         try:

@@ -7,12 +7,11 @@ own offsets), stand in `extra["lango"]` of the session and of each message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, storable_text
@@ -25,31 +24,26 @@ NAME: Final = "lango"
 _SESSION_FIELDS: Final = ("id", "key", "agent_id", "model", "metadata")
 _MESSAGE_FIELDS: Final = ("id", "role", "content", "author", "tool_calls", "session_messages")
 _CALL_FIELDS: Final = {"id": "id", "name": "name", "input": "arguments", "output": "output"}
-_PAGE: Final = 100
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
-    """Read all sessions; a row that cannot be stored as it was is skipped, named by its id."""
+def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> Iterator[Draft]:
+    """Read the sessions one after the other; a row that cannot be stored as it was is skipped, named by its id."""
     database = Database(path)
-    drafts: list[Draft] = []
-    for row in database.rows("SELECT * FROM sessions ORDER BY id"):
-        try:
-            key = check_key(row["key"])
-        except InvalidKey as error:
-            skipped.append(Skipped(_number(row), f"session row {row['id']} was left out: {error}"))
-            continue
-        drafts.append(_draft(database, key, row))
-    for row in database.rows("SELECT * FROM messages ORDER BY id"):
-        _message(row, skipped)
     strays = (
         "SELECT id FROM messages WHERE session_messages IS NULL OR session_messages NOT IN (SELECT id FROM sessions)"
     )
     for row in database.rows(strays):
         skipped.append(Skipped(_number(row), f"message row {row['id']} belongs to no session: left out"))
-    return drafts
+    for row in database.rows("SELECT * FROM sessions ORDER BY id"):
+        try:
+            key = check_key(row["key"])
+        except InvalidKey as error:
+            skipped.append(Skipped(_number(row), f"session row {row['id']} was left out: {error}"))
+        else:
+            yield _draft(database, key, row, skipped)
 
 
-def _draft(database: Database, key: str, row: Row) -> Draft:
+def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Draft:
     metadata = _json(row.get("metadata"))
     fields = {name: text for name in ("agent_id", "model") if (text := storable_text(row.get(name)))}
     if mapping(metadata):
@@ -61,23 +55,12 @@ def _draft(database: Database, key: str, row: Row) -> Draft:
     created_at = moment(row.get("created_at"))
     return Draft(
         key=key,
-        parts=lambda: _parts(database, row["id"], created_at),
+        parts=[Part([_message(each, skipped) for each in database.messages(row["id"])], created_at=created_at)],
         fields=fields,
         created_at=created_at,
         updated_at=moment(row.get("updated_at")),
         extra={NAME: raw} if raw else {},
     )
-
-
-def _parts(database: Database, session: Any, created_at: datetime | None) -> Iterator[Part]:
-    """Yield the messages of a session; one without a time is as old as the session."""
-    query = (
-        "SELECT messages.* FROM place JOIN messages ON messages.rowid = place.row "
-        "WHERE session = ? ORDER BY instant, row"
-    )
-    messages = (_message(row, []) for row in database.rows(query, session))
-    while page := list(islice(messages, _PAGE)):
-        yield Part(page, created_at=created_at)
 
 
 def _message(row: Row, skipped: list[Skipped]) -> Message:

@@ -8,7 +8,7 @@ where that does not give the line back, `extra["_nanobot"]` keeps what is missin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,9 +23,6 @@ RAW: Final = "_nanobot"
 _TEXTS: Final = ("name", "tool_call_id")
 _FIRST: Final = ("role", "content", "timestamp")
 
-
-_CHUNK: Final = 1 << 16
-_MANY: Final = 1_000
 
 # Styles
 
@@ -44,8 +41,7 @@ def _as_go(value: Any) -> str:
 
 def _is_unicode(text: str) -> bool:
     try:
-        for start in range(0, 0 if text.isascii() else len(text), _CHUNK):  # a text may be large
-            text[start : start + _CHUNK].encode()
+        text.encode()
         return True
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
         return False
@@ -76,50 +72,6 @@ STYLES: Final = {
     "g2": Style(_as_python, _local),
     "go": Style(_as_go, _utc),
 }
-
-
-def is_text_of(line: dict[str, Any], text: str, style: Style) -> bool:
-    """Whether a style writes a line as this text; a large one is compared piece by piece, without another copy."""
-    if len(text) <= _CHUNK or "\\ud" in text:  # where a surrogate is escaped, other members may be escaped too
-        return style.dumps(line) == text
-    at = 0
-    for piece in _pieces(line, style):
-        if not text.startswith(piece, at):
-            return False
-        at += len(piece)
-    return at == len(text)
-
-
-def _pieces(value: Any, style: Style) -> Iterator[str]:
-    """Yield the text that a style writes for a value, no large part of it at once."""
-    comma = style.dumps([0, 0])[2:-2]
-    if isinstance(value, str) and len(value) > _CHUNK:
-        yield '"'
-        for start in range(0, len(value), _CHUNK):
-            yield style.dumps(value[start : start + _CHUNK])[1:-1]
-        yield '"'
-    elif isinstance(value, dict) and value:
-        mark = "{"
-        for name in json.loads(style.dumps(dict.fromkeys(value))):  # in the style's order
-            yield mark + style.dumps({name: None}).removeprefix("{").removesuffix("null}")
-            yield from _pieces(value[name], style)
-            mark = comma
-        yield "}"
-    elif isinstance(value, list) and value:
-        mark = "["
-        for start in range(0, len(value), _MANY):
-            items = value[start : start + _MANY]
-            if any(isinstance(item, str | dict | list) for item in items):
-                for item in items:
-                    yield mark
-                    yield from _pieces(item, style)
-                    mark = comma
-            else:
-                yield mark + style.dumps(items)[1:-1]
-                mark = comma
-        yield "]"
-    else:
-        yield style.dumps(value)
 
 
 # In
@@ -166,7 +118,7 @@ def _is_call(call: object) -> bool:
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
     """Return the message of a line whose text has to come back exactly; it may hold what no database can."""
     message = message_from_line(line, style)
-    if not is_text_of(line_from_message(message, style), text, style):
+    if style.dumps(line_from_message(message, style)) != text:
         message.extra[RAW] = {"line": text}
     return message
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +32,8 @@ from lango_store.interchange.nanobot.heads import (
 )
 from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text, storable
 from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
+from lango_store.interchange.source import Source
 
-_SAMPLE: Final = 1_000
 _LOOKED_AT: Final = 8 << 20  # what comes later says nothing about whose file it is
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
@@ -71,17 +69,17 @@ def rank(path: Path) -> int:
 
 def read(path: Path, skipped: list[Skipped], longest_line: int = files.LONGEST_LINE) -> list[Draft]:
     """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
-    survey = _surveyed(path, longest_line)
-    if survey.bad and not survey.messages and not survey.heads:
-        first = survey.bad[0]
+    file = _read_file(path, longest_line)
+    if file.bad and not file.lines and not file.heads:
+        first = file.bad[0]
         raise InvalidFile(path, f"holds no line that can be read; line {first.line}: {first.reason}")
-    skipped += survey.bad
-    return [_draft(path, survey, skipped)]
+    skipped += file.bad
+    return [_draft(path, file, skipped)]
 
 
 @dataclass
-class _Head:
-    """A metadata or provider state line: its number, text and object, and how many messages stand before it."""
+class _Line:
+    """A line: its number, its text and the object it says; `after` is how many messages are before it."""
 
     number: int
     text: str
@@ -90,66 +88,46 @@ class _Head:
 
 
 @dataclass
-class _Survey:
-    """What a first reading of a file tells: how many messages, which lines are bad, and the last of the other lines."""
+class _File:
+    """The lines of a file: messages, the last metadata and provider state line, and what is wrong with others."""
 
-    messages: int = 0
-    heads: dict[Head, _Head] = field(default_factory=dict)
+    lines: list[_Line] = field(default_factory=list)
+    heads: dict[Head, _Line] = field(default_factory=dict)
     bad: list[Skipped] = field(default_factory=list)
-    sample: str = ""
     ended: bool = True
-    state: object = None
-    longest_line: int = files.LONGEST_LINE
 
 
-def _surveyed(path: Path, longest_line: int) -> _Survey:
-    survey = _Survey(state=files.state(path), longest_line=longest_line)
-    for line in _lines(path, longest_line, survey):
-        if isinstance(line.value, str):
-            survey.bad.append(Skipped(line.number, line.value))
-        elif (head := line.value.get("_type")) in HEADS:
-            if head in survey.heads:
-                survey.bad.append(Skipped(survey.heads[head].number, f"{head}: a later line says otherwise"))
-            survey.heads[head] = _Head(line.number, line.text, line.value, survey.messages)
-        else:
-            survey.messages += 1
-            survey.sample = survey.sample or line.text[:_SAMPLE]
-        del line  # it may be large, and the next one is read before it is replaced
-    return survey
-
-
-@dataclass
-class _Read:
-    """A line's number, its text, and the object it says, or the reason why it says none."""
-
-    number: int
-    text: str
-    value: dict[str, Any] | str
-
-
-def _lines(path: Path, longest_line: int, survey: _Survey | None = None) -> Iterator[_Read]:
-    """Yield the lines that are not blank; a line may be large, and its reader is the only one to hold it."""
-    waiting: list[_Read] = []
-    with files.reading(path) as file:
+def _read_file(path: Path, longest_line: int) -> _File:
+    found = _File()
+    source = Source(path, longest_line)
+    with source.reading() as file:
         for number, raw in files.lines_of(file, path, longest_line):
-            if survey is not None:
-                survey.ended = raw.endswith(b"\n")
+            found.ended = raw.endswith(b"\n")
             try:
                 text = raw.removesuffix(b"\n").decode()
             except UnicodeDecodeError as error:
-                yield _Read(number, "", f"is not UTF-8 ({error.reason} at byte {error.start + 1})")
+                found.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
                 continue
-            del raw
-            if text and not text.isspace():
-                waiting.append(_Read(number, text, read_object(text)))
-                del text
-                yield waiting.pop()
+            if not text or text.isspace():
+                continue
+            value = read_object(text)
+            if isinstance(value, str):
+                found.bad.append(Skipped(number, value))
+                continue
+            line = _Line(number, text, value, len(found.lines))
+            if (head := value.get("_type")) not in HEADS:
+                found.lines.append(line)
+                continue
+            if head in found.heads:
+                found.bad.append(Skipped(found.heads[head].number, f"{head}: a later line says otherwise"))
+            found.heads[head] = line
+    return found
 
 
-def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
-    head = survey.heads.get("metadata")
+def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
+    head = file.heads.get("metadata")
     line = {} if head is None else head.value
-    generation = _generation(path, survey)
+    generation = _generation(path, file)
     key = _key(path, line, generation)
 
     def note(field: str, remedy: str) -> None:
@@ -160,9 +138,9 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
     if metadata != line.get("metadata", {}):
         note("metadata", "is not an object that can be stored, {} instead")
     consolidated = offset_of(line)
-    if consolidated is None or not 0 <= consolidated <= survey.messages:
+    if consolidated is None or not 0 <= consolidated <= len(file.lines):
         for name in OFFSETS:
-            note(name, f"is not a count of these {survey.messages} messages, 0 instead")
+            note(name, f"is not a count of these {len(file.lines)} messages, 0 instead")
         consolidated = 0
     times = {name: moment(line.get(name), local=True) for name in ("created_at", "updated_at")}
     for name, time in times.items():
@@ -172,12 +150,12 @@ def _draft(path: Path, survey: _Survey, skipped: list[Skipped]) -> Draft:
         note("key", f"is not a key, {key!r} from the file's name instead")
     return Draft(
         key=key,
-        parts=lambda: _parts(path, survey, STYLES[generation], skipped),
+        parts=[_part(STYLES[generation], skipped, line) for line in file.lines],
         fields={"metadata": metadata, "title": title_of(metadata)},
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated,
-        extra={NAME: _raw(path, key, generation, survey, times["updated_at"])},
+        extra={NAME: _raw(path, key, generation, file, times["updated_at"])},
     )
 
 
@@ -186,16 +164,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def _generation(path: Path, survey: _Survey) -> str:
-    head = survey.heads.get("metadata")
-    if _COMPACT.match(survey.sample if head is None else head.text):
+def _generation(path: Path, file: _File) -> str:
+    head = file.heads.get("metadata")
+    if _COMPACT.match(head.text if head else file.lines[0].text if file.lines else ""):
         return "go"
     if head is not None and "key" not in head.value and "last_consolidated" not in head.value:
         return "g0"
     line = {} if head is None else head.value
     key = decoded(path.stem)
     encoded = key is not None and line.get("key", key) == key
-    return "g2" if encoded or "last_archived" in line or "provider_state" in survey.heads else "g1"
+    return "g2" if encoded or "last_archived" in line or "provider_state" in file.heads else "g1"
 
 
 def _key(path: Path, line: dict[str, Any], generation: str) -> str:
@@ -207,16 +185,16 @@ def _key(path: Path, line: dict[str, Any], generation: str) -> str:
     raise InvalidFile(path, f"has no key that can be stored, in its metadata or its name: rename it ({reason})")
 
 
-def _raw(path: Path, key: str, generation: str, survey: _Survey, updated_at: datetime | None) -> dict[str, Any]:
+def _raw(path: Path, key: str, generation: str, file: _File, updated_at: datetime | None) -> dict[str, Any]:
     raw: dict[str, Any] = {"key": key, "generation": generation, "stem": _printable(path.stem)}
-    for name, head in survey.heads.items():
+    for name, head in file.heads.items():
         exact = STYLES[generation].dumps(head.value) == head.text and is_storable(head.value)
         raw |= {name: head.value} if exact else {f"{name}_line": head.text}
         if head.after:
             raw[f"{name}_after"] = head.after
     if updated_at is not None:
         raw["updated_at"] = updated_at.isoformat()
-    if not survey.ended:
+    if not file.ended:
         raw["ended"] = False
     return raw
 
@@ -225,19 +203,9 @@ def _printable(stem: str) -> str:
     return stem.encode("utf-8", "backslashreplace").decode()
 
 
-def _parts(path: Path, survey: _Survey, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
-    yield from filter(None, map(partial(_part, style, skipped), _lines(path, survey.longest_line)))
-    if files.state(path) != survey.state:
-        raise InvalidFile(path, "changed while it was read: stop nanobot, then import again")
-
-
-def _part(style: Style, skipped: list[Skipped], line: _Read) -> Part | None:
-    if isinstance(line.value, str) or line.value.get("_type") in HEADS:
-        return None
+def _part(style: Style, skipped: list[Skipped], line: _Line) -> Part:
     role = line.value.get("role")
-    message = message_from_text(line.text, line.value, style)
-    line.text = ""  # it may be large, and so is what the database will be given
-    message, loss = storable(message, style)
+    message, loss = storable(message_from_text(line.text, line.value, style), style)
     if loss is not None:
         skipped.append(Skipped(line.number, loss))
     elif not known_role(role):

@@ -8,7 +8,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store._values.model import Message
 from lango_store.backup import files
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.fidelity import mapping
@@ -43,16 +42,12 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
 
 def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
     heads = [(_place(raw, name), text) for name, text in _heads(draft, raw, style)]
-    for written, message in enumerate(_log(draft)):
+    for written, message in enumerate(draft.messages):
         while heads and heads[0][0] <= written:
             yield heads.pop(0)[1]
         yield from text_from_message(message, style)
     for _, text in heads:
         yield text
-
-
-def _log(draft: Draft) -> Iterator[Message]:
-    return (message for part in draft.parts() for message in part.messages)
 
 
 def _place(raw: dict[str, Any], name: Head) -> int:
@@ -121,6 +116,6 @@ def _consolidated_lines(draft: Draft, style: Style) -> int:
     """Count the lines that a model no longer sees: those of consolidated messages, and of those before a summary."""
     gone = takewhile(
         lambda place: place[0] < draft.last_consolidated or place[1].seq <= draft.summarized_upto,
-        enumerate(_log(draft)),
+        enumerate(draft.messages),
     )
     return sum(len(lines_from_message(message, style)) for _, message in gone)

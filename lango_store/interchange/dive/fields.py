@@ -1,0 +1,197 @@
+"""Header, events and messages of Dive, and the fields of a `Draft`, a `Part` and a `Message`.
+
+`extra["dive"]` holds what our fields cannot give back, see `fidelity`. Messages that were created elsewhere become
+blocks on export: text, tool_use and tool_result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container
+from datetime import datetime
+from typing import Any, Final
+
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.interchange.dive.names import NAME, id_of, key_of
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.fidelity import (
+    difference,
+    known_role,
+    mapping,
+    restored,
+    same,
+    storable_id,
+    storable_text,
+)
+from lango_store.interchange.json_text import read_json
+from lango_store.interchange.moments import go_text, moment
+
+# The header line
+
+
+def columns(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return what a header, as it came, says of the columns that we have."""
+    header = mapping(raw.get("header"))
+    return {
+        "id": _as_key(header.get("id")),
+        "title": storable_text(header.get("title")),
+        "created_at": moment(header.get("created_at")),
+        "updated_at": moment(raw.get("updated_at", header.get("updated_at"))),
+        "metadata": mapping(header.get("metadata")),
+        "forked_from": _as_key(storable_text(header.get("forked_from"))),
+    }
+
+
+def _as_key(id: Any) -> Any:
+    return key_of(id) if isinstance(id, str) else id
+
+
+def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the header as it came, with what has changed since."""
+    header = dict(mapping(raw.get("header")))
+    is_new = not header
+    came = columns(raw)
+    given: dict[str, Any] = {
+        "id": draft.key,
+        "title": draft.fields.get("title"),
+        "created_at": draft.created_at,
+        "updated_at": draft.updated_at,
+        "metadata": draft.fields.get("metadata") or {},
+        "forked_from": draft.forked_from,
+    }
+    for name, value in given.items():
+        if name.endswith("_at"):
+            if is_new or came[name] not in (None, value):
+                header[name] = go_text(value)
+        elif not same(value, came[name]):
+            header[name] = id_of(value) if value and name in ("id", "forked_from") else value
+            if not value:
+                del header[name]
+    return header
+
+
+def beside(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what a line holds beside its type and its data."""
+    found = {name: value for name, value in line.items() if name not in ("line_type", "data")}
+    return {"beside": found} if found else {}
+
+
+# Events
+
+
+def part_from(line: dict[str, Any], repeated: Container[str], number: int, skipped: list[Skipped]) -> Part:
+    """Read the event on this line of a file; a repeated id stays in `extra`."""
+    event = line["data"]
+    created_at = moment(event.get("timestamp"))
+    id = storable_id(event.get("id"))
+    part = Part(
+        messages=[
+            message_from(message, created_at, repeated, number, skipped) for message in event.get("messages") or []
+        ],
+        kind="compaction" if event.get("type") == "compaction" else "turn",
+        id=None if f"event {id}" in repeated else id,
+        usage=event.get("usage") or None,
+        metadata=event.get("metadata") or None,
+        created_at=created_at,
+    )
+    original = {name: value for name, value in event.items() if name != "messages" or not value}
+    written = {name: value for name, value in event_of(part).items() if name != "messages" or not value}
+    raw = difference(original, written) | beside(line)
+    part.extra = {NAME: raw} if raw else None
+    return part
+
+
+def event_of(part: Part) -> dict[str, Any]:
+    """Return the event that we would write for a part by itself."""
+    always = {
+        "type": part.kind or "turn",
+        "timestamp": go_text(part.created_at),
+        "messages": [message_to(message) for message in part.messages] or None,
+    }
+    given = {"usage": part.usage, "metadata": part.metadata}
+    return ({"id": part.id} if part.id else {}) | always | {name: value for name, value in given.items() if value}
+
+
+def raw_of(part: Part) -> dict[str, Any]:
+    """Return what a part that came from Dive holds besides our fields."""
+    return mapping((part.extra or {}).get(NAME))
+
+
+# Messages
+
+_ROLES: Final = {
+    MessageRole.DEVELOPER: "system",
+    MessageRole.MODEL: "assistant",
+    MessageRole.TOOL: "user",  # where Dive has the results of tools
+    MessageRole.FUNCTION: "user",
+}
+
+
+def message_from(
+    message: dict[str, Any], created_at: datetime | None, repeated: Container[str], line: int, skipped: list[Skipped]
+) -> Message:
+    """Read a message; an id that is repeated, or that no index can hold, stays in `extra`."""
+    id = storable_id(message.get("id"))
+    role = known_role(message.get("role"))
+    if role is None:
+        role = MessageRole.USER
+        skipped.append(
+            Skipped(line, f"the role {message.get('role')!r} is not one of ours: stored as user, the word in extra")
+        )
+    read = Message(
+        role=role, content=message.get("content"), id=None if f"message {id}" in repeated else id, created_at=created_at
+    )
+    if raw := difference(message, _written(read)):
+        read.extra = {NAME: raw}
+    return read
+
+
+def message_to(message: Message) -> dict[str, Any]:
+    """Write a message."""
+    return restored(_written(message), mapping(message.extra.get(NAME)))
+
+
+def _written(message: Message) -> dict[str, Any]:
+    written: dict[str, Any] = {"id": message.id} if message.id is not None else {}
+    return written | {"role": _ROLES.get(message.role, message.role.value), "content": _blocks(message)}
+
+
+def _blocks(message: Message) -> list[Any] | None:
+    calls = [_call_block(call) for call in message.tool_calls]
+    answer = message.tool_call_id
+    if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):
+        return [_result_block(answer, message.content), *calls]
+    outputs = [_text(call.output) for call in message.tool_calls if call.answered]
+    is_said = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango has it twice
+    if message.content is None or is_said:
+        return calls or None
+    return [*_content_blocks(message.content), *calls] if calls else _content_blocks(message.content)
+
+
+def _content_blocks(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [{"type": "text", "text": _text(content)}]
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    if call.answered:
+        return _result_block(call.id, call.output)
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
+
+
+def _result_block(call_id: str, output: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": _text(output)}
+
+
+def _input(arguments: Any) -> Any:
+    if isinstance(arguments, str):
+        try:
+            return read_json(arguments or "{}")
+        except ValueError:
+            return arguments
+    return {} if arguments is None else arguments
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,226 @@
+"""Shepherd's session files: one JSON object for each provider, indented by 2, keys sorted.
+
+The session's key is `shepherd:` and the provider. Its `extra["shepherd"]` holds the file's members besides messages and
+indices, that of a message what our fields cannot give back, see `fidelity`. A time without a zone is this machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.backup.files import LONGEST_LINE, too_long, writing
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_text
+from lango_store.interchange.format import Format
+from lango_store.interchange.json_text import read_json, unique_names
+from lango_store.interchange.moments import moment
+from lango_store.interchange.source import MAX_NAME, Source, checked_file_key
+
+NAME: Final = "shepherd"
+_VERSION: Final = 1
+_PREFIX: Final = f"{NAME}:"
+"""A session's key is this prefix and the provider."""
+
+_INDICES: Final = {"last_assistant_message_index": "assistant", "last_user_message_index": "user"}
+"""The members that give the position of the last message of a role."""
+
+_FILE: Final = re.compile(r"\.shepherd_session\..*\.json", re.DOTALL)
+
+_NOT_IN_NAMES: Final = re.compile(rb"[^0-9A-Za-z.-]")
+
+_ROLES: Final = {MessageRole.DEVELOPER: "system", MessageRole.MODEL: "assistant"}
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file is a session of Shepherd, by its name."""
+    return _FILE.fullmatch(path.name) is not None
+
+
+def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
+    """Read a session; `InvalidFile` if the file is damaged or of another version than 1."""
+    raw = _members(path, longest_line)
+    if type(raw.get("version")) is not int or raw["version"] != _VERSION:
+        raise InvalidFile(path, f"is of version {raw.get('version')!r}: save it with a Shepherd that writes version 1")
+    if not isinstance(raw.get("provider"), str):
+        raise InvalidFile(path, "names no provider, which gives the session its key: add one")
+    saved_at = moment(raw.get("timestamp"), local=True)
+    model = storable_text(raw.get("model"))
+    messages = [
+        _message_from(message, saved_at, number, skipped) for number, message in enumerate(raw.pop("messages"), 1)
+    ]
+    return [
+        Draft(
+            key=checked_file_key(path, _PREFIX + raw["provider"]),
+            parts=[Part([message], created_at=saved_at) for message in messages],
+            fields={"model": model} if model else {},
+            created_at=saved_at,
+            updated_at=saved_at,
+            extra={NAME: {name: value for name, value in raw.items() if name not in _INDICES}},
+        )
+    ]
+
+
+def _members(path: Path, longest: int) -> dict[str, Any]:
+    with Source(path).reading() as file:
+        data = file.read(longest + 1)
+    try:
+        if len(data) > longest:
+            raise ValueError(too_long(longest))
+        members = read_json(data.decode(), object_pairs_hook=unique_names)
+        if not isinstance(members, dict):
+            raise ValueError(f"it is {type(members).__name__}")
+        messages = members.get("messages")
+        if not isinstance(messages, list):
+            raise ValueError("it has no messages")
+        if not all(isinstance(message, dict) for message in messages):
+            raise ValueError("it has messages that are not objects")
+    except ValueError as error:
+        raise InvalidFile(path, f"is not a session of Shepherd ({error}): mend it, it was left alone") from error
+    return members
+
+
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+    """Write a session's log to the file that Shepherd reads for its provider.
+
+    The key of a session that did not come from Shepherd is its provider.
+    """
+    raw = mapping(draft.extra.get(NAME))
+    members: dict[str, Any] = {"provider": draft.key.removeprefix(_PREFIX), "model": "", "version": _VERSION}
+    members |= {"timestamp": None} | raw
+    if not isinstance(members["provider"], str):
+        members["provider"] = draft.key.removeprefix(_PREFIX)
+    if draft.fields.get("model") != storable_text(members["model"]):
+        members["model"] = draft.fields.get("model") or ""
+    if not raw or moment(members["timestamp"], local=True) not in (None, draft.updated_at):
+        members["timestamp"] = _stamp(draft.updated_at)
+    members["messages"] = [each for message in draft.messages for each in _messages_to(message)]
+    members |= dict.fromkeys(_INDICES, -1)
+    for index, message in enumerate(members["messages"]):
+        members |= {name: index for name, role in _INDICES.items() if message.get("role") == role}
+    path = folder / _file_name(members["provider"], draft.key)
+    with writing(path, replace=replace) as file:
+        text = json.dumps(members, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
+        # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
+        file.write(text.encode("utf-8", "backslashreplace"))
+    return path
+
+
+def _stamp(time: datetime | None) -> str:
+    return "" if time is None else time.astimezone().replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _file_name(provider: str, key: str) -> str:
+    provider = _NOT_IN_NAMES.sub(b"-", provider.encode("utf-8", "replace")).decode()
+    name = f".shepherd_session.{provider}.json"
+    if len(name) > MAX_NAME:
+        raise InvalidKey(f"session key {key!r} is too long for a file's name: fork it to a shorter key")
+    return name
+
+
+# Messages
+
+
+def _message_from(message: dict[str, Any], saved_at: datetime | None, number: int, skipped: list[Skipped]) -> Message:
+    """Read a message; its time is when the file was saved."""
+    role = known_role(message.get("role"))
+    if role is None:
+        role = MessageRole.USER
+        word = message.get("role")
+        reason = f"message {number}: the role {word!r} is not one of ours: stored as user, the word in extra"
+        skipped.append(Skipped(number, reason))
+    read = Message(
+        role=role,
+        content=message.get("content"),
+        name=storable_text(message.get("tool_name")),
+        tool_call_id=storable_text(message.get("tool_call_id")),
+        tool_calls=_calls(message.get("tool_calls_json")),
+        tokens=_tokens(message.get("tokens")),
+        created_at=saved_at,
+    )
+    if raw := difference(message, _written(read)):
+        read.extra = {NAME: raw}
+    return read
+
+
+def _calls(text: Any) -> list[ToolCall]:
+    """Read tool calls in OpenAI's form; none if they are in another, whose text stays in extra."""
+    try:
+        calls = read_json(text) if isinstance(text, str) else None
+    except ValueError:
+        return []
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        return []
+    return Message.from_openai({"role": "assistant", "tool_calls": calls}).tool_calls
+
+
+def _is_call(call: Any) -> bool:
+    function = mapping(mapping(call).get("function"))
+    return isinstance(function.get("name"), str) and isinstance(mapping(call).get("id"), str)
+
+
+def _tokens(count: Any) -> int | None:
+    return count if type(count) is int and 0 <= count < 2**53 else None
+
+
+def _messages_to(message: Message) -> list[dict[str, Any]]:
+    """Write a message; a tool's output that stands in a call becomes a message of its own."""
+    raw = mapping(message.extra.get(NAME))
+    outputs = [_output(call) for call in message.tool_calls if call.answered]
+    if not outputs:
+        return [restored(_written(message), raw)]
+    lead = _written(message)
+    is_said = message.role.canonical is MessageRole.TOOL and lead["content"] in (
+        "",
+        *(each["content"] for each in outputs),
+    )
+    if is_said and "tool_calls_json" not in lead:
+        outputs[0]["tokens"] = lead["tokens"]
+        return outputs
+    return [lead, *outputs]
+
+
+def _written(message: Message) -> dict[str, Any]:
+    asked = [call for call in message.tool_calls if not call.answered]
+    written = {
+        "role": _ROLES.get(message.role, message.role.value),
+        "content": _text(message.content),
+        "tokens": message.tokens or 0,
+        "tool_name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "tool_calls_json": _calls_text(asked) if asked else None,
+    }
+    return {name: value for name, value in written.items() if value is not None}
+
+
+def _calls_text(calls: list[ToolCall]) -> str:
+    nested = Message(role=MessageRole.ASSISTANT, tool_calls=calls).to_openai()["tool_calls"]
+    return json.dumps(nested, ensure_ascii=False, separators=(",", ":"))
+
+
+def _output(call: ToolCall) -> dict[str, Any]:
+    return {
+        "role": "tool",
+        "content": _text(call.output),
+        "tokens": 0,
+        "tool_name": call.name,
+        "tool_call_id": call.id,
+    }
+
+
+def _text(value: Any) -> str:
+    """Return content as the text that Shepherd has: blocks of text joined, anything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(isinstance(mapping(block).get("text"), str) for block in value):
+        return "\n\n".join(block["text"] for block in value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+SHEPHERD: Final = Format(NAME, recognises, read, write)
+"""One JSON object for each provider."""
