@@ -34,7 +34,7 @@ def copy(
                 say(f"at {shown(store.engine.url)}:")  # the error does not name the database
                 raise
         say(f"copying from {shown(source.engine.url)} to {shown(target.engine.url)}")
-        with progress("copying", source.count(expired=None) if sys.stderr.isatty() else None) as update:
+        with progress("copying", source.count(expired=None) if sys.stderr.isatty() else None, quiet=json_) as update:
             report = copy_sessions(
                 source, target, dry_run=dry_run, on_batch=lambda report: update(completed=report.sessions)
             )

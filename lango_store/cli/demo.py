@@ -30,36 +30,13 @@ CONVERSATION = [
     Message(
         role=MessageRole.TOOL,
         author="planner",
-        name="get_weather",
-        tool_call_id="call_1",
-        tool_calls=[ToolCall(id="call_1", name="get_weather", output={"celsius": -3, "sky": "clear"})],
-        tokens=19,
-    ),
-    Message(
-        role=MessageRole.TOOL,
-        author="planner",
-        name="get_weather",
-        tool_call_id="call_2",
-        tool_calls=[ToolCall(id="call_2", name="get_weather", output={"celsius": 4, "sky": "rain", "mm": 22.5})],
-        tokens=21,
+        tool_calls=[
+            ToolCall(id="call_1", name="get_weather", output={"celsius": -3, "sky": "clear"}),
+            ToolCall(id="call_2", name="get_weather", output={"celsius": 4, "sky": "rain", "mm": 22.5}),
+        ],
+        tokens=40,
     ),
     Message(role=MessageRole.ASSISTANT, author="planner", content="Oslo: cold, but clear. Bergen drowns. ⛷", tokens=14),
-    Message(role=MessageRole.USER, content="Oslo then. Is there a train at nine?", tokens=10),
-    Message(
-        role=MessageRole.ASSISTANT,
-        author="planner",
-        tool_calls=[ToolCall(id="call_3", name="find_train", arguments={"to": "Oslo S", "after": "09:00"})],
-        tokens=22,
-    ),
-    Message(
-        role=MessageRole.TOOL,
-        author="planner",
-        name="find_train",
-        tool_call_id="call_3",
-        tool_calls=[ToolCall(id="call_3", name="find_train", output=[{"departs": "09:04", "track": 3}])],
-        tokens=17,
-    ),
-    Message(role=MessageRole.ASSISTANT, author="planner", content="Yes, 09:04 from track 3. Booked?", tokens=12),
 ]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +10,7 @@ import typer
 
 from lango_store import interchange
 from lango_store.cli.options import JsonOption, UrlOption, open_store
-from lango_store.cli.output import one_line, print_error, print_json, progress, say
-from lango_store.errors import LangoStoreError
+from lango_store.cli.output import one_line, print_json, progress, say
 from lango_store.interchange import Exported, FileReport
 
 _NAMES = ", ".join(interchange.FORMATS)
@@ -40,7 +37,12 @@ def import_(
         raise typer.BadParameter(f"{format!r} is not a format: give one of {_NAMES}", param_hint="--format")
     with open_store(url, "looking at" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
-        with _reporting("importing", total, json_=json_, verbose=verbose) as on_file:
+        with progress("importing", total, quiet=json_) as update:
+
+            def on_file(report: FileReport) -> None:
+                update(advance=1)
+                _report(report, json_=json_, verbose=verbose)
+
             reports = interchange.import_path(
                 store, source, format=format, dry_run=dry_run, longest_line=longest_line, on_file=on_file
             )
@@ -50,26 +52,32 @@ def import_(
         raise typer.Exit(1)
 
 
-def _print(report: FileReport | Exported, *, verbose: bool) -> None:
-    """Print what an operator has to know; of what went as it should only if they want to."""
-    if report.error is not None:
-        print_error(LangoStoreError(report.error))
-        return
-    if isinstance(report, Exported):
-        if verbose and report.path is None:
-            say(report.key)
-        elif verbose:
-            left_out = f", {report.records:,} records left out" if report.records else ""
-            print(one_line(f"{report.key}: {report.path}{left_out}"))
-        return
+def _report(report: FileReport | Exported, *, json_: bool, verbose: bool) -> None:
+    """Print an error or what was left out; with `verbose` also what was imported or exported."""
+    if json_:
+        print_json(report)
+    elif report.error is not None:
+        say(f"error: {report.error}")
+    elif isinstance(report, FileReport):
+        _report_import(report, verbose=verbose)
+    elif verbose:
+        omitted = f", {report.records:,} records left out" if report.records else ""
+        line = report.key if report.path is None else f"{report.key}: {report.path}{omitted}"
+        (say if report.path is None else print)(one_line(line))
+
+
+def _report_import(report: FileReport, *, verbose: bool) -> None:
     if report.format is None:
         say(f"{report.path}: no format recognises it, left out")
         return
-    parts = [f"{report.sessions:,} sessions, {report.messages:,} messages"] if report.keys and verbose else []
+    parts = []
     if verbose:
-        parts += [f"{key} is there already" for key in report.already_there[:1]]
-        if (more := len(report.already_there) - 1) > 0:
-            parts[-1] = f"{report.already_there[0]} and {more:,} more are there already"
+        if report.keys:
+            parts.append(f"{report.sessions:,} sessions, {report.messages:,} messages")
+        if len(report.already_there) == 1:
+            parts.append(f"{report.already_there[0]} is there already")
+        elif report.already_there:
+            parts.append(f"{report.already_there[0]} and {len(report.already_there) - 1:,} more are there already")
     parts += [f"{key} collides with another session, which stays as it is" for key in report.collided]
     if parts or verbose:
         print(one_line(f"{report.path}: {'; '.join(parts) or 'no session'}"))
@@ -115,7 +123,12 @@ def export(
         raise typer.BadParameter(
             "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
         )
-    with open_store(url) as store, _reporting("exporting", None, json_=json_, verbose=verbose) as on_file:
+    with open_store(url) as store, progress("exporting", quiet=json_) as update:
+
+        def on_file(report: Exported) -> None:
+            update(advance=1)
+            _report(report, json_=json_, verbose=verbose)
+
         done = interchange.export(
             store,
             sys.stdout.buffer if output else Path(to),
@@ -136,32 +149,3 @@ def export(
         print(one_line(summary))
     if failed:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _reporting(
-    action: str, total: int | None, *, json_: bool, verbose: bool
-) -> Iterator[Callable[[FileReport | Exported], None]]:
-    """Report each file when it is done; on a terminal show a bar first, and report all files after it."""
-
-    def report(file: FileReport | Exported) -> None:
-        if json_:
-            print_json(file)
-        else:
-            _print(file, verbose=verbose)
-
-    if json_ or not sys.stderr.isatty():
-        yield report
-        return
-    files: list[FileReport | Exported] = []
-    try:
-        with progress(action, total) as update:
-
-            def advance(file: FileReport | Exported) -> None:
-                files.append(file)
-                update(advance=1)
-
-            yield advance
-    finally:
-        for file in files:
-            report(file)

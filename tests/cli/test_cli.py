@@ -93,10 +93,10 @@ def test_the_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         for shown in ("Oslo or Bergen?", "get_weather", '{"celsius": -3, "sky": "clear"}', "telegram:12345678"):
             assert shown in done.stdout
-        assert "10 messages, 174 tokens" in done.stdout
+        assert "5 messages, 113 tokens" in done.stdout
         assert done.stdout.rstrip().endswith("demo.db")
     with lango_store.Store(f"sqlite:///{tmp_path}/demo.db") as store:
-        assert store.info("telegram:12345678").message_count == 10
+        assert store.info("telegram:12345678").message_count == 5
 
 
 @pytest.mark.parametrize("command", ["upgrade", "downgrade", "current", "check", "stamp", "sql"])
