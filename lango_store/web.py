@@ -1,9 +1,9 @@
-"""A store to look at in a browser: lists and conversations, read only, under a path that begins with a secret token."""
+"""A read-only web application that shows a store: lists and conversations, under a path with a secret token."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from lango_store._operations import turns
 from lango_store._operations.binds import TURN
 from lango_store._operations.lists import Filters, Order
-from lango_store._values.document import END, POLICY, beginning, head, line, log, time_of
+from lango_store._values.document import END, POLICY, escape_line, render_header, render_log, render_time, start_page
 from lango_store._values.model import Message, SessionInfo
 from lango_store._values.reports import SearchHit
 from lango_store.errors import (
@@ -50,23 +50,24 @@ _HEADERS: Final = {
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses."""
+    """Return a random token."""
     return secrets.token_urlsafe(24)
 
 
 def application(
     store: Store, token: str, *, hosts: tuple[str, ...] = LOOPBACK, searching: Store | None = None
 ) -> Starlette:
-    """Return an ASGI application that shows a store to those who know the token, under `/TOKEN/`.
+    """Return an ASGI application that shows a store under `/TOKEN/`.
 
-    `searching` is the store to search in, if `store` is on a `read_only_engine`: on SQLite a search first indexes what
-    waits to be.
-
-    `hosts` are the names that it answers to, so that no page of somebody else's reaches it under a name of its own;
-    `("*",)` is any. ValueError for a token of less than 16 characters.
+    Args:
+        store: The store to read, preferably on a `read_only_engine`.
+        token: The secret in the path, at least 16 characters; ValueError otherwise.
+        hosts: The host names that it answers to, so that no other web page can reach it under a name that resolves to
+            this machine; `("*",)` is any.
+        searching: The store to search in, if `store` is read only: on SQLite a search first indexes pending changes.
     """
     if len(token) < 16:
-        raise ValueError("the token is shorter than 16 characters: leave it out, and one is made")
+        raise ValueError("the token has less than 16 characters: give a longer one or none")
     pages = _Pages(store, searching or store)
     guarded = Mount(
         "/{token}",
@@ -76,14 +77,15 @@ def application(
             Route("/search", pages.search, methods=["GET"]),
         ],
     )
-    app = Starlette(routes=[guarded], exception_handlers={404: _missing, 405: _missing})
-    app.add_middleware(_Guard, token=token)
+    handlers: dict[Any, Any] = {404: _missing, 405: _missing, LangoStoreError: _failed, ValueError: _failed}
+    app = Starlette(routes=[guarded], exception_handlers=handlers)
+    app.add_middleware(_TokenGuard, token=token)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return app
 
 
-class _Guard:
-    """Lets through what knows the token, and puts the headers on every answer."""
+class _TokenGuard:
+    """Middleware that answers 404 unless the path begins with the token."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app
@@ -103,41 +105,33 @@ class _Guard:
 
 
 class _Pages:
-    """The pages: each reads what it shows, in a thread of the server's."""
+    """The pages. Starlette runs each in a thread, since it reads from the database."""
 
     def __init__(self, store: Store, searching: Store) -> None:
         self._store = store
         self._searching = searching
 
-    def sessions(self, request: Request) -> Response:
-        """List sessions, the last updated first."""
-        return _answered(lambda: self._sessions(request.query_params))
-
-    def session(self, request: Request) -> Response:
-        """Show a part of a session's log, its end if no other is asked for."""
-        return _answered(lambda: self._session(request.query_params))
-
     def search(self, request: Request) -> Response:
-        """List messages that hold some words, the best first."""
-        return _answered(lambda: self._search(request.query_params))
-
-    def _search(self, given: Mapping[str, str]) -> Response:
-        words = given.get("words", "")
+        """List messages that contain some words, the best first."""
+        query = request.query_params
+        words = query.get("words", "")
         links = [_link(".", {}, "all sessions")]
         hits = ""
         if words.strip():
-            found = self._searching.search(words, limit=_HITS, cursor=given.get("cursor") or None)
+            found = self._searching.search(words, limit=_HITS, cursor=query.get("cursor") or None)
             hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
             if found.next:
                 links.append(_link("search", {"words": words, "cursor": found.next}, "more"))
         return _page("Search", f"<h1>Search</h1>{_words(words)}{_nav(links)}{hits}")
 
-    def _sessions(self, given: Mapping[str, str]) -> Response:
-        order: Order = "created" if given.get("order") == "created" else "updated"
-        which: Filters = {name: given[name] for name in _FILTERS if given.get(name)}  # type: ignore[assignment]
-        found = self._store.list_sessions(order=order, limit=_SESSIONS, cursor=given.get("cursor") or None, **which)
+    def sessions(self, request: Request) -> Response:
+        """List sessions, the last updated first."""
+        query = request.query_params
+        order: Order = "created" if query.get("order") == "created" else "updated"
+        which: Filters = {name: query[name] for name in _FILTERS if query.get(name)}  # type: ignore[assignment]
+        found = self._store.list_sessions(order=order, limit=_SESSIONS, cursor=query.get("cursor") or None, **which)
         links = []
-        if given.get("cursor"):
+        if query.get("cursor"):
             links.append(_link(".", {**which, "order": order}, "newest"))
         if found.next:
             links.append(_link(".", {**which, "order": order, "cursor": found.next}, "older"))
@@ -146,11 +140,13 @@ class _Pages:
             f'<th scope="col">{name}</th>' for name in ("session", "agent", "user", "messages", "updated")
         )
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
-        return _page("Sessions", f"<h1>Sessions</h1>{_words('')}{_form(given, order)}{table}{_nav(links)}")
+        return _page("Sessions", f"<h1>Sessions</h1>{_words('')}{_form(query, order)}{table}{_nav(links)}")
 
-    def _session(self, given: Mapping[str, str]) -> Response:
-        key = given.get("key", "")
-        after, before = _seq(given, "after"), _seq(given, "before")
+    def session(self, request: Request) -> Response:
+        """Show a part of a session's log, by default its end."""
+        query = request.query_params
+        key = query.get("key", "")
+        after, before = _seq(query, "after"), _seq(query, "before")
         info = self._store.info(key)
         messages = (
             self._log(key, after=after, limit=_MESSAGES)
@@ -164,8 +160,8 @@ class _Pages:
         if messages and self._log(key, after=messages[-1].seq, limit=1):
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
-        shown = "".join(log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
-        return _page(info.title or key, f"{_nav(links)}{head(info)}{shown}{_nav(links, 'pages, again')}")
+        shown = "".join(render_log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
+        return _page(info.title or key, f"{_nav(links)}{render_header(info)}{shown}{_nav(links, 'pages, again')}")
 
     def _log(self, key: str, **part: Any) -> list[Message | DamagedMessage]:
         return self._store.conversation(key).all_messages(**part, damaged="return")
@@ -178,21 +174,18 @@ class _Pages:
             return iter(turns.read(connection, key, TURN.c.turn_no.between(min(numbers), max(numbers))))
 
 
-def _answered(read: Callable[[], Response]) -> Response:
-    try:
-        return read()
-    except SessionNotFound as error:
-        return _failed(404, error)
-    except (DatabaseBusy, DatabaseUnavailable, SearchUnavailable) as error:
-        return _failed(503, error)
-    except ValueError as error:  # a key, a cursor or a number that nobody was given by a page
-        return _failed(400, error)
-    except LangoStoreError as error:
-        return _failed(500, error)
-
-
-def _failed(status: int, error: Exception) -> Response:
-    return _page("Error", f"<h1>Error</h1><p>{line(str(error))}</p>{_nav([_link('.', {}, 'all sessions')])}", status)
+def _failed(request: Request, error: Exception) -> Response:
+    match error:
+        case SessionNotFound():
+            status = 404
+        case DatabaseBusy() | DatabaseUnavailable() | SearchUnavailable():
+            status = 503
+        case ValueError():  # a key, a cursor or a number that no page links to
+            status = 400
+        case _:
+            status = 500
+    home = _link(".", {}, "all sessions")
+    return _page("Error", f"<h1>Error</h1><p>{escape_line(str(error))}</p>{_nav([home])}", status)
 
 
 async def _missing(request: Request, _: Exception) -> Response:
@@ -200,38 +193,44 @@ async def _missing(request: Request, _: Exception) -> Response:
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
-    return HTMLResponse(f"{beginning(title, _POLICY)}{body}{END}", status_code=status, headers=_HEADERS)
+    return HTMLResponse(f"{start_page(title, _POLICY)}{body}{END}", status_code=status, headers=_HEADERS)
 
 
 def _row(info: SessionInfo) -> str:
     name = _link("session", {"key": info.key}, info.title or info.key)
-    under = f"<br><small>{line(info.key)}</small>" if info.title else ""
-    cells = (line(info.agent_id), line(info.user_id), f"{info.message_count:,}", time_of(info.updated_at))
+    under = f"<br><small>{escape_line(info.key)}</small>" if info.title else ""
+    cells = (
+        escape_line(info.agent_id),
+        escape_line(info.user_id),
+        f"{info.message_count:,}",
+        render_time(info.updated_at),
+    )
     return f'<tr><td dir="auto">{name}{under}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
 def _hit(hit: SearchHit) -> str:
     at, parts = 0, []
     for start, end in hit.places:
-        parts += [line(hit.snippet[at:start]), f"<mark>{line(hit.snippet[start:end])}</mark>"]
+        parts += [escape_line(hit.snippet[at:start]), f"<mark>{escape_line(hit.snippet[start:end])}</mark>"]
         at = end
     to = _link("session", {"key": hit.key, "after": max(hit.seq - 2, 0)}, f"{hit.title or hit.key}, {hit.seq}")
-    facts = " · ".join(filter(None, [hit.role, line(hit.author), time_of(hit.created_at)]))
+    facts = " · ".join(filter(None, [hit.role, escape_line(hit.author), render_time(hit.created_at)]))
     return (
         f'<article><header><h2 dir="auto">{to}</h2><p class="facts">{facts}</p></header>'
-        f'<div class="text" dir="auto">{"".join(parts)}{line(hit.snippet[at:])}</div></article>'
+        f'<div class="text" dir="auto">{"".join(parts)}{escape_line(hit.snippet[at:])}</div></article>'
     )
 
 
 def _words(words: str) -> str:
-    field = f'<label>words<input name="words" type="search" value="{line(words)}"></label>'
+    field = f'<label>words<input name="words" type="search" value="{escape_line(words)}"></label>'
     return f'<form method="get" action="search" role="search">{field}<button>Search</button></form>'
 
 
-def _form(given: Mapping[str, str], order: str) -> str:
+def _form(query: Mapping[str, str], order: str) -> str:
     labels = {"agent_id": "agent", "user_id": "user", "key_prefix": "key begins with", "title": "title holds"}
     fields = "".join(
-        f'<label>{label}<input name="{name}" value="{line(given.get(name))}"></label>' for name, label in labels.items()
+        f'<label>{label}<input name="{name}" value="{escape_line(query.get(name))}"></label>'
+        for name, label in labels.items()
     )
     options = "".join(
         f"<option{' selected' if each == order else ''}>{each}</option>" for each in ("updated", "created")
@@ -242,16 +241,16 @@ def _form(given: Mapping[str, str], order: str) -> str:
 
 def _link(to: str, parameters: Mapping[str, Any], text: str) -> str:
     query = urlencode(parameters)
-    return f'<a href="{line(f"{to}?{query}" if query else to)}">{line(text)}</a>'
+    return f'<a href="{escape_line(f"{to}?{query}" if query else to)}">{escape_line(text)}</a>'
 
 
 def _nav(links: list[str], label: str = "pages") -> str:
     return f'<nav aria-label="{label}">{"".join(links)}</nav>' if links else ""
 
 
-def _seq(given: Mapping[str, str], name: str) -> int | None:
-    if not given.get(name):
+def _seq(query: Mapping[str, str], name: str) -> int | None:
+    if not query.get(name):
         return None
     with suppress(ValueError):
-        return int(given[name])
+        return int(query[name])
     raise ValueError(f"{name} is not a number: follow a link of the page")

@@ -1,6 +1,6 @@
-"""A session as an HTML document for people: one file, without a script and without a request to anywhere.
+"""A session as an HTML document: one file, without a script and without a request to any server.
 
-Everything stored is escaped, and what would turn text around or steer a reader is made visible. Markdown stays text.
+All stored text is escaped, and characters that control the direction of text are made visible. Markdown stays text.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def document(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
     """Yield the document in pieces: the session, then its messages one by one, with the turns they are in."""
-    yield beginning(session.title or session.key)
-    yield head(session)
-    yield from log(session, messages, turns)
+    yield start_page(session.title or session.key)
+    yield render_header(session)
+    yield from render_log(session, messages, turns)
     yield END
 
 
-def beginning(title: str, policy: str | None = None) -> str:
-    """Return how a document begins, up to what it shows, under a content security policy; it ends with `END`."""
+def start_page(title: str, policy: str | None = None) -> str:
+    """Return the start of a page with a content security policy; the page ends with `END`."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy or POLICY}">\n'
-        f"<title>{line(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape_line(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
     )
 
 
@@ -54,34 +54,34 @@ def framed(text: str) -> str:
     return f'<iframe sandbox srcdoc="{escape(text)}" style="width:100%;height:40em;border:0" title="session"></iframe>'
 
 
-def head(session: SessionInfo) -> str:
-    """Return what stands above the messages."""
+def render_header(session: SessionInfo) -> str:
+    """Return the facts about a session."""
     counted = ((session.message_count, "message"), (session.record_count, "record"), (session.token_count, "token"))
     counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counted if number]
     rows = [
-        ("key", line(session.key)),
-        ("agent", line(session.agent_id)),
-        ("user", line(session.user_id)),
-        ("model", line(session.model)),
+        ("key", escape_line(session.key)),
+        ("agent", escape_line(session.agent_id)),
+        ("user", escape_line(session.user_id)),
+        ("model", escape_line(session.model)),
         ("holds", ", ".join(counts)),
-        ("created", time_of(session.created_at)),
-        ("updated", time_of(session.updated_at)),
-        ("expires", time_of(session.expires_at)),
+        ("created", render_time(session.created_at)),
+        ("updated", render_time(session.updated_at)),
+        ("expires", render_time(session.expires_at)),
     ]
     listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
     folded = "".join(
         _folded(name, _json(value)) for name in ("settings", "metadata") if (value := getattr(session, name))
     )
     return (
-        f'<header class="session"><h1 dir="auto">{line(session.title or session.key)}</h1>'
+        f'<header class="session"><h1 dir="auto">{escape_line(session.title or session.key)}</h1>'
         f"<dl>{listed}</dl>{folded}</header>\n"
     )
 
 
-def log(
+def render_log(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the messages, each turn announced before the first of its messages."""
+    """Yield the messages, and each turn before its first message."""
     waiting = {turn.turn_no: turn for turn in turns}
     compactions = {number for number, turn in waiting.items() if turn.kind == "compaction"} | {session.summary_turn}
     for message in messages:
@@ -90,7 +90,7 @@ def log(
             continue
         turn = None if message.turn_no is None else waiting.pop(message.turn_no, None)
         if turn is not None:
-            # A turn without messages stands where it was saved: before the next one.
+            # A turn without messages comes before the next one, as it was saved.
             empty = [
                 each for each in waiting.values() if each.turn_no < turn.turn_no and each.last_seq < each.first_seq
             ]
@@ -112,9 +112,9 @@ def _message(message: Message, *, is_summary: bool) -> str:
     kind = "summary" if is_summary else _KINDS.get(message.role, message.role)
     role = f"summary, {message.role}" if is_summary else str(message.role)
     names = "".join(
-        f' <span class="by" dir="auto">{line(name)}</span>' for name in (message.author, message.name) if name
+        f' <span class="by" dir="auto">{escape_line(name)}</span>' for name in (message.author, message.name) if name
     )
-    facts = [time_of(message.created_at)] if message.created_at else []
+    facts = [render_time(message.created_at)] if message.created_at else []
     if message.tokens is not None:
         facts.append(f"{message.tokens:,} tokens")
     return (
@@ -127,7 +127,7 @@ def _message(message: Message, *, is_summary: bool) -> str:
 
 def _record(message: Message) -> str:
     said = [] if message.content is None else [_brief(message.content)]
-    said += [f"{line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
+    said += [f"{escape_line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
     body = _folded(f"{message.seq} record", _json(message.content), brief=" ".join(said))
     return f'<article class="record" id="m{message.seq}">{body}</article>\n'
 
@@ -140,9 +140,9 @@ def _damaged(error: DamagedMessage) -> str:
 
 
 def _turn(turn: Turn) -> str:
-    facts = [f"{line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
+    facts = [f"{escape_line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
     if turn.id:
-        facts.insert(0, line(turn.id))
+        facts.insert(0, escape_line(turn.id))
     if turn.kind == "compaction":
         what = f"compaction {turn.turn_no}, in the place of what came up to {turn.replaced_upto}"
     else:
@@ -177,14 +177,14 @@ def _paragraph(text: str) -> str:
 def _block(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     fields = {name: value for name, value in block.items() if name != "type" and value is not None}
-    name = line(kind) if isinstance(kind, str) and kind else "block"
-    brief = " ".join(f"{line(name)} {_brief(value)}" for name, value in fields.items())
-    body = "".join(f"<h3>{line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
+    name = escape_line(kind) if isinstance(kind, str) and kind else "block"
+    brief = " ".join(f"{escape_line(name)} {_brief(value)}" for name, value in fields.items())
+    body = "".join(f"<h3>{escape_line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
 
 
 def _call(call: ToolCall) -> str:
-    parts = [f'<p class="id">{line(call.id)}</p>'] if call.id else []
+    parts = [f'<p class="id">{escape_line(call.id)}</p>'] if call.id else []
     brief = []
     if call.arguments is not None:
         parts.append(f"<h3>arguments</h3><pre>{_json(call.arguments)}</pre>")
@@ -192,7 +192,7 @@ def _call(call: ToolCall) -> str:
     if call.answered:
         parts.append(f"<h3>output</h3><pre>{_json(call.output)}</pre>")
         brief.append(f"→ {_brief(call.output)}")
-    summary = f'<span class="name">{line(call.name)}</span> <small>{" ".join(brief)}</small>'
+    summary = f'<span class="name">{escape_line(call.name)}</span> <small>{" ".join(brief)}</small>'
     return f'<details class="call"><summary>{summary}</summary>{"".join(parts)}</details>'
 
 
@@ -212,7 +212,7 @@ def _is_short(value: Any) -> bool:
 def _brief(value: Any) -> str:
     said = text_of(value)
     text = json.dumps(value, ensure_ascii=False) if said is None else said
-    return line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
+    return escape_line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
 
 
 def _json(value: Any) -> str:
@@ -228,8 +228,8 @@ def _text(text: str) -> str:
     return escape(_encodable(text.translate(PICTURES)))
 
 
-def line(text: str | None) -> str:
-    """Return stored text as it stands on one line of a document."""
+def escape_line(text: str | None) -> str:
+    """Return stored text escaped and on one line."""
     return escape(_encodable((text or "").translate(ON_ONE_LINE)))
 
 
@@ -237,8 +237,8 @@ def _encodable(text: str) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def time_of(moment: datetime | None) -> str:
-    """Return a time as it stands in a document, nothing for None."""
+def render_time(moment: datetime | None) -> str:
+    """Return a time element; nothing for None."""
     if moment is None:
         return ""
     return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S}</time>'
@@ -301,6 +301,6 @@ details::details-content{content-visibility:visible;display:block;height:auto}}
 
 _STYLE_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
-"""What a browser may do for such a document: show it with this style, and load nothing."""
+"""The content security policy of a document: only its own style, and nothing is loaded."""
 
 END: Final = "</main>\n</body>\n</html>\n"
