@@ -1,6 +1,6 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
-from lango_store._engine.engine import create_engine
+from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._operations.compactions import PendingCompaction
 from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
@@ -33,6 +33,7 @@ from lango_store.errors import (
     InvalidValue,
     LangoStoreError,
     MessageNotFound,
+    NotPermitted,
     SchemaOutOfDate,
     SearchUnavailable,
     SessionExists,
@@ -65,6 +66,7 @@ __all__ = [
     "Message",
     "MessageNotFound",
     "MessageRole",
+    "NotPermitted",
     "Page",
     "PendingCompaction",
     "SchemaOutOfDate",
@@ -86,4 +88,5 @@ __all__ = [
     "Turn",
     "Unset",
     "create_engine",
+    "read_only_engine",
 ]

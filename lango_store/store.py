@@ -328,8 +328,7 @@ class Store:
 
         A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
         `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
-        `expect` is the `revision` that the session must still have, which one more than that is afterwards, else
-        `Conflict`.
+        `expect` is the `revision` that the session must have; it is one higher afterwards. Otherwise `Conflict`.
         With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
         expired one too; they say nothing of a session that is there. An `after` above 0, or `expect`, then is
         `Conflict`: a session made now is at neither.

@@ -58,7 +58,7 @@ def _in_window(records: bool) -> sa.ColumnElement[bool]:
     return sa.true() if records else ~IS_RECORD
 
 
-def _write_window(_: Dialect, *, records: bool) -> sa.Executable:
+def _build_window(_: Dialect, *, records: bool) -> sa.Executable:
     return (
         sa.select(*MESSAGE_COLUMNS)
         .where(
@@ -78,7 +78,7 @@ def _write_window(_: Dialect, *, records: bool) -> sa.Executable:
     )
 
 
-def _write_session_and_window(_: Dialect, *, records: bool) -> sa.Executable:
+def _build_session_and_window(_: Dialect, *, records: bool) -> sa.Executable:
     in_window = sa.and_(
         of_session(MESSAGE, SESSION.c.key), MESSAGE.c.seq > SESSION.c.summarized_upto, _in_window(records)
     )
@@ -90,9 +90,9 @@ def _write_session_and_window(_: Dialect, *, records: bool) -> sa.Executable:
     )
 
 
-_window = {records: Statement(functools.partial(_write_window, records=records)) for records in (False, True)}
+_window = {records: Statement(functools.partial(_build_window, records=records)) for records in (False, True)}
 _session_and_window = {
-    records: Statement(functools.partial(_write_session_and_window, records=records)) for records in (False, True)
+    records: Statement(functools.partial(_build_session_and_window, records=records)) for records in (False, True)
 }
 
 
@@ -136,7 +136,7 @@ def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return sa.select(column).where(LIVE_SESSION).scalar_subquery()
 
 
-def _write_tail(_: Dialect, *, records: bool) -> sa.Executable:
+def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
     summarized_upto = _of_live_session(SESSION.c.summarized_upto)
     return (
         sa.select(*MESSAGE_COLUMNS, _of_live_session(SESSION.c.summary_turn))
@@ -146,7 +146,7 @@ def _write_tail(_: Dialect, *, records: bool) -> sa.Executable:
     )
 
 
-_tail = {records: Statement(functools.partial(_write_tail, records=records)) for records in (False, True)}
+_tail = {records: Statement(functools.partial(_build_tail, records=records)) for records in (False, True)}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from lango_store.tables import expired_at
 _CHANGEABLE: Final = tuple(get_type_hints(SessionChanges))
 
 
-def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
+def _build_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
     values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
     if activity:
         values["updated_at"] = NOW
@@ -49,7 +49,7 @@ def _write_update(dialect: Dialect, names: Sequence[str], *, activity: bool, exp
 
 @functools.cache
 def _update(names: tuple[str, ...], activity: bool, expect: bool) -> Statement:
-    return Statement(lambda dialect: _write_update(dialect, names, activity=activity, expect=expect))
+    return Statement(lambda dialect: _build_update(dialect, names, activity=activity, expect=expect))
 
 
 def update(
@@ -91,7 +91,7 @@ def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> Non
     change(connection, key, fields)
 
 
-def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executable:
+def _build_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executable:
     values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, SESSION.c.ttl_seconds)}
     if anew:
         ttl = column(SESSION.c.ttl_seconds, "ttl")
@@ -103,7 +103,7 @@ def _write_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executab
 
 
 _touch = {
-    (anew, activity): Statement(lambda d, a=anew, b=activity: _write_touch(d, anew=a, activity=b))  # type: ignore[misc]
+    (anew, activity): Statement(lambda d, a=anew, b=activity: _build_touch(d, anew=a, activity=b))  # type: ignore[misc]
     for anew in (False, True)
     for activity in (False, True)
 }

@@ -123,7 +123,7 @@ class Expected:
 
     @property
     def needs_session(self) -> bool:
-        """Whether a session that is made now is not there: it is at seq 0, with a revision that nobody knows."""
+        """Whether these expectations can only hold for a session that already exists."""
         return bool(self.last_seq) or self.revision is not None
 
     def missed(self, key: str) -> Conflict:

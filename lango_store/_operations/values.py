@@ -85,13 +85,13 @@ def _touch() -> sa.Update:
     return sa.update(SESSION).where(LIVE_SESSION).values(sessions.REVISED)
 
 
-def _write_at_once(dialect: Dialect) -> sa.Executable:
+def _build_at_once(dialect: Dialect) -> sa.Executable:
     touched = _touch().returning(SESSION.c.key).cte("touched")
     stored = _upsert_arrays(dialect, VALUE, touched.c.key, touched).returning(VALUE.c.name).cte("stored")
     return sa.select(touched.c.key).add_cte(stored)
 
 
-_at_once = Statement(_write_at_once)
+_at_once = Statement(_build_at_once)
 _touched = Statement(lambda _: _touch().returning(SESSION.c.key))
 _one = Statement(lambda dialect: _upsert_one(dialect, VALUE))
 _shared_at_once = Statement(

@@ -58,9 +58,9 @@ def purge(
         now = _tried(context, context.single_read, context.now)
     reasons, narrowed = policy.reasons(now), policy.narrowed()
     due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
-    free = _free(context, due, report)
+    not_held = _not_held(context, due, report)
     if dry_run:
-        preview = partial(expiry.preview, reasons=reasons, narrowed=narrowed + free, limit=limit, shown=10)
+        preview = partial(expiry.preview, reasons=reasons, narrowed=narrowed + not_held, limit=limit, shown=10)
         counted = _tried(context, context.snapshot, preview)
         report.sessions, report.messages, report.oldest = counted
         report.seconds = perf_counter() - started
@@ -79,7 +79,7 @@ def purge(
                 batch = partial(
                     expiry.purge,
                     reason=reason,
-                    narrowed=narrowed + free,
+                    narrowed=narrowed + not_held,
                     most=most,
                     keep=keep,
                     patient=policy.everything,
@@ -90,7 +90,7 @@ def purge(
                     refused += 1
                     if refused == _TRIES:
                         raise
-                    free = _free(context, due, report)
+                    not_held = _not_held(context, due, report)
                     continue
                 refused = 0
                 if not gone.sessions:
@@ -122,7 +122,7 @@ def _tried(
     return context.trying(call)
 
 
-def _free(
+def _not_held(
     context: Context, due: Sequence[sa.ColumnElement[bool]], report: ExpiryReport
 ) -> list[sa.ColumnElement[bool]]:
     """Report which sessions are held now, and return what has to hold of the others."""

@@ -17,11 +17,10 @@ from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import checked_key
 from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidValue
-from lango_store.tables import SCHEMA_REVISION
+from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_SIZE: Final = 1 << 20
-_OLDEST_SCHEMA: Final = "0100"
 _SHARED: Final = KINDS[SHARED_VALUE.name]
 _PARTS: Final = TABLES.keys() - {KINDS[SESSION.name], _SHARED}
 _KIND: Final = 16
@@ -200,10 +199,10 @@ class _File:
             version, schema = header["lango_store"], str(header["schema"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self.fault('this is not an export of lango_store, which begins with {"lango_store":1,…}') from None
-        if version != VERSION or not _OLDEST_SCHEMA <= schema <= SCHEMA_REVISION:
+        if version != VERSION or not BASELINE <= schema <= SCHEMA_REVISION:
             raise self.fault(
                 f"the file is of format {version} and schema {schema}, this release reads {VERSION} and "
-                f"{_OLDEST_SCHEMA} to {SCHEMA_REVISION}: read it with the release that wrote it, or upgrade the package"
+                f"{BASELINE} to {SCHEMA_REVISION}: read it with the release that wrote it, or upgrade the package"
             )
 
     def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:

@@ -8,11 +8,12 @@ connection it works in the caller's transaction, inside the caller's own Alembic
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
@@ -85,11 +86,21 @@ def upgrade(
         LangoStoreError: There is no such revision.
     """
     _reject_empty("revision", revision)
-    if revision == "head":
-        found = current(database)
-        if found is not None and found >= head():  # an old replica that starts waits for no migration of a newer one
-            return found
-    return migrate(lambda scripts, at: scripts._upgrade_revs(revision, at), database, lock_timeout)
+
+    def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
+        # Asked again under the lock: a newer release may have migrated while this one waited.
+        return [] if revision == "head" and _is_current(at) else scripts._upgrade_revs(revision, at)
+
+    if revision == "head" and _is_current(found := current(database)):  # without waiting for another migration
+        return found
+    return migrate(steps, database, lock_timeout)
+
+
+def _is_current(found: Any) -> bool:
+    """Return whether a revision, or the only one of a tuple, is this release's or newer."""
+    if isinstance(found, tuple):
+        (found,) = found or (None,)
+    return found is not None and found >= head()
 
 
 def downgrade(
@@ -98,14 +109,14 @@ def downgrade(
     *,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> str | None:
-    """Downgrade the schema to a revision, in one transaction; "base" drops the tables.
+    """Downgrade the schema to a revision, in one transaction; "base" drops the tables, and then the search index.
 
     Arguments, result and errors are those of `upgrade`.
     """
     _reject_empty("revision", revision)
     reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
     if reached is None:
-        disable_search(database)
+        disable_search(database, lock_timeout=lock_timeout)
     return reached
 
 

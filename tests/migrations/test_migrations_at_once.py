@@ -92,3 +92,14 @@ def test_upgrade_waits_for_the_lock_of_another_one(
     waiting.join(60)
     assert schema.current(url) == number
     engine.dispose()
+
+
+def test_upgrade_leaves_a_schema_that_a_newer_release_migrated_meanwhile(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
+    monkeypatch.setattr(schema, "current", lambda _: None)  # read before the other release had migrated
+    assert schema.upgrade(engine) == "9999"
+    engine.dispose()
