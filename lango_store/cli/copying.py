@@ -21,10 +21,10 @@ def copy(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and say what would be copied.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Copy all sessions, expired ones too, and compare what is there; exit code 1 if something differs.
+    """Copy all sessions, expired ones too; exit code 1 if the target has some of them with other content.
 
-    Killed in the middle, it goes on where it was when it is run again. A session that the target has with other
-    content is reported and left alone.
+    If it is killed, run it again: it continues where it stopped. A session that the target has with other content is
+    reported and not changed.
     """
     with open_store(source_url) as source, open_store(target_url) as target:
         for store in (source, target):

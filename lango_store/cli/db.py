@@ -32,7 +32,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run 
 def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Bring the schema up to a revision. Several at once are safe: one works, the others wait.
 
-    Killed in the middle, it goes on where it was when it is run again.
+    If it is killed, run it again: it continues where it stopped.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
@@ -44,13 +44,13 @@ def downgrade(
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
     yes: YesOption = False,
 ) -> None:
-    """Take the schema back to a revision, and drop what later ones brought."""
+    """Downgrade the schema to a revision, and drop what later revisions added."""
     with open_store(url) as store:
         undone, rows = schema.undone(store.engine, revision), schema.rows(store.engine)
         tables = ", ".join(f"{table} with {number:,} rows" for table, number in rows.items()) or "no table of ours"
         confirm(
             f"downgrading {shown(store.engine.url)} undoes {', '.join(undone) or 'nothing'} "
-            f"and drops what they brought; there is {tables}",
+            f"and drops what they added; there is {tables}",
             yes=yes,
         )
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
@@ -61,7 +61,7 @@ def stamp(
     revision: Annotated[str, typer.Argument(help="The revision the schema is at.")],
     url: UrlOption = None,
 ) -> None:
-    """Write down that the schema is at a revision, without running anything."""
+    """Record that the schema is at a revision, without running anything."""
     print(_state(schema.stamp(database(url, new=True), revision)))
 
 
@@ -101,16 +101,16 @@ def sql(
 
 @app.command()
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Spread the tables over the nodes of a Citus cluster, by the session's key. The store waits meanwhile.
+    """Spread the tables over the nodes of a Citus cluster, by the session's key. Writers wait until it is done.
 
-    Killed in the middle, it has done nothing; done already, there is nothing to do.
+    If it is killed, nothing was changed. It may be run again.
     """
     _move(schema.distribute, "distributed by the session's key", url, dry_run, lock_timeout)
 
 
 @app.command()
 def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Bring the tables back from the nodes of a Citus cluster to its coordinator. The store waits meanwhile."""
+    """Bring the tables back from the nodes of a Citus cluster to its coordinator. Writers wait until it is done."""
     _move(schema.undistribute, "not distributed", url, dry_run, lock_timeout)
 
 

@@ -15,14 +15,16 @@ from lango_store.interchange import Exported, FileReport
 
 _NAMES = ", ".join(interchange.FORMATS)
 
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every session or file.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Report every session or file.")]
 
 
 def import_(
     source: Annotated[Path, typer.Argument(help="A file, or a folder of files.")],
     url: UrlOption = None,
     format: Annotated[str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would come in, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report, and write nothing.")
+    ] = False,
     longest_line: Annotated[
         int, typer.Option(min=1, metavar="BYTES", help="Refuse files with longer lines.")
     ] = interchange.LONGEST_LINE,
@@ -31,7 +33,7 @@ def import_(
 ) -> None:
     """Import sessions, each file in one transaction; exit code 1 if a file could not be imported.
 
-    Sessions that are there already stay as they are, and so do the files: it may be run again.
+    Existing sessions and the files are not changed: it may be run again.
     """
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{format!r} is not a format: give one of {_NAMES}", param_hint="--format")
@@ -105,11 +107,11 @@ def export(
     url: UrlOption = None,
     user: Annotated[str | None, typer.Option(help="All sessions of this user id.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there with other content.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist with other content.")] = False,
     verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Write sessions to files; a file that is there with other content stays, and makes exit code 1.
+    """Write sessions to files; exit code 1 if a file exists with other content, which is not changed.
 
     Expired sessions are left out, except as jsonl: that is for backups, one file of all of them.
     """

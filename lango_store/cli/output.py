@@ -48,7 +48,7 @@ def console() -> Console:
 
 
 def pager(out: Console) -> AbstractContextManager[Any]:
-    """Show what the console prints in `$PAGER`, else `less`; print it if it is no terminal or `$PAGER` is empty."""
+    """Show what the console prints in `$PAGER`, else `less`; print it in a pipe, or if `$PAGER` is empty."""
     if not sys.stdout.isatty() or os.environ.get("PAGER") == "":
         return nullcontext()
     os.environ.setdefault("LESS", "-FRX")  # short text stays on the screen, with colours

@@ -15,7 +15,7 @@ from lango_store.cli.output import one_line, printable
 from lango_store.errors import DamagedMessage
 
 _MAX_LINES, _MAX_LINE = 12, 1_000
-"""How much of a content is shown without `full`."""
+"""The lines of a content, and the characters of a line, that are shown without `full`."""
 
 _STYLES: Final = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
 

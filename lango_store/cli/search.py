@@ -57,7 +57,7 @@ Configuration = Annotated[
 @app.command("for")
 def for_(
     words: Annotated[
-        list[str], typer.Argument(help='All of them are wanted; "a phrase" in quotes of its own, -word, prefix*.')
+        list[str], typer.Argument(help='A message has to contain all of them; "a phrase" in quotes, -word, prefix*.')
     ],
     url: UrlOption = None,
     agent: Agent = None,
@@ -67,7 +67,7 @@ def for_(
     since: Annotated[Any, typer.Option(parser=time, help="Written since then: 2026-11-21, or 30d ago.")] = None,
     until: Annotated[Any, typer.Option(parser=time, help="Written before then: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on where a search ended, which said how.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue a search; it printed the cursor at its end.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Find messages by their words, the best first. `search WORDS` is the same, unless the first is a command here.
@@ -117,13 +117,13 @@ def _render(hit: SearchHit) -> Text:
 def enable(
     configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT
 ) -> None:
-    """Create the search index and fill it, while the store is in use. Killed, it goes on when it is run again."""
+    """Create the search index and fill it, while the store is in use. If it is killed, run it again: it continues."""
     _build(schema.enable_search, configuration, url, lock_timeout)
 
 
 @app.command()
 def disable(url: UrlOption = None, yes: YesOption = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Drop the search index. Messages stay as they are."""
+    """Drop the search index. No message is changed."""
     with open_store(url) as store:
         confirm(f"dropping the search index of {shown(store.engine.url)}", yes=yes)
         dropped = schema.disable_search(store.engine, lock_timeout=lock_timeout)

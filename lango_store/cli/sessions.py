@@ -38,7 +38,7 @@ from lango_store.store import Store
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
 
 LAST = 50
-"""How many messages a terminal shows unless more are asked for."""
+"""The number of messages that a terminal shows by default."""
 
 COLUMNS: Final[Columns[SessionInfo]] = {
     "key": lambda info: info.key,
@@ -64,10 +64,12 @@ def list_(
     title: Annotated[str | None, typer.Option(help="Sessions whose title holds this; A to Z count as a to z.")] = None,
     created_since: Annotated[Any, typer.Option(parser=time, help="Made since then: 2026-11-21, or 12h ago.")] = None,
     created_before: Annotated[Any, typer.Option(parser=time, help="Made before then: 2026-11-21, or 12h ago.")] = None,
-    order: Annotated[Order, typer.Option(help="Which come first: the last updated, or the last created.")] = "updated",
+    order: Annotated[
+        Order, typer.Option(help="The first sessions: last updated or last created.")
+    ] = "updated",
     expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where a list ended, which said how.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue a list; it printed the cursor at its end.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """List sessions, the last updated or created first.

@@ -35,13 +35,13 @@ def expire(
     prefix: Prefix = None,
     batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Sessions in one transaction.")] = 500,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many sessions.")] = None,
-    archive: Annotated[Path | None, typer.Option(help="Keep what goes in this SQLite file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and purge nothing.")] = False,
+    archive: Annotated[Path | None, typer.Option(help="Store what is purged in this SQLite file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged, and purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Purge sessions past their TTL, in batches; Ctrl-C ends it after the batch under way.
+    """Purge sessions past their TTL, in batches; Ctrl-C stops it after the current batch.
 
-    Exit code 1 if rows of another table hold some of them.
+    Exit code 1 if rows of another table reference some of them.
     """
     policy: dict[str, Any] = {
         "older_than": older_than,
@@ -82,7 +82,7 @@ def expire(
                 signal.signal(signal.SIGINT, handler)
     _print(report, json_=json_, action="would purge" if dry_run else "purged")
     for key, constraint in report.held.items():
-        say(f"{key} stays: {constraint} holds it")
+        say(f"{key} stays: {constraint} references it")
     if report.held:
         raise typer.Exit(1)
 
@@ -99,7 +99,7 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Sum the store up: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
+    """Print totals: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
     with open_store(url) as store:
         found = store.stats()
     if json_:
@@ -131,7 +131,7 @@ def doctor(
     repair: Annotated[bool, typer.Option("--repair", help="Repair what needs no guess.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Look for what is wrong, each finding with its remedy; exit code 1 if something is left."""
+    """Examine the store and print each problem with its remedy; exit code 1 if a problem remains."""
     with open_store(url, "repairing" if repair else None) as store:
         findings = store.examine(repair=repair)
     for finding in findings:

@@ -1,6 +1,6 @@
-"""The files of other systems, in and out: one package a system, each between its files and a `Draft`.
+"""Import and export of the files of other systems: each system reads its files into a `Draft` and writes them from one.
 
-`import_path` and `export` are what the commands `import` and `export` print.
+The commands `import` and `export` print what `import_path` and `export` return.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def writable() -> list[str]:
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
-    """Return the files that an import would read, each with its format: `source` itself, or what lies in the folder.
+    """Return the files that an import would read, each with its format: `source` itself, or those in the folder.
 
-    Hidden files count only if a format recognises them, what a killed export left behind never. With `format`, a folder
-    gives the files of that format.
+    Hidden files count only if a format recognises them, unfinished files of a killed export never. With `format`, only
+    the files of a folder that have that format.
     """
     source = Path(source)
     if format is not None:
@@ -71,9 +71,9 @@ def import_path(
     longest_line: int = LONGEST_LINE,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
-    """Import a file, or the files of a folder, each in one transaction, and return what came of each.
+    """Import a file, or the files of a folder, each in one transaction, and return a report of each.
 
-    A session whose key the store has already is left as it is, so that a second run imports nothing. A file that
+    A session whose key exists is not changed, so that a second run imports nothing. A file that
     cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
     called after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
     (256 MB) is refused before that line is parsed. An import of `jsonl` takes about four times the memory of its
@@ -94,7 +94,7 @@ def import_path(
 
 
 _SESSIONS: Final = (".jsonl", PACKED)
-"""How names end that say that a file holds sessions: in a folder too it is an error if no format recognises it."""
+"""Suffixes of session files: in a folder too it is an error if no format recognises such a file."""
 
 
 def _unknown(path: Path) -> str:

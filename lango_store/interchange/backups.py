@@ -1,4 +1,4 @@
-"""Backups: files of our own format, any number of sessions in one."""
+"""Backups: one file with any number of sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Backups:
     is_writable = True
 
     def recognises(self, path: Path) -> bool:
-        """Whether a file is one of this format, by its first bytes."""
+        """Return whether a file is a backup, by its first bytes."""
         try:
             with files.reading(path) as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING

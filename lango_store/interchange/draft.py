@@ -56,7 +56,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, counted from 1, that could not be read or stored as it was, and why."""
+    """A line, counted from 1, that could not be read or stored unchanged, and why."""
 
     line: int
     reason: str

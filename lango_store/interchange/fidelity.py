@@ -1,4 +1,4 @@
-"""What our fields cannot give back of a JSON object: stored beside them on the way in, put back on the way out."""
+"""Round-trip differences: the parts of a foreign JSON object that our fields cannot represent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidValue
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
-"""The roles that others have too. A record is ours alone: what they call so is a message, and has to come back."""
+"""The roles of other systems. A record is ours alone: their messages with that role have to be exported again."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are written alike; `==` takes true for 1 and 1 for 1.0."""
+    """Return whether two JSON values have the same text; with `==`, true equals 1 and 1 equals 1.0."""
     return one is other or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -36,7 +36,7 @@ def restored(written: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a JSON object as it is, an empty one for any other value."""
+    """Return a JSON object unchanged, an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 

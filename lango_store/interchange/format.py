@@ -36,9 +36,9 @@ class Format:
     name: str
     """Its name on the command line."""
     recognises: Callable[[Path], bool]
-    """Whether a file is of this format, by its name and first bytes."""
+    """Recognise a file by its name and first bytes."""
     read: Callable[..., Iterable[Draft]]
-    """Read the sessions of a file (path, skipped, longest line); what is not read or stored as it was is skipped."""
+    """Read the sessions of a file (path, skipped, longest line); what is not read or stored unchanged is skipped."""
     write: Callable[..., Path] = _no_write
     """Write a session to the file in which its system looks for it (draft, folder, replace=), and return the path."""
     rank: Callable[[Path], int] = lambda _: 0
@@ -48,7 +48,7 @@ class Format:
 
     @property
     def is_writable(self) -> bool:
-        """Whether sessions can be exported to the format."""
+        """Return whether sessions can be exported to the format."""
         return self.write is not _no_write
 
     def import_file(
@@ -75,7 +75,7 @@ class Format:
     def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write each session to a file of its own, as it is at one moment."""
+        """Write each session to a separate file, from one snapshot."""
         if not isinstance(to, Path):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
         for key in keys:

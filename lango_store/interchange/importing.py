@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,52 +34,39 @@ def _insert(table: sa.Table) -> Statement:
 _insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 
 
-@dataclass
-class _Rows:
-    """The rows of a draft and the counters of its session."""
-
-    counters: Row = field(
-        default_factory=lambda: {
-            "last_seq": 0,
-            "message_count": 0,
-            "token_count": 0,
-            "turn_count": 0,
-            "last_turn_no": 0,
-            "summary_turn": None,
-            "summarized_upto": 0,
-        }
-    )
-    turns: list[Row] = field(default_factory=list)
-    messages: list[Row] = field(default_factory=list)
-
-
-def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) -> _Rows:
-    """Encode the turns and messages of a draft; `InvalidMessage` for what cannot be stored."""
-    rows = _Rows()
-    counters = rows.counters
+def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) -> tuple[list[Row], list[Row], Row]:
+    """Return the rows of a draft's turns and messages, and its counters; `InvalidMessage` if one cannot be stored."""
+    turns: list[Row] = []
+    messages: list[Row] = []
+    last_seq = tokens = summarized_upto = 0
+    summary_turn = None
     for part in draft.parts:
-        before, created_at = counters["last_seq"], part.created_at or now
-        if part.kind is not None:
-            counters["turn_count"] += 1
-            counters["last_turn_no"] += 1
+        before, created_at = last_seq, part.created_at or now
+        turn_no = len(turns) + 1 if part.kind else None
         if part.kind == "compaction":
-            counters["last_seq"] += 1  # so that a writer who compares last_seq notices the compaction
-            counters |= {"summary_turn": counters["turn_count"], "summarized_upto": before}
-        first_seq = counters["last_seq"] + 1
-        turn_no = counters["turn_count"] if part.kind else None
+            last_seq += 1  # so that a writer who compares last_seq notices the compaction
+            summary_turn, summarized_upto = turn_no, before
+        first_seq = last_seq + 1
         batch = Batch([counted(message) for message in part.messages])
-        for seq, row in enumerate(batch.rows, first_seq):
-            place = {"session_key": draft.key, "seq": seq, "turn_no": turn_no}
-            rows.messages.append(row | place | {"created_at": row["created_at"] or created_at})
-        counters["last_seq"] += len(batch.rows)
-        counters["message_count"] += len(batch.rows)
-        counters["token_count"] += batch.tokens
-        if part.kind is not None:
+        for row in batch.rows:
+            last_seq += 1
+            position = {"session_key": draft.key, "seq": last_seq, "turn_no": turn_no}
+            messages.append(row | position | {"created_at": row["created_at"] or created_at})
+        tokens += batch.tokens
+        if part.kind:
+            position = {"session_key": draft.key, "turn_no": turn_no, "first_seq": first_seq, "last_seq": last_seq}
             replaced_upto = before if part.kind == "compaction" else None
-            place = {"session_key": draft.key, "turn_no": turn_no, "first_seq": first_seq}
-            place |= {"last_seq": counters["last_seq"], "replaced_upto": replaced_upto, "created_at": created_at}
-            rows.turns.append(_encode_turn(part) | place)
-    return rows
+            turns.append(_encode_turn(part) | position | {"replaced_upto": replaced_upto, "created_at": created_at})
+    counters = {
+        "last_seq": last_seq,
+        "message_count": len(messages),
+        "token_count": tokens,
+        "turn_count": len(turns),
+        "last_turn_no": len(turns),
+        "summary_turn": summary_turn,
+        "summarized_upto": summarized_upto,
+    }
+    return turns, messages, counters
 
 
 def _encode_turn(part: Part) -> Row:
@@ -110,18 +96,18 @@ def import_draft(
     extra = _encode_extra(draft)
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
-    rows = _encode(draft, now, counted)
-    for statement, table_rows in ((_insert_turn, rows.turns), (_insert_message, rows.messages)):
-        _write(connection, statement, table_rows)
+    turns, messages, counters = _encode(draft, now, counted)
+    _write(connection, _insert_turn, turns)
+    _write(connection, _insert_message, messages)
     fields = {
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
     }
-    session_changes.adopt(connection, draft.key, fields | rows.counters)
+    session_changes.adopt(connection, draft.key, fields | counters)
     values.write(connection, now, draft.key, extra)
-    return len(rows.messages)
+    return len(messages)
 
 
 def _write(connection: sa.Connection, statement: Statement, rows: list[Row]) -> None:
@@ -150,14 +136,15 @@ def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set
 
 
 def checked(now: datetime, draft: Draft) -> int:
-    """Return how many messages a draft has; `InvalidMessage` for what cannot be stored, as `import_draft` raises it."""
+    """Return how many messages a draft has; `InvalidMessage` if one cannot be stored."""
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
-    return len(_encode(draft, now, lambda message: message).messages)
+    _, messages, _ = _encode(draft, now, lambda message: message)
+    return len(messages)
 
 
 def is_stored(log: Iterable[Message], draft: Draft) -> bool:
-    """Whether a stored log begins with all messages of a draft, apart from their times and token counts."""
+    """Return whether a stored log begins with the messages of a draft; times and token counts may differ."""
     stored = iter(log)
     try:
         return all(_same(next(stored, None), message) for message in draft.messages)

@@ -26,7 +26,7 @@ def _finite(text: str) -> float:
 
 
 _STRICT: Final[dict[str, Any]] = {"parse_constant": reject_constant, "parse_float": _finite}
-"""What a JSON decoder needs to refuse what no JSON text may say (NaN) and what we cannot store (1e999)."""
+"""Options of a JSON decoder that reject NaN, which is not JSON, and 1e999, which we cannot store."""
 
 
 def read_json(

@@ -1,4 +1,4 @@
-"""Times as other systems write them: ISO 8601, with up to nine digits behind the second."""
+"""Times as other systems write them: ISO 8601, with up to nine digits after the second."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_the_command_names_what_is_held(url: str, engine: sa.Engine, clock: Cloc
     ticket(engine, "held")
     done = run("expire", "--url", url, "--json")
     assert (done.returncode, json.loads(done.stdout)["held"]) == (1, {"held": HELD})
-    assert "held stays: foreign key fk_ticket of ticket holds it" in done.stderr
+    assert "held stays: foreign key fk_ticket of ticket references it" in done.stderr
     assert run("sessions", "delete", "held", "--yes", "--url", url).returncode == 1
 
 

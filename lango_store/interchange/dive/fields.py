@@ -30,7 +30,7 @@ from lango_store.interchange.moments import go_text, moment
 
 
 def columns(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return what a header, as it came, says of the columns that we have."""
+    """Return the values of our columns in an original header."""
     header = mapping(raw.get("header"))
     return {
         "id": _as_key(header.get("id")),
@@ -47,7 +47,7 @@ def _as_key(id: Any) -> Any:
 
 
 def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the header as it came, with what has changed since."""
+    """Return the original header, updated with later changes."""
     header = dict(mapping(raw.get("header")))
     is_new = not header
     came = columns(raw)
@@ -71,7 +71,7 @@ def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def beside(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what a line holds beside its type and its data."""
+    """Return the members of a line other than its type and its data."""
     found = {name: value for name, value in line.items() if name not in ("line_type", "data")}
     return {"beside": found} if found else {}
 
@@ -102,7 +102,7 @@ def part_from(line: dict[str, Any], repeated: Container[str], number: int, skipp
 
 
 def event_of(part: Part) -> dict[str, Any]:
-    """Return the event that we would write for a part by itself."""
+    """Return the event for a part without its `extra`."""
     always = {
         "type": part.kind or "turn",
         "timestamp": go_text(part.created_at),
@@ -113,7 +113,7 @@ def event_of(part: Part) -> dict[str, Any]:
 
 
 def raw_of(part: Part) -> dict[str, Any]:
-    """Return what a part that came from Dive holds besides our fields."""
+    """Return the part's `extra` of Dive."""
     return mapping((part.extra or {}).get(NAME))
 
 
@@ -122,7 +122,7 @@ def raw_of(part: Part) -> dict[str, Any]:
 _ROLES: Final = {
     MessageRole.DEVELOPER: "system",
     MessageRole.MODEL: "assistant",
-    MessageRole.TOOL: "user",  # where Dive has the results of tools
+    MessageRole.TOOL: "user",  # Dive stores the results of tools there
     MessageRole.FUNCTION: "user",
 }
 

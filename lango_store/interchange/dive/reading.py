@@ -28,7 +28,7 @@ _Line = tuple[int, dict[str, Any]]
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is a session of Dive, by its name and first bytes."""
+    """Return whether a file is a session of Dive, by its name and first bytes."""
     return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 
 

@@ -24,8 +24,8 @@ _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for chara
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     """Write a session to the file that Dive opens under its id; `InvalidKey` if that is too long for a file's name.
 
-    Dive shows a model the last compaction and what follows. Messages that came in while the summary was written belong
-    to that, so the compaction is written before them.
+    Dive shows a model the last compaction and what follows. Messages that were appended
+    while the summary was written follow it, so the compaction is written before them.
     """
     header = header_of(draft, mapping(draft.extra.get(NAME)))
     path = folder / f"{header['id']}.jsonl"
@@ -64,7 +64,7 @@ def _lines(draft: Draft, header: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _events(part: Part) -> Iterator[Part]:
-    """Yield a turn or a compaction as it is, and a message that belongs to none as an event of its own."""
+    """Yield a turn or a compaction unchanged, and each other message as a separate event."""
     if part.kind is not None:
         yield part
         return
@@ -89,7 +89,7 @@ def _in_dives_order(draft: Draft) -> Iterator[Part]:
 
 
 def _early(draft: Draft) -> list[tuple[int, Part]]:
-    """Return the compactions that something came in under, each with the seq that it has to follow."""
+    """Return the compactions that messages were appended during, each with the seq that it has to follow."""
     found = []
     last, floor = 0, 0
     for part in draft.parts:

@@ -22,10 +22,10 @@ _NEEDED: Final = {"sessions": {"id", "key"}, "messages": {"id", "role", "content
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is lango's, by its first bytes and its tables; a damaged database may be."""
+    """Return whether a file is lango's, by its first bytes and its tables; a damaged database may be."""
     if first_bytes(path, len(_MAGIC)) != _MAGIC:
         return False
-    if Path(f"{path}-wal").exists():  # the tables may lie there
+    if Path(f"{path}-wal").exists():  # the tables may be there only
         return True
     try:
         with closing(sqlite3.connect(_untouched(path), uri=True)) as connection:
@@ -40,10 +40,10 @@ def _untouched(path: Path) -> str:
 
 
 class Database:
-    """A database file that is read and never touched: no lock, no journal, no file beside it.
+    """A database file that is read and never changed: no lock, no journal, no new file in its folder.
 
-    What lies in a journal beside it counts as well; then a copy of both is read. The order of the messages stands in a
-    temporary table, which SQLite has elsewhere.
+    If it has a journal, a copy of both is read. The order of the messages is in a temporary table, which SQLite stores
+    elsewhere.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """lango's SQLite database, read only: its sessions and their messages, ordered by instant, then by row.
 
 Columns that we have no field for, and texts that our fields do not give back exactly (times with nanoseconds and their
-own offsets), stand in `extra["lango"]` of the session and of each message.
+own offsets), are in `extra["lango"]` of the session and of each message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CALL_FIELDS: Final = {"id": "id", "name": "name", "input": "arguments", "output
 
 
 def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> Iterator[Draft]:
-    """Read the sessions one after the other; a row that cannot be stored as it was is skipped, named by its id."""
+    """Read the sessions one after the other; a row that cannot be stored unchanged is skipped, by its id."""
     database = Database(path)
     strays = (
         "SELECT id FROM messages WHERE session_messages IS NULL OR session_messages NOT IN (SELECT id FROM sessions)"

@@ -1,4 +1,4 @@
-"""What stands in a nanobot file beside its messages: the metadata line and the provider state line."""
+"""The lines of a nanobot file that are not messages: the metadata line and the provider state line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LEVELS: Final = 201  # a value of 200 levels in its line
 
 
 def read_object(text: str) -> dict[str, Any] | str:
-    """Return the object that a line says, or the reason why it says none."""
+    """Return the object of a line, or the reason why it has none."""
     try:
         found = read_json(text.strip(), levels=_MAX_LEVELS, strict=False)
     except ValueError as error:
@@ -27,13 +27,13 @@ def read_object(text: str) -> dict[str, Any] | str:
 
 
 def metadata_of(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a metadata line says, {} if it is not one that can be stored."""
+    """Return the metadata of a metadata line, {} if it cannot be stored."""
     found = line.get("metadata")
     return found if isinstance(found, dict) and is_storable(found) else {}
 
 
 def offset_of(line: dict[str, Any]) -> int | None:
-    """Return how many messages a metadata line says are consolidated, None if it says none."""
+    """Return the number of consolidated messages in a metadata line, None if it has none."""
     return next((line[name] for name in OFFSETS if type(line.get(name)) is int), None)
 
 
@@ -44,5 +44,5 @@ def title_of(metadata: dict[str, Any]) -> str | None:
 
 
 def is_storable(value: Any) -> bool:
-    """Whether a value can lie in a session's `extra`."""
+    """Return whether a value can be stored in a session's `extra`."""
     return is_storable_json({NAME: {"": value}})
