@@ -36,9 +36,9 @@ def split_key(key: str, prefix: str = "") -> list[str]:
     return [unquote(part, errors="surrogatepass") for part in key[len(prefix) :].split(":")]
 
 
-def escaped(part: str) -> str:
-    """Return a part of a key with what could be taken for something else percent-escaped."""
-    return _ESCAPED.sub(_percent, part)
+def escaped(part: str, characters: re.Pattern[str] = _ESCAPED) -> str:
+    """Return a text with some characters percent-escaped, by default those that a part of a key must not contain."""
+    return characters.sub(_percent, part)
 
 
 def _percent(found: re.Match[str]) -> str:

@@ -1,40 +1,36 @@
-"""Messages that something else wrote to a session, as events of ADK's: what was said, called and answered."""
+"""Messages that another program wrote to a session, as events of ADK."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from lango_store import Message, MessageRole
+from lango_store import Message, MessageRole, ToolCall
 
 
 def foreign_json(message: Message) -> dict[str, Any]:
-    """Return what the JSON of an event says of a message, beside its id and time."""
+    """Return the JSON of an event for a message, without id and time."""
     role = "model" if message.role.canonical is MessageRole.ASSISTANT else "user"
     parts = _parts(message)
     return {"author": message.author or role, "content": {"role": role, "parts": parts} if parts else None}
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:
-    calls = [call.model_dump() for call in message.tool_calls]
-    parts: list[dict[str, Any]] = [
-        {"function_call": _with_id(call["id"], call["name"]) | {"args": _arguments(call.get("arguments"))}}
-        for call in calls
-        if "output" not in call
-    ]
-    answers = [(call["id"], call["name"], call["output"]) for call in calls if "output" in call]
-    if message.role.canonical is MessageRole.TOOL and not answers:
-        answers = [(message.tool_call_id or "", message.name or "", message.content)]
-    elif message.role.canonical is not MessageRole.TOOL:
-        parts = _blocks(message.content) + parts
-    return parts + [
-        {"function_response": _with_id(id, name) | {"response": out if isinstance(out, dict) else {"result": out}}}
-        for id, name, out in answers
-    ]
+    calls, content = list(message.tool_calls), message.content
+    if message.role.canonical is not MessageRole.TOOL:
+        blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
+        return [{"text": _text(block)} for block in blocks] + [_part(call) for call in calls]
+    if not any(call.answered for call in calls):
+        calls.append(ToolCall(id=message.tool_call_id or "", name=message.name or "", output=content))
+    return [_part(call) for call in calls]
 
 
-def _with_id(id: str, name: str) -> dict[str, Any]:
-    return ({"id": id} if id else {}) | {"name": name}
+def _part(call: ToolCall) -> dict[str, Any]:
+    named = ({"id": call.id} if call.id else {}) | {"name": call.name}
+    if call.answered:
+        response = call.output if isinstance(call.output, dict) else {"result": call.output}
+        return {"function_response": named | {"response": response}}
+    return {"function_call": named | {"args": _arguments(call.arguments)}}
 
 
 def _arguments(given: Any) -> dict[str, Any]:
@@ -45,11 +41,6 @@ def _arguments(given: Any) -> dict[str, Any]:
         except ValueError:
             return {"arguments": given}
     return given if isinstance(given, dict) else {} if given is None else {"arguments": given}
-
-
-def _blocks(content: Any) -> list[dict[str, Any]]:
-    blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
-    return [{"text": _text(block)} for block in blocks]
 
 
 def _text(block: Any) -> str:

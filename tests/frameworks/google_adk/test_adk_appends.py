@@ -80,6 +80,20 @@ async def test_an_event_that_cost_something_is_another_than_one_that_did_not(ser
 
 
 @in_a_loop
+async def test_usage_of_an_event_is_counted_once_if_its_id_is_taken(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    free = said("one", author="agent", id="same", timestamp=1000.0)
+    usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
+    with_usage = free.model_copy(update={"usage_metadata": usage})
+    for event in (free, with_usage, with_usage):
+        await service.append_event(session, event)
+    assert (await stored(service, session)).events == [free, with_usage]
+    conversation = service.store.conversation(f"weather:ann:{session.id}")
+    assert conversation.total_usage() == {"total_token_count": 5}
+    assert len(conversation.turns()) == 1
+
+
+@in_a_loop
 async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said()

@@ -346,7 +346,8 @@ async def test_after_a_compaction_in_the_store_adk_reads_the_summary_and_what_ca
         'UPDATE lango_message SET extra = \'{"google_adk": {"timestamp": "soon"}}\' WHERE seq = 2',
         "UPDATE lango_message SET extra = '{\"google_adk\": 5}' WHERE seq = 2",
         'UPDATE lango_message SET extra = \'{"google_adk": {"content": []}}\' WHERE seq = 2',
-        'UPDATE lango_message SET extra = \'{"google_adk": {"content": {"order": "ccccc"}}}\' WHERE seq = 2',
+        'UPDATE lango_message SET extra = \'{"google_adk": {"content": {"parts": [{}, null, null]}}}\' WHERE seq = 2',
+        'UPDATE lango_message SET extra = \'{"google_adk": {"content": {"parts": [null, {}]}}}\' WHERE seq = 2',
     ],
 )
 @in_a_loop

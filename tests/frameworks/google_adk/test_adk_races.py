@@ -13,6 +13,7 @@ from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, te
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions import DatabaseSessionService, Session
+from google.adk.sessions.base_session_service import GetSessionConfig
 
 from lango_store import Message, Store
 from lango_store.integrations.google_adk import LangoSessionService, StaleSessionError
@@ -126,6 +127,21 @@ async def test_with_check_stale_a_session_that_another_service_read_is_compared_
     for session in (mine, theirs):
         with pytest.raises((SessionNotFoundError, StaleSessionError)):
             await service.append_event(session, said("later"))
+
+
+@in_a_loop
+async def test_check_stale_allows_append_to_session_read_without_events(opened: Store) -> None:
+    service = LangoSessionService(opened, check_stale=True)
+    await service.append_event(await service.create_session(**WHERE, session_id="trip"), said("one"))
+    config = GetSessionConfig(num_recent_events=0)
+    mine, theirs = [await service.get_session(**WHERE, session_id="trip", config=config) for _ in range(2)]
+    assert mine is not None
+    assert theirs is not None
+    await service.append_event(theirs, said("two"))
+    with pytest.raises(StaleSessionError):
+        await service.append_event(mine, said("late"))
+    await service.append_event(theirs, said("three"))
+    assert texts(await service.get_session(**WHERE, session_id="trip")) == ["one", "two", "three"]
 
 
 @in_a_loop
