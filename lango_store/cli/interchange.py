@@ -22,9 +22,7 @@ def import_(
     source: Annotated[Path, typer.Argument(help="A file, or a folder of files.")],
     url: UrlOption = None,
     format: Annotated[str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report, and write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report, and write nothing.")] = False,
     longest_line: Annotated[
         int, typer.Option(min=1, metavar="BYTES", help="Refuse files with longer lines.")
     ] = interchange.LONGEST_LINE,

@@ -64,9 +64,7 @@ def list_(
     title: Annotated[str | None, typer.Option(help="Sessions whose title holds this; A to Z count as a to z.")] = None,
     created_since: Annotated[Any, typer.Option(parser=time, help="Made since then: 2026-11-21, or 12h ago.")] = None,
     created_before: Annotated[Any, typer.Option(parser=time, help="Made before then: 2026-11-21, or 12h ago.")] = None,
-    order: Annotated[
-        Order, typer.Option(help="The first sessions: last updated or last created.")
-    ] = "updated",
+    order: Annotated[Order, typer.Option(help="The first sessions: last updated or last created.")] = "updated",
     expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Continue a list; it printed the cursor at its end.")] = None,
