@@ -21,18 +21,10 @@ from pydantic import ValidationError
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.integrations.equality import same_json
 from lango_store.integrations.fields import mapping, storable_id, storable_text
-from lango_store.integrations.google_adk.foreign import foreign_json
 from lango_store.integrations.google_adk.state import as_json
 
 NAME: Final = "google_adk"
 """The name of the rest of an event in a message's `extra`."""
-
-_DEFAULTS: Final[dict[str, Any]] = {
-    name: value
-    for name, value in Event().model_dump(mode="json", exclude_none=True).items()
-    if name in ("actions", "node_info")
-}
-"""Fields that every event's JSON has; they are not stored."""
 
 _ROLES: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.MODEL: "model"}
 _FIELDS: Final = {"function_call": ("args", "arguments"), "function_response": ("response", "output")}
@@ -45,11 +37,6 @@ class NewEvent(NamedTuple):
     json: dict[str, Any]
     message: Message
     usage: dict[str, Any] | None
-
-    @property
-    def delta(self) -> dict[str, Any]:
-        """The changes of the state."""
-        return _delta(self.json)
 
     def renamed(self) -> NewEvent:
         """Return the event with a digest of its JSON as the id of the message, and its own id in `extra`."""
@@ -83,27 +70,25 @@ def new_event(event: Event) -> NewEvent:
 def event_json(event: Event) -> dict[str, Any]:
     """Return an event as JSON, without temporary state and defaults; `InvalidMessage` if that is not possible."""
     try:
-        data: dict[str, Any] = as_json(event.model_dump(exclude_none=True))
+        data: dict[str, Any] = as_json(event.model_dump(exclude_none=True, exclude_defaults=True))
     except (ValueError, RecursionError) as error:
         raise InvalidMessage("event", f"cannot be written as JSON: {error}") from error
     for name in ("id", "author", "timestamp"):
-        if name not in data:
+        if (value := getattr(event, name)) is None:
             raise InvalidMessage(f"event.{name}", "is None")
-    if delta := _delta(data):
+        data[name] = as_json(value)
+    if delta := state_delta(data):
         data["actions"]["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
-    for name, default in _DEFAULTS.items():
-        rest = {k: v for k, v in mapping(data.pop(name, None)).items() if k not in default or v != default[k]}
-        if rest:
-            data[name] = rest
     return data
 
 
 def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state as JSON, without temporary keys; a value that is not JSON becomes its text, with a warning."""
-    return _delta(event_json(Event(actions=EventActions(state_delta=dict(state)))))
+    return state_delta(event_json(Event(actions=EventActions(state_delta=dict(state)))))
 
 
-def _delta(data: Mapping[str, Any]) -> dict[str, Any]:
+def state_delta(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of the state in the JSON of an event."""
     return mapping(mapping(data.get("actions")).get("state_delta"))
 
 
@@ -131,14 +116,16 @@ def _message_of_parts(data: Mapping[str, Any], rest: dict[str, Any], usage: Mapp
     calls: list[ToolCall] = []
     layout: list[dict[str, Any] | None] = []  # for a block None, for a call the rest of its part
     for part in content["parts"]:
-        if kind := _kind(part):
+        if kind := next((kind for kind in _FIELDS if kind in part), None):
             call, remaining = _call(part, kind)
             calls.append(call)
             layout.append(remaining)
         else:
             blocks.append(part)
             layout.append(None)
-    role = _role(content, data["author"])
+    theirs = content.get("role", "user" if data["author"] == "user" else "model")
+    is_answer = bool(calls) and all(call.answered for call in calls)
+    role = MessageRole.TOOL if is_answer else MessageRole.USER if theirs == "user" else MessageRole.MODEL
     kept = {} if content.get("role") == _ROLES[role] else {"role": content.get("role")}
     if layout != [None] * len(blocks) + [{}] * len(calls):
         kept["parts"] = layout
@@ -152,18 +139,6 @@ def _message_of_parts(data: Mapping[str, Any], rest: dict[str, Any], usage: Mapp
         tool_calls=calls,
         tokens=mapping(usage).get("candidates_token_count") if role is MessageRole.MODEL else None,
     )
-
-
-def _role(content: Mapping[str, Any], author: str) -> MessageRole:
-    kinds = {_kind(part) for part in content["parts"]}
-    if "function_response" in kinds and "function_call" not in kinds:
-        return MessageRole.TOOL
-    role = content.get("role", "user" if author == "user" else "model")
-    return MessageRole.USER if role == "user" else MessageRole.MODEL
-
-
-def _kind(part: Mapping[str, Any]) -> str | None:
-    return next((kind for kind in _FIELDS if kind in part), None)
 
 
 def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]:
@@ -183,14 +158,6 @@ def is_event(message: Message) -> bool:
     return message.role is not MessageRole.RECORD or NAME in message.extra
 
 
-def timestamp_of(key: str, message: Message) -> float:
-    """Return the time of an event, exact to the float."""
-    try:
-        return _timestamp(message)
-    except (ValueError, TypeError) as error:
-        raise DamagedMessage(key, message.seq, "created_at", str(error)) from None
-
-
 def event_of(key: str, message: Message, usage: Mapping[str, Any] | None) -> Event:
     """Return a message as an event; `DamagedMessage` if the rest in its `extra` does not fit."""
     try:
@@ -200,18 +167,12 @@ def event_of(key: str, message: Message, usage: Mapping[str, Any] | None) -> Eve
         raise DamagedMessage(key, message.seq, "extra", f"does not make an event: {fault}") from None
 
 
-def _timestamp(message: Message) -> float:
-    timestamp: Any = mapping(message.extra.get(NAME)).get("timestamp")
-    if timestamp is None and message.created_at is not None:
-        return message.created_at.timestamp()
-    return float(timestamp)
-
-
 def _event_json(message: Message, usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    id = mapping(message.extra.get(NAME)).get("id") or message.id or f"seq:{message.seq}"
-    data: dict[str, Any] = {"id": id, "author": message.author or "", "timestamp": _timestamp(message)}
+    data: dict[str, Any] = {"id": message.id or f"seq:{message.seq}", "author": message.author or ""}
+    if message.created_at is not None:
+        data["timestamp"] = message.created_at.timestamp()
     if NAME not in message.extra:
-        return data | foreign_json(message)
+        return data | _foreign_json(message)
     rest = message.extra[NAME]
     if usage:
         data["usage_metadata"] = usage
@@ -241,3 +202,46 @@ def _part(call: ToolCall, rest: Mapping[str, Any]) -> dict[str, Any]:
     if ours in call.model_fields_set:
         body[theirs] = getattr(call, ours)
     return {**rest, kind: body | rest.get(kind, {})}
+
+
+# Messages of other programs as events
+
+
+def _foreign_json(message: Message) -> dict[str, Any]:
+    """Return the JSON of an event for a message of another program, without id and time."""
+    role = "model" if message.role.canonical is MessageRole.ASSISTANT else "user"
+    parts = _foreign_parts(message)
+    return {"author": message.author or role, "content": {"role": role, "parts": parts} if parts else None}
+
+
+def _foreign_parts(message: Message) -> list[dict[str, Any]]:
+    calls, content = list(message.tool_calls), message.content
+    if message.role.canonical is not MessageRole.TOOL:
+        blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
+        return [{"text": _foreign_text(block)} for block in blocks] + [_foreign_part(call) for call in calls]
+    if not any(call.answered for call in calls):
+        calls.append(ToolCall(id=message.tool_call_id or "", name=message.name or "", output=content))
+    return [_foreign_part(call) for call in calls]
+
+
+def _foreign_part(call: ToolCall) -> dict[str, Any]:
+    named = ({"id": call.id} if call.id else {}) | {"name": call.name}
+    if call.answered:
+        response = call.output if isinstance(call.output, dict) else {"result": call.output}
+        return {"function_response": named | {"response": response}}
+    return {"function_call": named | {"args": _arguments(call.arguments)}}
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """Return arguments as a dict; OpenAI's are the text of one."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {"arguments": given}
+    return given if isinstance(given, dict) else {} if given is None else {"arguments": given}
+
+
+def _foreign_text(block: Any) -> str:
+    text = block.get("text") if isinstance(block, dict) else block
+    return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,12 +13,30 @@ from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
-from lango_store import AsyncStore, Conflict, Conversation, SessionExists, SessionExpired, SessionNotFound, Store
+from lango_store import (
+    AsyncStore,
+    Conflict,
+    Conversation,
+    Message,
+    SessionExists,
+    SessionExpired,
+    SessionInfo,
+    SessionNotFound,
+    Store,
+)
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.equality import same_json
-from lango_store.integrations.google_adk.events import NewEvent, event_json, new_event, state_json
-from lango_store.integrations.google_adk.sessions import find, find_all, session_of
+from lango_store.integrations.google_adk.events import (
+    NewEvent,
+    event_json,
+    event_of,
+    is_event,
+    new_event,
+    state_delta,
+    state_json,
+)
 from lango_store.integrations.google_adk.state import Ids, keyed, values_by_prefix
+from lango_store.integrations.keys import escaped
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError
@@ -58,10 +76,7 @@ class LangoSessionService(Adapter, BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """Create a session with its first state; a missing or blank id means a new UUID.
-
-        `AlreadyExistsError` if a live session has the id.
-        """
+        """Create a session, under a new UUID if no id is given; `AlreadyExistsError` if a live session has the id."""
         ids = Ids(app_name, user_id, (session_id or "").strip() or str(uuid.uuid4()))
         first = state_json(state or {})
         try:
@@ -75,13 +90,13 @@ class LangoSessionService(Adapter, BaseSessionService):
         """Return a session with its state and the events that `config` asks for; None if no live session has the id."""
         ids = Ids(app_name, user_id, session_id.strip())
         try:
-            return await self._awaited.run_sync(find, ids, config or GetSessionConfig())
+            return await self._awaited.run_sync(_find, ids, config or GetSessionConfig())
         except SessionNotFound:
             return None
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """List the live sessions of an app, or of a user in it, without events, the one updated last at the end."""
-        return ListSessionsResponse(sessions=await self._awaited.run_sync(find_all, app_name, user_id))
+        return ListSessionsResponse(sessions=await self._awaited.run_sync(_find_all, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session, if there is one; what it shares with others stays."""
@@ -125,6 +140,47 @@ class _IdTaken(Exception):
     """The id of an event is that of another event in the session."""
 
 
+def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
+    """Read a live session with the events that `config` asks for; `SessionNotFound` if there is none."""
+    last, since = config.num_recent_events, config.after_timestamp
+    with store.snapshot() as view:
+        conversation = view.conversation(ids.key)
+        info = conversation.info()
+        loaded = conversation.messages(last=None if last is None else max(last, 1), records=True)
+        if since is not None or not all(map(is_event, loaded)):
+            loaded = conversation.messages(records=True)
+        turns = conversation.turns() if info.turn_count else []
+        usages = {turn.turn_no: turn.usage for turn in turns if turn.first_seq == turn.last_seq}
+        events = [event_of(ids.key, each, usages.get(each.turn_no or 0)) for each in loaded if is_event(each)]
+        events = [event for event in events if since is None or event.timestamp >= since]
+        if last is not None:
+            events = events[max(len(events) - last, 0) :]
+        return _session_of(view, ids, info, loaded, events)
+
+
+def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]:
+    """Read the live sessions of an app, or of a user in it, without events, ordered by their last update."""
+    prefix = "".join(f"{escaped(part)}:" for part in (app_name, user_id) if part is not None)
+    sessions = []
+    with store.snapshot() as view:
+        for info in view.iter_sessions(key_prefix=prefix):
+            if ids := Ids.of_key(info.key):
+                last = view.conversation(info.key).all_messages(last=1)
+                sessions.append(_session_of(view, ids, info, last, []))
+    return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
+
+
+def _session_of(store: Store, ids: Ids, info: SessionInfo, messages: Sequence[Message], events: list[Event]) -> Session:
+    """Return a session with its state and some events; its last message says when it was updated."""
+    app_name, user_id, id = ids
+    state = keyed(store.values(info.key))
+    for prefix, scope in ids.scopes.items():
+        state |= keyed(store.shared_values(scope), prefix)
+    last = max(messages, key=lambda message: message.seq, default=None)
+    updated = info.created_at.timestamp() if last is None else event_of(info.key, last, None).timestamp
+    return Session(id=id, app_name=app_name, user_id=user_id, state=state, events=events, last_update_time=updated)
+
+
 def _create(tx: Store, ids: Ids, state: dict[str, Any]) -> Session:
     try:
         tx.create(ids.key, **ids.fields)
@@ -133,14 +189,11 @@ def _create(tx: Store, ids: Ids, state: dict[str, Any]) -> Session:
             raise
         tx.get_or_create(ids.key, renew=True, **ids.fields)
     _set_values(tx, ids, state)
-    return session_of(tx, ids, tx.info(ids.key, expired=True), [], [])
+    return _session_of(tx, ids, tx.info(ids.key, expired=True), [], [])
 
 
 def _append(tx: Store, ids: Ids, new: NewEvent, seen: Session | None) -> bool:
-    """Append an event and set what it changes of the state; return whether it was stored already.
-
-    `seen` is the session in hand, if it must not be stale.
-    """
+    """Append an event and change the state; return whether it was stored already. `seen` must not be stale."""
     conversation = tx.conversation(ids.key)
     try:
         expected = None if seen is None else _checked_revision(tx, ids, new, seen)
@@ -148,7 +201,7 @@ def _append(tx: Store, ids: Ids, new: NewEvent, seen: Session | None) -> bool:
     except SessionExpired:
         replayed = _put(conversation, new, create=True, **ids.fields)
     if not replayed:
-        _set_values(tx, ids, new.delta)
+        _set_values(tx, ids, state_delta(new.json))
     return replayed
 
 
@@ -156,7 +209,7 @@ def _checked_revision(tx: Store, ids: Ids, new: NewEvent, seen: Session) -> int:
     """Return the revision of a session that is not stale, or that has the event already."""
     conversation = tx.conversation(ids.key)
     revision = conversation.info().revision  # read first: a write that is committed after this is a Conflict
-    stored = find(tx, ids, GetSessionConfig(num_recent_events=1))
+    stored = _find(tx, ids, GetSessionConfig(num_recent_events=1))
     last, last_seen = ([event.id for event in each.events[-1:]] for each in (stored, seen))
     is_stale = stored.last_update_time != seen.last_update_time or (last_seen and last_seen != last)
     if is_stale and conversation.find_message(str(new.message.id)) is None:
