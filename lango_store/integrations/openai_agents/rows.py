@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lango_store import (
@@ -97,17 +96,15 @@ def pop_item(store: Store, key: str) -> Item | None:
         _replace_rows(conversation, rows[-1:], others, revision)
         return item
 
-    for _ in range(_POP_TRIES - 1):
-        with suppress(Conflict):  # another writer was first
-            return _unless_missing(store, pop)
-    return _unless_missing(store, pop)
-
-
-def _unless_missing(store: Store, pop: Callable[[Store], Item | None]) -> Item | None:
-    try:
-        return store.transact(pop)
-    except SessionNotFound:
-        return None
+    for remaining in reversed(range(_POP_TRIES)):
+        try:
+            return store.transact(pop)
+        except SessionNotFound:
+            return None
+        except Conflict:  # another writer was first
+            if not remaining:
+                raise
+    return None
 
 
 def read_window(store: Store, key: str) -> Window | None:

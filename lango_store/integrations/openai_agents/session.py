@@ -15,6 +15,7 @@ from agents.memory import SessionSettings
 from agents.run_context import RunContextWrapper
 
 from lango_store import AsyncStore, Conflict, LangoStoreError, Message, SessionNotFound, Store, create_engine
+from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.openai_agents import rows
 from lango_store.integrations.openai_agents.items import Item, messages_of
 from lango_store.integrations.openai_agents.usage import RunUsage, as_usage
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Wrapper: TypeAlias = RunContextWrapper[Any]
 
 
-class LangoSession:
+class LangoSession(Adapter):
     """A session of OpenAI Agents in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`.
 
     The first item creates the session; an expired session counts as absent, and the next item creates a new one. The
@@ -68,15 +69,16 @@ class LangoSession:
             else session_settings or SessionSettings()
         )
         self._engine = engine
-        self._closes = not isinstance(store, Store | AsyncStore)
-        self._store = (
+        awaited = (
             store
             if isinstance(store, AsyncStore)
             else _async_store(store)
             if isinstance(store, Store)
             else AsyncStore(Store(_engine_for(engine, store, engine_kwargs or {}), migrate=create_tables))
         )
-        self._key = self._store.conversation(prefix + session_id if prefix else session_id).key
+        super().__init__(awaited)
+        self._closes = not isinstance(store, Store | AsyncStore)
+        self._key = self._awaited.conversation(prefix + session_id if prefix else session_id).key
         self._usage = RunUsage()
         self._usage_lock = threading.Lock()
 
@@ -84,11 +86,6 @@ class LangoSession:
     def from_url(cls, session_id: str, *, url: str | sa.URL, **options: Any) -> Self:
         """Create a session in the database of a URL, with the options of the constructor."""
         return cls(session_id, url, **options)
-
-    @property
-    def store(self) -> Store:
-        """The store that the session is in."""
-        return self._store.store
 
     @property
     def engine(self) -> AsyncEngine:
@@ -109,16 +106,9 @@ class LangoSession:
 
     async def close(self) -> None:
         """Close what the session opened; a store that was given stays open."""
-        if self._closes:
-            await self._store.close()
-            if self._engine not in _sync_engines:
-                self.store.engine.dispose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await super().close()
+        if self._closes and self._engine not in _sync_engines:
+            self.store.engine.dispose()
 
     def __repr__(self) -> str:
         return f"LangoSession({self.session_id!r})"
@@ -132,20 +122,20 @@ class LangoSession:
         """
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
-        return await self._store.run_sync(self._load, None if limit is None or limit < 0 else limit, wrapper)
+        return await self._awaited.run_sync(self._load, None if limit is None or limit < 0 else limit, wrapper)
 
     async def add_items(self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None) -> None:
         """Add items at the end, all or none; `InvalidMessage` names an item that is not JSON."""
         if items:
-            await self._store.run_sync(self._add, messages_of(items), wrapper)
+            await self._awaited.run_sync(self._add, messages_of(items), wrapper)
 
     async def pop_item(self, *, wrapper: Wrapper | None = None) -> TResponseInputItem | None:
         """Remove the last item and return it, None if there is none."""
-        return await self._store.run_sync(rows.pop_item, self._key)
+        return await self._awaited.run_sync(rows.pop_item, self._key)
 
     async def clear_session(self, *, wrapper: Wrapper | None = None) -> None:
         """Remove all items and their usage; the session keeps its title, its user and so on."""
-        await self._store.run_sync(rows.clear, self._key)
+        await self._awaited.run_sync(rows.clear, self._key)
 
     def _load(self, store: Store, limit: int | None, wrapper: Wrapper | None) -> list[Item]:
         if wrapper is not None:
@@ -174,7 +164,7 @@ class LangoSession:
 
     async def _get_compaction_snapshot(self, limit: int, **_: Any) -> SimpleNamespace | None:
         """Return the last items, with a function that replaces them in one transaction."""
-        seen = await self._store.run_sync(rows.read_window, self._key)
+        seen = await self._awaited.run_sync(rows.read_window, self._key)
         if seen is None:
             return None
         end = seen._replace(rows=seen.rows[-limit:])
@@ -183,9 +173,9 @@ class LangoSession:
         async def replace(start: int, output: list[TResponseInputItem]) -> bool:
             try:
                 if complete and start == 0:
-                    await self._store.run_sync(rows.replace_window, seen, output)
+                    await self._awaited.run_sync(rows.replace_window, seen, output)
                 else:
-                    await self._store.run_sync(rows.replace_end, end, start, output)
+                    await self._awaited.run_sync(rows.replace_end, end, start, output)
             except (Conflict, SessionNotFound):
                 return False
             return True
@@ -196,7 +186,7 @@ class LangoSession:
         """Return the items to compact, and whether these are all."""
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
-        seen = await self._store.run_sync(rows.read_window, self._key)
+        seen = await self._awaited.run_sync(rows.read_window, self._key)
         _last_read.set((self, seen))
         items = [] if seen is None else rows.items_in(seen.rows)
         shown = items if limit is None or limit < 0 else items[max(len(items) - limit, 0) :]
@@ -210,11 +200,11 @@ class LangoSession:
         reader, seen = _last_read.get()
         _last_read.set((None, None))
         if reader is not self:
-            seen = await self._store.run_sync(rows.read_window, self._key)
+            seen = await self._awaited.run_sync(rows.read_window, self._key)
         if seen is None:
             await self.add_items(items)
         else:
-            await self._store.run_sync(rows.replace_window, seen, items)
+            await self._awaited.run_sync(rows.replace_window, seen, items)
         return True
 
 
