@@ -29,6 +29,24 @@ class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     __table__: ClassVar[sa.Table]  # what SQLAlchemy makes, for a host's foreign keys to name
 
 
+def _key() -> Any:
+    return Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+
+
+def _counter() -> Any:
+    return Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+
+
+def _session_reference(name: str) -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["session_key"], ["lango_session.key"], name=name, ondelete="CASCADE")
+
+
+def _index_where_set(column: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
+    """Return an index of the rows in which one column is not NULL."""
+    is_set = sa.text(f"{column} IS NOT NULL")
+    return sa.Index(name, *columns, unique=unique, sqlite_where=is_set, postgresql_where=is_set)
+
+
 class SessionRow(Base, table=True):
     """A session. `meta` is the column `metadata`, a name that SQLAlchemy keeps for itself."""
 
@@ -36,31 +54,12 @@ class SessionRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
         sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
-        sa.Index(
-            "ix_lango_session_user_id",
-            "user_id",
-            "updated_at",
-            "key",
-            sqlite_where=sa.text("user_id IS NOT NULL"),
-            postgresql_where=sa.text("user_id IS NOT NULL"),
-        ),
-        sa.Index(
-            "ix_lango_session_agent_id",
-            "agent_id",
-            "updated_at",
-            "key",
-            sqlite_where=sa.text("agent_id IS NOT NULL"),
-            postgresql_where=sa.text("agent_id IS NOT NULL"),
-        ),
-        sa.Index(
-            "ix_lango_session_expires_at",
-            "expires_at",
-            sqlite_where=sa.text("expires_at IS NOT NULL"),
-            postgresql_where=sa.text("expires_at IS NOT NULL"),
-        ),
+        _index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
+        _index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
+        _index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
     )
 
-    key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    key: str = _key()
     agent_id: str | None = Field(default=None, sa_type=sa.Text)
     user_id: str | None = Field(default=None, sa_type=sa.Text)
     title: str | None = Field(default=None, sa_type=sa.Text)
@@ -72,18 +71,18 @@ class SessionRow(Base, table=True):
     updated_at: datetime = Field(sa_type=TimeColumn)
     expires_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     ttl_seconds: float | None = Field(default=None, sa_type=sa.Double)
-    last_seq: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    message_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    record_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    token_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    turn_count: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    last_turn_no: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    last_seq: int = _counter()
+    message_count: int = _counter()
+    record_count: int = _counter()
+    token_count: int = _counter()
+    turn_count: int = _counter()
+    last_turn_no: int = _counter()
     summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
-    summarized_upto: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    last_consolidated: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    summarized_upto: int = _counter()
+    last_consolidated: int = _counter()
     forked_from: str | None = Field(default=None, sa_type=sa.Text)
-    incarnation: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-    revision: int = Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
+    incarnation: int = _counter()
+    revision: int = _counter()
 
     messages: list["MessageRow"] = Relationship(
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
@@ -107,20 +106,11 @@ class TurnRow(Base, table=True):
     __tablename__ = "lango_turn"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
-        sa.ForeignKeyConstraint(
-            ["session_key"], ["lango_session.key"], name="fk_lango_turn_session", ondelete="CASCADE"
-        ),
-        sa.Index(
-            "uq_lango_turn_id",
-            "session_key",
-            "id",
-            unique=True,
-            sqlite_where=sa.text("id IS NOT NULL"),
-            postgresql_where=sa.text("id IS NOT NULL"),
-        ),
+        _session_reference("fk_lango_turn_session"),
+        _index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
     )
 
-    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    session_key: str = _key()
     turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     id: str | None = Field(default=None, sa_type=sa.Text)
     kind: str = Field(sa_type=sa.Text)
@@ -144,21 +134,12 @@ class MessageRow(Base, table=True):
     __tablename__ = "lango_message"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_message"),
-        sa.ForeignKeyConstraint(
-            ["session_key"], ["lango_session.key"], name="fk_lango_message_session", ondelete="CASCADE"
-        ),
+        _session_reference("fk_lango_message_session"),
         sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
-        sa.Index(
-            "uq_lango_message_id",
-            "session_key",
-            "id",
-            unique=True,
-            sqlite_where=sa.text("id IS NOT NULL"),
-            postgresql_where=sa.text("id IS NOT NULL"),
-        ),
+        _index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
     )
 
-    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    session_key: str = _key()
     seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
     id: str | None = Field(default=None, sa_type=sa.Text)
@@ -185,13 +166,11 @@ class ValueRow(Base, table=True):
     __tablename__ = "lango_value"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
-        sa.ForeignKeyConstraint(
-            ["session_key"], ["lango_session.key"], name="fk_lango_value_session", ondelete="CASCADE"
-        ),
+        _session_reference("fk_lango_value_session"),
     )
 
-    session_key: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
-    name: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    session_key: str = _key()
+    name: str = _key()
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     updated_at: datetime = Field(sa_type=TimeColumn)
 
@@ -202,8 +181,8 @@ class SharedValueRow(Base, table=True):
     __tablename__ = "lango_shared_value"
     __table_args__ = (sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),)
 
-    scope: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
-    name: str = Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
+    scope: str = _key()
+    name: str = _key()
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     updated_at: datetime = Field(sa_type=TimeColumn)
 

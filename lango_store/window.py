@@ -28,10 +28,8 @@ def answers(message: Message) -> list[str]:
     A tool answers with `content` and `tool_call_id`, or with `tool_calls` that carry an `output`. An assistant message
     whose calls carry their outputs answers them itself.
     """
-    return [] if message.role is MessageRole.RECORD else _answers(message)
-
-
-def _answers(message: Message) -> list[str]:
+    if message.role is MessageRole.RECORD:
+        return []
     ids = [call.id for call in message.tool_calls if call.answered]
     if _is_result(message) and message.tool_call_id:
         ids.insert(0, message.tool_call_id)
@@ -40,10 +38,6 @@ def _answers(message: Message) -> list[str]:
 
 def tokens_of(message: Message, count: Count | None = None) -> int:
     """Return the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
-    return _tokens_of(message, count)
-
-
-def _tokens_of(message: Message, count: Count | None) -> int:
     if message.tokens is not None:
         return message.tokens
     if count is None:
@@ -100,7 +94,7 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
     messages = _said(messages)
     left = max_tokens
     for position in reversed(range(len(messages))):
-        left -= _tokens_of(messages[position], count)
+        left -= tokens_of(messages[position], count)
         if left < 0:
             return list(messages[position + 1 :])
     return list(messages)
@@ -208,7 +202,7 @@ def _said(messages: Sequence[Message]) -> list[Message]:
 
 
 def _sizes(messages: Sequence[Message], count: Count | None) -> list[int]:
-    return [0 if message.role is MessageRole.RECORD else _tokens_of(message, count) for message in messages]
+    return [0 if message.role is MessageRole.RECORD else tokens_of(message, count) for message in messages]
 
 
 def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tuple[int, int]]:
@@ -249,7 +243,7 @@ def _whole_turns(messages: Sequence[Message], users: list[int], exchanges: list[
 def _answered_calls(messages: Sequence[Message], user: int, exchanges: list[list[int]]) -> Iterator[list[int]]:
     last = max((position for position, message in enumerate(messages) if _is_assistant(message)), default=user)
     for members in exchanges:
-        answered = len(members) > 1 or _answers(messages[members[0]])
+        answered = len(members) > 1 or answers(messages[members[0]])
         if answered and members[0] > user and last not in members:
             yield members
 
@@ -265,7 +259,7 @@ def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]
     asker: int | None = None
     for position, message in enumerate(messages):
         if is_result(message):
-            ids = _answers(message)
+            ids = answers(message)
             calls = {asked[call_id] for call_id in ids if call_id in asked}
             if asker is not None and not (ids and _asks_by_id(messages[asker])):
                 calls.add(asker)
@@ -304,7 +298,7 @@ def _is_result(message: Message) -> bool:
 
 
 def _answers_only(message: Message, called: Collection[str]) -> bool:
-    ids = _answers(message)
+    ids = answers(message)
     return bool(ids) and all(call_id in called for call_id in ids)
 
 
