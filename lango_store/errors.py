@@ -1,4 +1,4 @@
-"""Everything that can go wrong, in words a tired person can act on: each message says what to do next."""
+"""The exceptions of this package. Each message says what to do next."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class LangoStoreError(Exception):
-    """The parent of every error this package raises by itself."""
+    """The base class of all errors of this package."""
 
     @property
     def fact(self) -> str:
-        """What went wrong, without what a program should call next."""
+        """The message without the advice."""
         return str(self.__dict__.get("_fact", self))
 
     def __reduce__(self) -> tuple[Any, ...]:  # constructors differ, so that pickle must not call them
@@ -86,9 +86,9 @@ class SessionHeld(LangoStoreError):
 
 
 class Conflict(LangoStoreError):
-    """Somebody else wrote to the session first; nothing was changed.
+    """Another writer changed the session first; nothing was changed.
 
-    `last_seq` says where it stands now, and `revision` at which revision it is, where a revision was expected.
+    `last_seq` is the current one of the session, and `revision` too, if a revision was expected.
     """
 
     def __init__(
@@ -219,4 +219,4 @@ class NotPermitted(DatabaseUnavailable):
 
 
 class DatabaseBusy(LangoStoreError):
-    """The database is there, but somebody else held what was needed for too long; trying again may work."""
+    """Another transaction held a lock for too long, or aborted this one; a retry may succeed."""

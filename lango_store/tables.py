@@ -1,7 +1,7 @@
 """The SQLModel tables, public for people who write their own queries.
 
-They live on a metadata of their own, so that a host's `SQLModel.metadata` knows nothing of them. Writing is the
-store's: rows are not validated, values are.
+They have a separate metadata, so that a host's `SQLModel.metadata` does not include them. Write through the store:
+rows are not validated.
 """
 
 from datetime import datetime
@@ -26,7 +26,7 @@ VERSION_TABLE: Final = "lango_store_version"
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     """The parent of our tables."""
 
-    __table__: ClassVar[sa.Table]  # what SQLAlchemy makes, for a host's foreign keys to name
+    __table__: ClassVar[sa.Table]  # made by SQLAlchemy, for a host's foreign keys
 
 
 def _key() -> Any:
@@ -90,7 +90,7 @@ class SessionRow(Base, table=True):
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:
-        """Whether a session has not expired at an aware time, for a query."""
+        """Return a condition: the session has not expired at an aware time."""
         if now.tzinfo is None:
             raise ValueError("now has no time zone: write datetime.now(UTC)")
         return live_at(now)
@@ -126,9 +126,9 @@ class TurnRow(Base, table=True):
 class MessageRow(Base, table=True):
     """A message of a session; `seq` is its place.
 
-    A content that is text stands in `text`, as it is. Anything else stands in `content` as JSON, None as `null`; so do
-    texts with a NUL or a lone surrogate, which no database's text holds. The other of the two is NULL: a query asks
-    `MessageRow.text == "hi"`, since no `content` equals that.
+    Text is stored unchanged in `text`. Any other content is stored in `content` as JSON, None as `null`; so is text
+    with a NUL or a lone surrogate, which databases cannot store as text. The other column is NULL: compare text with
+    `MessageRow.text == "hi"`.
     """
 
     __tablename__ = "lango_message"
@@ -193,16 +193,16 @@ def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> 
     return {name: value for name, value in named.items() if value is not None}
 
 
-# Life and expiry. Nothing else decides that: Python compares no expiry with the time.
+# Expiry is decided here only: Python code never compares `expires_at` with the time.
 
 _EXPIRES_AT: Final = Base.metadata.tables["lango_session"].c.expires_at
 
 
 def live_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Whether a session lives at a time."""
+    """Return a condition: the session has not expired at a time."""
     return sa.or_(_EXPIRES_AT.is_(None), moment < _EXPIRES_AT)
 
 
 def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Whether a session has expired at a time."""
+    """Return a condition: the session has expired at a time."""
     return moment >= _EXPIRES_AT

@@ -1,8 +1,8 @@
-"""What of a conversation a model gets to see: functions over lists of messages, which know no store and change nothing.
+"""Fitting a conversation into a model's context: pure functions over lists of messages.
 
-Records may stand among the messages given: they are in nothing that these functions return, and cost nothing.
-An assistant message that calls tools and the results of its calls make an exchange: they stand or fall together here,
-since providers refuse a result without its call.
+Records among the messages are ignored: no function returns them, and they cost no tokens.
+An assistant message that calls tools and the results of its calls form an exchange, which is kept or removed as a
+whole, since providers refuse a result without its call.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
 
 def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[Message]:
-    """Return what is left after a plan; all of it if a range is reversed, out of bounds or overlaps another."""
+    """Return the messages without those of a plan; all if a range is reversed, out of bounds or overlaps another."""
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
     if any(not end < first <= last < len(messages) for end, (first, last) in zip(ends, ranges, strict=False)):
@@ -138,7 +138,7 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
 
-    `max_output` is the most that the provider generates; None or 0 where that is not known. As Shepherd reckons it.
+    `max_output` is the most that the provider generates; None or 0 if that is unknown. The formula is Shepherd's.
     """
     if not 0 < context <= _LARGEST:
         raise ValueError(f"context={context}: give the size of the model's context in tokens, 1 to {_LARGEST:,}")
@@ -155,11 +155,11 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     """Write messages as a model is sent them: role, content, tool_calls, tool_call_id and name, and nothing else.
 
     Role and content are always there, the others where they say something. Each output of a tool becomes a message of
-    its own. In OpenAI's nested form contents stay as they are, lists of blocks too, outputs are text, and calls have
-    what their provider added to them. In the flat form contents and outputs that are blocks of text only are that text,
+    its own. In OpenAI's nested form contents stay unchanged, outputs are text, and calls keep the
+    fields that their provider added. In the flat form contents and outputs that are blocks of text only are that text,
     and calls have id, name and arguments as stored. The dicts share nothing with the messages.
 
-    Nothing is mended that a chat API refuses: a content that is None, empty or neither text nor blocks, another
+    Messages that a chat API refuses are not repaired: a content that is None, empty or neither text nor blocks, another
     provider's blocks, a call without a result or a result without a call (see `legal_suffix`), a role it does not know
     (`developer`, a second `system`), a name with a space, half a surrogate pair.
     """
@@ -251,7 +251,7 @@ def _answered_calls(messages: Sequence[Message], user: int, exchanges: list[list
 def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]) -> list[list[int]]:
     """Group the positions of each assistant message and the results of its calls.
 
-    A result belongs to the assistant message that it follows (other results may stand between), unless both sides have
+    A result belongs to the assistant message that it follows (other results may be in between), unless both sides have
     ids; by its ids it belongs to whoever asked for them last. A result of several messages' calls joins them.
     """
     heads: dict[int, int] = {}

@@ -1,1 +1,1 @@
-"""How an operation gets its connection: providers, transactions, retries, replicas, threads and the schema check."""
+"""The connection of an operation: providers, transactions, retries, replicas, threads and the schema check."""

@@ -1,4 +1,4 @@
-"""What becomes of a call in a thread when nobody waits for its result any more."""
+"""Cancellation of calls that run in worker threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ R = TypeVar("R")
 
 
 class Cancelled(BaseException):
-    """Ends a call that was cancelled, in its thread, where it would begin to write."""
+    """Raised in the thread of a cancelled call when it is about to write."""
 
 
 class Cancellation:
-    """Tells of one call whether it has begun to write, and keeps it from that once it is cancelled.
+    """The state of one call: whether it has begun to write, and whether it was cancelled.
 
-    So a cancelled call either wrote nothing and never will, or is to be waited for.
+    A cancelled call either has written nothing and never will, or must be waited for.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Cancellation:
         self._pausing: threading.Event | None = None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Carry the call out in this thread."""
+        """Run the call in this thread."""
         _HERE.cancellation = self
         try:
             return call()
@@ -35,14 +35,14 @@ class Cancellation:
             _HERE.cancellation = None
 
     def begin_write(self) -> None:
-        """Note that a transaction is about to write; `Cancelled` if the call may begin none any more."""
+        """Note that a transaction is about to write; raise `Cancelled` if the call was cancelled."""
         with self._deciding:
             if self._cancelled:
                 raise Cancelled
             self._writes = True
 
     def cancel(self) -> bool:
-        """Let the call begin no other write, and return whether it has begun one."""
+        """Prevent further writes, and return whether the call has begun one."""
         with self._deciding:
             self._cancelled = True
             if self._pausing is not None:
@@ -50,7 +50,7 @@ class Cancellation:
             return self._writes
 
     def pause(self, seconds: float) -> bool:
-        """Wait before the call is tried again; False as soon as it is cancelled."""
+        """Wait before a retry; return False on cancellation."""
         with self._deciding:
             if self._cancelled:
                 return False
@@ -66,7 +66,7 @@ _HERE: Final = _Here()
 
 
 def pause(seconds: float) -> bool:
-    """Wait before the call that runs in this thread is tried again; False if it was cancelled."""
+    """Wait before a retry of the call in this thread; return False if it was cancelled."""
     if _HERE.cancellation is not None:
         return _HERE.cancellation.pause(seconds)
     time.sleep(seconds)
@@ -74,6 +74,6 @@ def pause(seconds: float) -> bool:
 
 
 def begin_write() -> None:
-    """Note a write of the call that runs in this thread, if that can be cancelled."""
+    """Note that the call in this thread is about to write, if it can be cancelled."""
     if _HERE.cancellation is not None:
         _HERE.cancellation.begin_write()

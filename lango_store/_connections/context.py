@@ -1,4 +1,4 @@
-"""The policy of a store: the clock, the default TTL, the token counter, and where its calls get a connection."""
+"""The policy of a store (clock, default TTL, token counter, retries) and its connections."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def utc_now() -> datetime:
 
 
 class Context:
-    """Lends connections of an engine, or, after `using`, the caller's own inside the caller's transaction."""
+    """Opens connections of an engine, or, after `using`, uses the caller's connection in the caller's transaction."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._is_bound = False
         self.in_callers_transaction = False
-        """Whether the connections are the caller's, and the transaction too."""
+        """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
-        """Whether messages and turns without an id get one, so that a second try is recognized."""
+        """True if messages and turns without an id get one, so that a retry is recognized."""
         self.stores_unchanged = token_counter is None and not self.gives_ids
-        """Whether messages are stored without an id or a count of tokens from the store."""
+        """True if the store adds neither an id nor a token count to messages."""
 
     # Policy
 
@@ -128,13 +128,13 @@ class Context:
         return message.model_copy(update={"id": self.new_id()})
 
     def new_id(self) -> str:
-        """Create an id that is nobody else's, for a session, a turn or a message: a UUIDv7 of the store's time."""
+        """Create a unique id for a session, a turn or a message: a UUIDv7 of the store's time."""
         return new_key(self.clock_time())
 
     # Tries
 
     def trying(self, call: Callable[[], R], *, if_lost: bool = True, told_apart: bool = False) -> R:
-        """Call, and call again what fails for a passing reason; see `Retry.again`."""
+        """Call, and retry after a transient error; see `Retry.again`."""
         try:
             return call()
         except (DatabaseBusy, DatabaseUnavailable) as error:
@@ -142,7 +142,7 @@ class Context:
         return self.again(call, failed, if_lost=if_lost, told_apart=told_apart)
 
     def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool = False) -> R:
-        """Call again what failed with this error, if that may pass, and raise it otherwise."""
+        """Retry a call that failed with a transient error; raise any other."""
         if self.in_callers_transaction:  # which is over, or the caller's to repeat
             raise error
         return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
@@ -150,38 +150,38 @@ class Context:
     # Connections
 
     def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, without a transaction around them; a replica's if it may be anywhere."""
+        """Open a connection for single reads without a transaction; a replica's if `anywhere`."""
         return self._connections.single(writes=False, anywhere=anywhere)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for one append, committed with as few round trips as the database allows."""
+        """Open a connection for one append, committed with as few round trips as the database allows."""
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment; a replica's if it may be anywhere."""
+        """Open a connection for several reads of one snapshot; a replica's if `anywhere`."""
         return self._connections.snapshot(anywhere=anywhere)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several writes that land together or not at all."""
+        """Open a connection for several writes in one transaction."""
         cancellation.begin_write()
         return self._connections.transaction()
 
     def ping(self) -> None:
-        """Check that the database answers, and its schema again."""
+        """Check that the database answers, and check its schema again."""
         with self.snapshot() as connection:
             self._gate.reset(connection.engine)
             self._gate.check_connection(connection)
 
     def position(self) -> str | None:
-        """Return up to where the database has written by now; None where there are no replicas that could be behind."""
+        """Return the current write position of the database; None if it has no replicas."""
         if not dialect_of(self.engine).has_replicas:
             return None
         with self.single_read() as connection:
             return text_of(dialect_of(self.engine).written(connection))
 
     def at(self, position: str | None) -> Context:
-        """Return the same context for reads that have to see what was written up to a position."""
+        """Return the same context for reads that must include all writes up to a position."""
         context = copy.copy(self)
         context._connections = self._connections.at(0 if position is None else position_of(position))
         context._is_bound = True
@@ -200,7 +200,7 @@ class Context:
         return self.bound(get_connection)
 
     def bound(self, get_connection: Callable[[], sa.Connection], *, read_only: bool = False) -> Context:
-        """Return the same context on a connection whose transaction somebody else ends."""
+        """Return the same context on a connection whose transaction is ended elsewhere."""
         context = copy.copy(self)
         context._connections = Callers(get_connection, self._gate, self._on_statement, read_only=read_only)
         context._is_bound = context.in_callers_transaction = True

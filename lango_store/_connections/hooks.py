@@ -1,4 +1,4 @@
-"""Who is told of each statement that runs, with its text and its time."""
+"""Statement observers: functions called with the text and duration of each statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lango_store._dialect.statement import OBSERVER, Observer
 
 
 def observer_of(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:
-    """Return what is told of each statement: the store's observer, the engine's log, or both."""
+    """Return the function to call after each statement: the store's observer, the engine's log, or both."""
     if not engine.logger.isEnabledFor(logging.INFO):
         return on_statement
 
@@ -29,7 +29,7 @@ def observer_of(engine: sa.Engine, on_statement: Observer | None) -> Observer | 
 
 @contextmanager
 def observed(connection: sa.Connection, on_statement: Observer | None) -> Iterator[None]:
-    """Let an observer know of each statement on a connection: those of our cursors, and those that SQLAlchemy runs."""
+    """Report each statement on a connection to the observer, whether run by SQLAlchemy or on our own cursors."""
     observer = observer_of(connection.engine, on_statement)
     if observer is None:
         yield

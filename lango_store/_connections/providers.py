@@ -1,4 +1,4 @@
-"""How an operation gets its connection, from the engine's pool or from the caller, and how its transaction ends."""
+"""Connection providers: from the engine's pool or from the caller, with or without a transaction."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class Gate(Protocol):
 
 
 class Connections(Protocol):
-    """Lends connections, each for one operation."""
+    """Opens connections, each for one operation."""
 
     in_callers_transaction: bool
-    """Whether an operation is a part of something that may not be rolled back, nor committed."""
+    """True if operations run in a transaction that they may neither commit nor roll back."""
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, or for one append, with as few round trips as the database allows.
+        """Open a connection for single reads, or for one append, with as few round trips as the database allows.
 
-        Reads `anywhere` may be a replica's.
+        Reads `anywhere` may use a replica.
         """
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment, a replica's too if they may be `anywhere`."""
+        """Open a connection for several reads of one snapshot; a replica's if `anywhere`."""
 
     def at(self, position: int) -> Connections:
-        """Return the same connections for reads that have to see what was written up to a position."""
+        """Return the same provider for reads that must include all writes up to a position."""
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several writes that land together or not at all."""
+        """Open a connection for several writes in one transaction."""
 
 
 class Pooled:
-    """Lends connections of an engine's pool, and commits."""
+    """Opens connections of an engine's pool, and commits."""
 
     in_callers_transaction = False
 
@@ -66,17 +66,17 @@ class Pooled:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect, as it is known by now."""
+        """The dialect detected for the engine."""
         return dialect_of(self.engine)
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Lend a driver's connection, unless a host listens to transactions."""
+        """Open a driver's connection, or SQLAlchemy's if the host listens to transaction events."""
         return self._open(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
     def snapshot(
         self, *, anywhere: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment; something may be done `before` that."""
+        """Open a connection for several reads of one snapshot, after calling `before`."""
         if before is None:
             return self._open(self.dialect.snapshot)
 
@@ -89,11 +89,11 @@ class Pooled:
         return self._open(around)
 
     def at(self, position: int) -> Pooled:
-        """Return itself: there is nothing that could be behind."""
+        """Return itself: the primary is always up to date."""
         return self
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several writes that land together or not at all."""
+        """Open a connection for several writes in one transaction."""
         return self._open(self.dialect.transaction)
 
     @contextmanager
@@ -111,16 +111,16 @@ class Pooled:
             yield connection
 
     def options(self) -> Mapping[str, Any]:
-        """Return the execution options of a connection that is used for one operation and observed."""
+        """Return the execution options of a connection with an observer."""
         return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self.on_statement)}
 
     def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
-        """Take note of what a driver's error says of its connection and of the database."""
+        """Retire the connection or check the schema again, as a driver's error requires."""
         _learn(error, self.engine, driver, proxy, self.gate)
 
 
 class Callers:
-    """Lends the caller's own connection, inside the caller's transaction."""
+    """Uses the caller's connection, in the caller's transaction."""
 
     in_callers_transaction = True
 
@@ -138,21 +138,21 @@ class Callers:
         self._on_statement = on_statement
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend the connection, for one append with a savepoint where that takes several statements."""
+        """Use the connection, with a savepoint if an append takes several statements."""
         if writes:
             self._reject_snapshot()
         return self._open(_append_whole if writes else nullcontext)
 
     def at(self, position: int) -> Callers:
-        """Return itself: what it sees is the caller's choice."""
+        """Return itself: the caller chose the connection."""
         return self
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend the connection as it is: what it sees is the caller's choice."""
+        """Use the connection unchanged: the caller chose its isolation level."""
         return self._open(nullcontext)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Lend the connection, with a savepoint."""
+        """Use the connection, with a savepoint."""
         self._reject_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
         return self._open(sa.Connection.begin_nested)
@@ -166,7 +166,7 @@ class Callers:
         connection = self._connection()
         reject_translated(connection)
         with translated_errors(connection.engine):
-            if not connection.in_transaction():  # what runs on the driver's cursor begins none by itself
+            if not connection.in_transaction():  # a statement on the driver's cursor does not begin one
                 connection.begin()
             dialect_of(connection).join(connection)
             self._gate.check_connection(connection)
@@ -188,7 +188,7 @@ _USED_ALONE: Final[Mapping[str, Any]] = {ALONE: True}
 
 
 class _Single:
-    """A driver's connection from the pool, without what SQLAlchemy puts around a transaction."""
+    """A driver's connection from the pool, without the cost of SQLAlchemy's transaction."""
 
     __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
 
@@ -200,14 +200,14 @@ class _Single:
         self.dialect = pooled.engine.dialect
 
     def get_execution_options(self) -> Mapping[str, Any]:
-        """Return that it is used alone, and the observer, if there is one."""
+        """Return the options that our statements read."""
         return self._options
 
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
         pooled.gate.check_engine(pooled.engine)
         try:
-            # Interrupted before this is done, the pool has the connection back when the proxy is forgotten.
+            # If this is interrupted, the pool gets the connection back when the proxy is garbage collected.
             self._proxy = proxy = pool.take(pooled.engine)
             self.connection = self._driver = proxy.dbapi_connection
             try:
@@ -235,7 +235,7 @@ class _Single:
             else:
                 self._give_back(error)
         except Exception as ending:
-            if error is None:  # else what the caller is told is the first error
+            if error is None:  # otherwise the first error is raised
                 translate(ending, self._pooled.engine)
                 raise
         if error is not None:
@@ -252,7 +252,7 @@ class _Single:
 
 @contextmanager
 def _leaving_interrupted(connection: sa.Connection) -> Iterator[None]:
-    """Ask nothing more of a connection whose statement was interrupted: its errors would hide the interruption."""
+    """Invalidate a connection whose statement was interrupted: a rollback would fail and hide the interruption."""
     driver = connection.connection.driver_connection
     try:
         yield
@@ -274,7 +274,7 @@ def _learning_from_errors(connection: sa.Connection, gate: Gate) -> Iterator[Non
 
 
 def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProxiedConnection, gate: Gate) -> None:
-    """Let the pool make new connections once this one serves nothing any more, and look again what has changed."""
+    """Retire the pool's connections if this one is useless, and check the schema again if it has changed."""
     dialect = dialect_of(engine)
     if dialect.is_spent(driver, error):
         pool.retire(engine, proxy)

@@ -1,4 +1,4 @@
-"""Reads from a replica of the server that takes the writes, as far as it has what the reader wrote."""
+"""Reads from a replica, once it has replayed the writes of the same store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LEFT_ALONE: Final = 5.0
 
 
 class ReplicaLost(DatabaseUnavailable):
-    """A replica went away, or took a read back, in the middle: the primary can answer."""
+    """A replica was lost, or cancelled a read: the primary can answer."""
 
 
 class _Behind(Exception):
-    """A replica has not got there yet."""
+    """A replica has not replayed the position yet."""
 
 
 class Written:
-    """Up to where one store has written, for all that read with it."""
+    """The last write position of a store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,14 +41,14 @@ class Written:
         self.is_known = True
 
     def note(self, position: int) -> None:
-        """Note where the primary stood after a write."""
+        """Note the position of the primary after a write."""
         with self._lock:
             self.position = max(self.position, position)
             self.is_known = True
 
 
 class Replicated:
-    """Lends connections of a primary's pool, and for reads that may be from anywhere those of a replica's."""
+    """Opens connections of a primary's pool, and for reads `anywhere` those of a replica's."""
 
     in_callers_transaction = False
 
@@ -62,11 +62,11 @@ class Replicated:
         self._away_until = 0.0
 
     def at(self, position: int) -> Replicated:
-        """Return the same connections for reads that have to see what was written up to a position."""
+        """Return the same provider for reads that must include all writes up to a position."""
         return Replicated(self._primary, self._replica, self._written, max(self._least, position))
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Lend a connection for single reads, or for one append."""
+        """Open a connection for single reads, or for one append."""
         if writes:
             return self._noting(self._primary.single(writes=True))
         if not anywhere:
@@ -74,13 +74,13 @@ class Replicated:
         return self._open(self._primary.single(writes=False), self._checked_single())
 
     def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several reads that see one moment."""
+        """Open a connection for several reads of one snapshot."""
         if not anywhere:
             return self._primary.snapshot()
         return self._open(self._primary.snapshot(), self._replica.snapshot(before=self._reject_behind))
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Lend a connection for several writes that land together or not at all."""
+        """Open a connection for several writes in one transaction."""
         return self._noting(self._primary.transaction())
 
     # Writes
@@ -94,7 +94,7 @@ class Replicated:
             with self._primary.single(writes=False) as connection:
                 position = self._primary.dialect.written(connection)
         except LangoStoreError:
-            return  # what was written is written: until the next write tells, reads are the primary's
+            return  # the write is committed; until another write notes its position, reads use the primary
         self._written.note(position)
 
     # Reads
@@ -132,7 +132,7 @@ class Replicated:
             yield connection
 
     def _reject_behind(self, connection: AnyConnection) -> None:
-        """Raise `_Behind` if a replica lacks what has to be seen; wait for it a little, if that was of use before."""
+        """Raise `_Behind` if a replica lacks a required write; wait briefly first, unless the last wait was in vain."""
         needed = max(self._least, self._written.position)
         driver = getattr(connection.connection, "dbapi_connection", connection.connection)
         if self._replayed.get(driver, 0) >= needed:

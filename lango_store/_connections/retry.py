@@ -1,4 +1,4 @@
-"""Trying again what failed for a passing reason: what may be, how often, and for how long."""
+"""Retries after transient errors: which calls, how often and for how long."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ R = TypeVar("R")
 
 logger = logging.getLogger("lango_store")
 
-_PATIENCE_WITH_OTHERS: Final = 30.0  # what SQLite has with whoever holds its lock
+_PATIENCE_WITH_OTHERS: Final = 30.0  # SQLite waits as long for its lock
 _SHORTEST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
 _DOUBLINGS: Final = 7
 
 _REFUSALS: Final = (SessionExists, MessageNotFound, Conflict)
-"""What a call may meet that was done already."""
+"""Errors that a repeated call may raise because the first one was committed."""
 
 
 class Retry:
-    """Tries calls again, for so many seconds; what others' transactions undid, always."""
+    """Retries calls for a number of seconds, and always those that other transactions aborted."""
 
     def __init__(self, engine: sa.Engine, seconds: float) -> None:
         self._engine = engine
@@ -47,14 +47,14 @@ class Retry:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is tried again but what others' transactions undid."""
+        """True if more is retried than calls that other transactions aborted."""
         return self._seconds > 0
 
     def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool) -> R:
-        """Call again what failed with this error, until it is done or the time is up.
+        """Retry a call that failed with this error until it succeeds or the time is up.
 
-        A call whose connection was lost may have been done: it is called again `if_lost`, and unless a second call is
-        `told_apart` from the first, what it finds there already is an error of its own.
+        A call whose connection was lost may have been committed: it is retried only `if_lost`. Unless a second call is
+        `told_apart` from the first, the retry raises `DatabaseUnavailable` if it finds the result of the first.
         """
         first, since, calls, lost = error, monotonic(), 1, False
         while True:
@@ -106,12 +106,12 @@ Verb = Callable[Concatenate[S, P], R]
 
 
 def retried(verb: Verb[S, P, R]) -> Verb[S, P, R]:
-    """Let a verb be tried again that comes to the same when it is done twice."""
+    """Retry a verb that has the same result when it runs twice."""
     return _retried(verb, if_lost=True)
 
 
 def retried_unless_lost(verb: Verb[S, P, R]) -> Verb[S, P, R]:
-    """Let a verb be tried again unless it may have been done: what came in since would go too."""
+    """Retry a verb unless it may have been committed: a second run would affect later messages too."""
     return _retried(verb, if_lost=False)
 
 

@@ -1,4 +1,4 @@
-"""What has to be right before a store's first call: the database's settings, and its schema."""
+"""The checks before a store's first call: the database's settings, and its schema."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNCHECKED: Final = object()
 
 
 class SchemaGate:
-    """Looks at the schema of each engine once, and brings it up to date if it may."""
+    """Checks the schema of each engine once, and upgrades it if allowed."""
 
     def __init__(self, *, migrate: bool) -> None:
         self._migrate = migrate
@@ -54,7 +54,7 @@ class SchemaGate:
         self._passed.pop(engine, None)
 
     def close(self) -> None:
-        """Let no more connections through."""
+        """Refuse all connections from now on."""
         self._closed = True
         self._passed.clear()
 

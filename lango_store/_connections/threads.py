@@ -1,4 +1,4 @@
-"""Calls in worker threads, awaited. Nothing here belongs to an event loop: the threads serve several."""
+"""Calls in worker threads, awaited. The threads serve several event loops."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def _ended(work: Future[Any]) -> BaseException | None:
 
 
 def _connections(engine: sa.Engine) -> int:
-    """Return how many connections the engine's pool lends at once: more threads would only wait for them."""
+    """Return how many connections the engine's pool opens at once: more threads would only wait for them."""
     pool: Any = engine.pool
     if not isinstance(pool, sa.QueuePool):
         return 1 if isinstance(pool, sa.StaticPool) else _MOST

@@ -1,4 +1,4 @@
-"""What of a value is not JSON, and where in the value it is."""
+"""Finding the part of a value that is not JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ JSON_REMEDY: Final = (
 
 
 def no_json(value: Any, field: str, reason: str) -> InvalidValue:
-    """Return the error for a value of which no JSON is, naming the place inside of it."""
+    """Return the error for a value that is not JSON, with the position inside it."""
     place, guilty, reason = _first_fault(value) or ("", value, reason)
     return InvalidValue(field, f"{type(guilty).__name__} {reason}; {JSON_REMEDY}", place=place)
 
 
 def _first_fault(value: Any) -> tuple[str, Any, str] | None:
-    """Find what in a value is not JSON: its place, itself, and what is wrong with it; None if no part is by itself."""
+    """Return position, value and reason of the first part that is not JSON; None if each part is."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
@@ -59,7 +59,7 @@ def _shortened(text: str) -> str:
 
 
 def levels_within(value: Any, limit: int) -> bool:
-    """Return whether lists and dicts are nested at most so many levels deep."""
+    """Return whether lists and dicts are nested at most `limit` levels deep."""
     level = [value]
     for _ in range(limit):
         inside = {  # each once, since a value may hold itself more than once

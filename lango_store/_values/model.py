@@ -24,13 +24,13 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Not given, where `None` has a meaning of its own."""
+"""The default of arguments for which `None` has a meaning."""
 
 
 class MessageRole(StrEnum):
-    """Who speaks. Text such as "user" at the database boundary and in JSON, this type everywhere else.
+    """The speaker of a message. Text such as "user" at the database boundary and in JSON, this type everywhere else.
 
-    `RECORD` is what nobody said and no model sees: it lies in the log with a `seq` of its own, and is in no window.
+    `RECORD` marks an entry of the log that models do not see: it has a `seq`, and is in no window.
     """
 
     SYSTEM = "system"
@@ -66,7 +66,7 @@ class ToolCall(Value):
 
     @model_serializer(mode="wrap")
     def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
-        # An output of null is an answer: what was not given must not come back as given.
+        # An output of null is an answer: an output that was not given must stay unset.
         dumped: dict[str, Any] = handler(self)
         for name in ("arguments", "output"):
             if name not in self.model_fields_set:
@@ -75,7 +75,7 @@ class ToolCall(Value):
 
     @property
     def answered(self) -> bool:
-        """Whether an output was given, None included."""
+        """True if an output was given, None included."""
         return "output" in self.model_fields_set
 
     def to_openai(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ToolCall(Value):
 
 
 class MessageFields(TypedDict, total=False):
-    """What the constructors of `Message` take besides role and content."""
+    """The arguments of the constructors of `Message` besides role and content."""
 
     author: str | None
     name: str | None
@@ -152,7 +152,7 @@ class Message(Value):
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
         """Return the message as a store has written it."""
-        # What model_copy(update=…) does, in a quarter of its time.
+        # The same as model_copy(update=…), in a quarter of its time.
         stored = type(self).__new__(type(self))
         changes = {"seq": seq, "created_at": self.created_at or created_at, "turn_no": turn_no, "replayed": False}
         _set(stored, "__dict__", self.__dict__ | changes)
@@ -200,7 +200,7 @@ class Message(Value):
 
 
 def as_asked(message: Message) -> dict[str, Any]:
-    """Write a message in OpenAI's form with its calls as they were asked for, without their outputs."""
+    """Write a message in OpenAI's form with its calls, without their outputs."""
     asked: dict[str, Any] = {"role": message.role.value, "content": message.content}
     if message.name is not None:
         asked["name"] = message.name
@@ -236,7 +236,7 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
 
 
 class OwnFields(TypedDict, total=False):
-    """What a caller may say of a new session, where `metadata` is that of a turn."""
+    """The fields of a new session, except `metadata`."""
 
     agent_id: str | None
     user_id: str | None
@@ -247,13 +247,13 @@ class OwnFields(TypedDict, total=False):
 
 
 class SessionFields(OwnFields, total=False):
-    """What a caller may say of a new session; left out and None are the same."""
+    """The fields of a new session; None is the same as leaving a field out."""
 
     metadata: dict[str, Any] | None
 
 
 class SessionChanges(SessionFields, total=False):
-    """What a caller may change of a session: what is left out stays, None clears."""
+    """The fields of a session that can be changed: None clears a field."""
 
     last_consolidated: int
 
@@ -265,8 +265,8 @@ class SessionInfo(Value):
     highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`;
     records are in neither, `record_count` is how many there are. `turn_count` counts turns and compactions. After a
     compaction its turn is `summary_turn`, and what came up to `summarized_upto` is out of the window. `revision` counts
-    every write to the session; a new one begins at a random number, so that a session made anew under its key has none
-    that it had before.
+    every write to the session; a new one begins at a random number, so that a session that replaces
+    another under the same key repeats none of its revisions.
     """
 
     key: str
@@ -294,11 +294,11 @@ class SessionInfo(Value):
 
 
 class Turn(Value):
-    """What was saved together: messages with a `seq` from `first_seq` to `last_seq`, and what they cost.
+    """Messages saved together, with a `seq` from `first_seq` to `last_seq`, and their usage.
 
-    A turn without messages ends before it starts. `usage` and `metadata` are as they came. A compaction is a turn too:
-    it speaks of what stood up to `replaced_upto`. `messages` are as stored in what `save_turn` gives, and empty in
-    lists of turns. `replayed` says that the turn was there already.
+    In a turn without messages, `last_seq` is less than `first_seq`. A compaction is a turn too: it replaces the window
+    up to `replaced_upto`. `messages` holds the stored messages in the result of `save_turn`, and is empty in lists of
+    turns. `replayed` is True if the turn was already stored.
     """
 
     turn_no: int
@@ -315,7 +315,7 @@ class Turn(Value):
 
 
 class Compaction(Value):
-    """A summary, and what it stands for in the window: the messages with `replaced_after < seq <= replaced_upto`.
+    """A summary that replaces messages in the window: those with `replaced_after < seq <= replaced_upto`.
 
     They were `replaced_messages` in number, and are still in the log unless they were `discarded`.
     """

@@ -1,4 +1,4 @@
-"""What verbs over many sessions report: pages of lists, sums, findings, purges."""
+"""The results of verbs over many sessions: pages of lists, statistics, findings, purges."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Page(Value):
 class SearchHit(Value):
     """A message that was found, and in `snippet` a part of what it says.
 
-    `places` are the words found there, each from an offset to the one behind its end. The greater `rank`, the better;
-    ranks of different searches cannot be compared.
+    `places` are the words found there, each with the offsets of its start and its end. A greater `rank` is
+    better; ranks of different searches cannot be compared.
     """
 
     key: str
@@ -63,7 +63,7 @@ class SearchStatus(Value):
 
 
 class AgentStats(Value):
-    """What belongs to one agent, None for sessions without one."""
+    """The statistics of one agent, or with `agent_id` None of sessions without one."""
 
     agent_id: str | None
     sessions: int
@@ -101,7 +101,7 @@ class Finding(Value):
 
 
 class ExpiryReport(Value):
-    """What a purge did, or with `dry_run` would do.
+    """The result of a purge, or with `dry_run` the result that it would have.
 
     `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
     go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
@@ -119,7 +119,7 @@ class ExpiryReport(Value):
 
 
 class Progress(Value):
-    """How far work on a table has come: `rows` of about `total`."""
+    """The progress of work on a table: `rows` of about `total`."""
 
     table: str
     rows: int
@@ -127,4 +127,4 @@ class Progress(Value):
 
 
 OnProgress = Callable[[Progress], None]
-"""Called after each step with how far the work has come."""
+"""Called after each step with the progress."""

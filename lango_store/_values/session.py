@@ -1,4 +1,4 @@
-"""The value of a whole session, its messages with it: it stands above `document`, which it writes itself with."""
+"""A session with its messages. A separate module, since it imports `document`, which imports `model`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Session(SessionInfo):
     def to_html(self, *, turns: Sequence[Turn] = ()) -> str:
         """Return the session as an HTML document for people, in one text: no script, no request to anywhere.
 
-        With the `turns` of the session, such as `Conversation.turns()` gives, each stands before its messages.
+        Each of the `turns`, such as `Conversation.turns()` returns, is shown before its messages.
         """
         return "".join(document(self, self.messages, turns))
 

@@ -10,11 +10,11 @@ from lango_store._values.model import Message
 
 Summary = Message | Sequence[Message]
 Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
-"""What a window becomes: called with its messages, gives the summary's, or an awaitable of them."""
+"""Called with the messages of a window; returns the messages of the summary, or an awaitable of them."""
 
 
 def summarize(summarizer: Summarizer, window: list[Message]) -> Summary:
-    """Return the summary of a window; what is awaitable is waited for in an event loop of its own."""
+    """Return the summary of a window; an awaitable runs in a new event loop."""
     summary = summarizer(window)
     return _run(summary) if inspect.isawaitable(summary) else summary
 

@@ -1,4 +1,4 @@
-"""What all values share: they are validated, refuse what they do not know, and come back from their own JSON."""
+"""The base of all values: validated, with unknown fields refused, and equal after a round trip through JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _json_mode(value: Any, handler: SerializerFunctionWrapHandler) -> Any:
-    # pydantic writes no lone surrogate, and a web framework that serializes by itself would answer 500.
+    # pydantic cannot write lone surrogates: a web framework that serializes the value would answer 500.
     if not _keep_surrogates.get():
         try:
             to_json(value)
@@ -43,7 +43,7 @@ def absent(value: object) -> bool:
 
 
 class Value(BaseModel):
-    """What all values share: unknown fields are refused, assignments are validated."""
+    """The base of all values: unknown fields are refused, assignments are validated."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
