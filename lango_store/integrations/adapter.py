@@ -1,4 +1,4 @@
-"""What the adapters for frameworks share: the store that they were given, or made for a URL and close again."""
+"""The base of the adapters for frameworks: a store given by the caller, or opened for a URL and closed again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lango_store import AsyncStore, Session, SessionNotFound, Store
 
 
 class Adapter:
-    """Something of a framework's that stores in ours.
+    """A framework's storage class on a `Store`.
 
-    Takes a `Store`, an `AsyncStore`, or a URL, also one of asyncpg or aiosqlite, with `options` as `Store` takes them.
-    What it makes it closes, what it was given it leaves open. It remembers no event loop.
+    Takes a `Store`, an `AsyncStore`, or a URL, also one of asyncpg or aiosqlite, with `options` of `Store`. It closes
+    only a store that it opened, and is not bound to an event loop.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whether what was built back of an item is the item, as JSON."""
+"""Comparison of JSON values by their text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _ABSENT: Final = object()
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are written alike, names in any order; `==` takes true for 1 and 1 for 1.0.
+    """Return whether two JSON values have the same text, with names in any order; with `==`, true equals 1 equals 1.0.
 
-    What is the same object is not looked into: so a value that shares its parts with the other costs little.
+    Parts that are the same object are not compared, so that values with shared parts compare quickly.
     """
     if one is other:
         return True

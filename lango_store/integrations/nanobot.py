@@ -1,7 +1,7 @@
 """nanobot's sessions in a `Store`: give `LangoSessionStore(store)` to its `SessionManager`.
 
-nanobot keeps sessions in memory and saves each as a whole. The adapter remembers what a session was when it was loaded
-or saved last: a save writes only what changed, and detects what other writers committed meanwhile.
+nanobot keeps sessions in memory and saves each as a whole. The adapter remembers the last state that was
+loaded or saved: a save writes only the difference, and detects commits of other writers.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class LangoSessionStore:
         return None if stored is None else _public(stored.session())
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
-        """Replace these keys of a session's metadata and nothing else; False if there is no session."""
+        """Replace these keys of a session's metadata; return False if the session does not exist."""
         while (stored := self._read(key, messages=False)) is not None:
             metadata = stored.metadata | updates
             raw = stored.raw
@@ -173,7 +173,7 @@ class LangoSessionStore:
 
 @dataclass(frozen=True)
 class _State:
-    """What a session holds: its lines as digests, how many of them are consolidated, and the rest as text."""
+    """A session in memory: digests of its lines, the number of consolidated lines, and the rest as text."""
 
     lines: list[bytes]
     consolidated: int
@@ -188,7 +188,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the database had of a session: a state, the seq of each line, and the session's revision."""
+    """A session in the database: its state, the seq of each line, and its revision."""
 
     state: _State
     seqs: list[int]
@@ -225,7 +225,7 @@ _NOTHING: Final = _Known(_State([], 0, ""), [], None, {})
 
 @dataclass(frozen=True)
 class _Stored:
-    """A session as it is stored; records are no lines of nanobot's."""
+    """A stored session without its records, which nanobot does not have."""
 
     info: StoredInfo
     raw: Line

@@ -1,4 +1,4 @@
-"""What an import or an export tells of each file."""
+"""The reports of imports and exports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Shown = Annotated[str, BeforeValidator(_printable)]
 
 
 class FileReport(Value):
-    """What came out of a file, or with `dry_run` would come.
+    """The result of importing a file, or with `dry_run` the result that it would have.
 
-    `keys` are the sessions made, `messages` how many they hold, `values` how many values of shared scopes were made.
-    Sessions that the store has already, with the file's messages, are `already_there`; a key under which it has another
-    session is in `collided`: neither was changed. A shared value that it has otherwise is `skipped`.
-    With an `error` nothing of the file was imported. `format` is None for a file that none recognised.
+    `keys` are the created sessions, `messages` the number of their messages, `values` the number of created shared
+    values. Sessions that are stored already with the same messages are in `already_there`, keys of different sessions
+    in `collided`: neither was changed. A shared value that is stored with another value is `skipped`.
+    With an `error`, nothing was imported. `format` is None if no format recognised the file.
     """
 
     path: Shown
@@ -41,7 +41,7 @@ class FileReport(Value):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sessions(self) -> int:
-        """How many sessions were made."""
+        """The number of created sessions."""
         return len(self.keys)
 
 

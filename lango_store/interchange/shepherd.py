@@ -38,7 +38,7 @@ _ROLES: Final = {MessageRole.DEVELOPER: "system", MessageRole.MODEL: "assistant"
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is a session of Shepherd, by its name."""
+    """Return whether a file is a session of Shepherd, by its name."""
     return _FILE.fullmatch(path.name) is not None
 
 
@@ -81,7 +81,7 @@ def _members(path: Path, longest: int) -> dict[str, Any]:
         if not all(isinstance(message, dict) for message in messages):
             raise ValueError("it has messages that are not objects")
     except ValueError as error:
-        raise InvalidFile(path, f"is not a session of Shepherd ({error}): mend it, it was left alone") from error
+        raise InvalidFile(path, f"is not a session of Shepherd ({error}): fix the file; it was not changed") from error
     return members
 
 
@@ -169,7 +169,7 @@ def _tokens(count: Any) -> int | None:
 
 
 def _messages_to(message: Message) -> list[dict[str, Any]]:
-    """Write a message; a tool's output that stands in a call becomes a message of its own."""
+    """Write a message; the output in a tool call becomes a separate message."""
     raw = mapping(message.extra.get(NAME))
     outputs = [_output(call) for call in message.tool_calls if call.answered]
     if not outputs:

@@ -33,7 +33,7 @@ class Source:
     def check(self) -> None:
         """Raise `InvalidFile` if the file has changed since it was found."""
         if state(self.path) != self._found:
-            raise InvalidFile(self.path, "was written to while it was read: stop what writes it, then import again")
+            raise InvalidFile(self.path, "was written to while it was read: stop the writer, then import again")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank, with their numbers, from 1."""

@@ -11,7 +11,7 @@ __all__ = ["Clock", "make_message", "make_messages"]
 
 
 class Clock:
-    """A clock that stands still until it is moved, for `Store(url, clock=Clock())`."""
+    """A clock that changes only when it is moved, for `Store(url, clock=Clock())`."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)

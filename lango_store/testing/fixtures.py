@@ -30,7 +30,7 @@ MakeLangoStore = Callable[..., Store]
 
 @pytest.fixture
 def lango_clock() -> Clock:
-    """Return a clock that stands still until it is moved."""
+    """Return a clock that changes only when it is moved."""
     return Clock()
 
 

@@ -1,11 +1,11 @@
-"""One entry of a transcript, and the message that it is stored as.
+"""Conversion between one entry of a transcript and one message.
 
-What was said, called and answered stands in the message's own fields. The rest stands in its `extra`, by the SDK's
-name, as an object with any of these names: `entry` and `message` hold the other fields of the entry and of the message
-in it, `block` and `result` those of the block that the content was in, `calls` those of each call, `places` is where
-among the blocks the calls stood, and `untimed` says that the entry had no timestamp. An entry that no user, model or
-tool said is a record: its content is the entry without `uuid` and `timestamp`. So is one that would not come back
-equal.
+Content, tool calls and results are stored in the message's fields, the rest in its `extra` under the SDK's name, as an
+object with these members: `entry` and `message` hold the other fields of the entry and of its message, `block` and
+`result` those of the block that held the content, `calls` those of each call, `places` the positions of the calls
+among the blocks, and `untimed` is set if the entry had no timestamp. An entry that is not from a user, a model or a
+tool becomes a record whose content is the entry without `uuid` and `timestamp`; so does an entry that would not
+survive the conversion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lango_store.integrations.equality import same_json
 from lango_store.integrations.fields import storable_id, storable_text
 
 NAME: Final = "claude_agent_sdk"
-"""The name in `extra` under which stands what our fields do not say of an entry."""
+"""The name in `extra` for the parts of an entry without a field of ours."""
 
 _DIGEST: Final = "sha256:"
 _WORDS: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.ASSISTANT: "assistant"}
@@ -60,7 +60,7 @@ def message_of(entry: Any) -> Message:
 
 def record_of(entry: Mapping[str, Any]) -> Message:
     """Return the record that holds an entry whole."""
-    content = {"type": entry["type"], **entry} if "type" in entry else dict(entry)  # what a person looks for first
+    content = {"type": entry["type"], **entry} if "type" in entry else dict(entry)  # type first, for readers
     return _message(Parts(MessageRole.RECORD, content, {}, *_typed(content)))
 
 
@@ -110,7 +110,7 @@ def _said(entry: dict[str, Any]) -> Parts | None:
 
 
 def _typed(fields: dict[str, Any]) -> tuple[str | None, datetime | None]:
-    """Take the id and the time out of an entry's fields, or leave in what would not come back equal."""
+    """Remove the id and the time from an entry's fields, unless they would not survive the conversion."""
     uuid, timestamp = fields.get("uuid"), fields.get("timestamp")
     id = storable_id(uuid)
     if id is not None and not id.startswith(_DIGEST):
@@ -137,7 +137,7 @@ def timestamp_of(moment: datetime) -> str:
 
 
 def _without_calls(content: list[Any], word: str) -> tuple[list[Any], list[dict[str, Any]], list[int]]:
-    """Part the blocks of a model from the calls among them; return both, and where the calls stood."""
+    """Split the blocks of a model into content and calls; return both, and the positions of the calls."""
     if word != "assistant":
         return content, [], []
     blocks, calls, places = [], [], []
@@ -171,7 +171,7 @@ def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
 
 
 def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
-    """Return the text of what is one block of text, and keep what else the block has; other blocks as they are."""
+    """Return the text of a single block of text, and keep the block's other fields; return other blocks unchanged."""
     block = blocks[0] if len(blocks) == 1 else None
     if isinstance(block, dict) and block.get("type") == "text" and type(block.get("text")) is str:
         rest["block"] = _others(block, "text")

@@ -1,4 +1,4 @@
-"""A message that something else wrote to the session, or that was redacted there, as entries the SDK can go on from."""
+"""Conversion of messages that the SDK did not write, or that were redacted, to entries that the SDK can continue."""
 
 from __future__ import annotations
 

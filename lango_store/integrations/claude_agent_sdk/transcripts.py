@@ -23,7 +23,7 @@ _FOLDED: Final = f"{NAME}.summary"
 
 
 def load(store: Store, key: str, session_id: str) -> list[Entry]:
-    """Load the entries of a live session in their order; none if there is no session."""
+    """Load the entries of a live session in order; an empty list without a session."""
     try:
         return _entries(key, session_id, store.conversation(key).all_messages())
     except SessionNotFound:

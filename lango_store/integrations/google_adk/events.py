@@ -1,4 +1,4 @@
-"""Events of ADK as messages, and messages as events. Every event comes back equal, as JSON.
+"""Conversion between ADK's events and messages. Every event survives the round trip, compared as JSON.
 
 Text and other parts become the content of a message, unchanged, and a single text becomes that text. Calls and
 responses of functions become tool calls. The usage of an event becomes that of a turn, and `extra` holds the rest. An

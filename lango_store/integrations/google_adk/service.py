@@ -52,10 +52,10 @@ __all__ = ["LangoSessionService", "StaleSessionError"]
 class LangoSessionService(Adapter, BaseSessionService):
     """A session service for ADK: `Runner(…, session_service=LangoSessionService(store))`.
 
-    Takes a `Store`, an `AsyncStore` or a URL, with `options` as `Store` takes them; or as `uri` what ADK's command line
-    is given, `lango+postgresql://…` or `lango+sqlite:///…`. Any number of services may append to one session, and none
-    is refused; with `check_stale` an append to a session whose last event is another one than when it was read is
-    `StaleSessionError`, and writes nothing. `close()` closes what was made for a URL: a `Runner` does not call it.
+    Takes a `Store`, an `AsyncStore` or a URL, with `options` of `Store`; or as `uri` the URI given to ADK's command
+    line, `lango+postgresql://…` or `lango+sqlite:///…`. Any number of services may append to one session. With
+    `check_stale`, an append to a session whose last event has changed since it was read raises `StaleSessionError` and
+    writes nothing. `close()` closes a store opened for a URL: a `Runner` does not call it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LangoSessionService(Adapter, BaseSessionService):
         *,
         check_stale: bool = False,
         uri: str | None = None,
-        agents_dir: str | None = None,  # what ADK gives to every service that it makes
+        agents_dir: str | None = None,  # passed by ADK to every service
         **options: Any,
     ) -> None:
         given = store if uri is None else uri.removeprefix("lango+")

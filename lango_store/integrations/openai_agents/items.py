@@ -1,7 +1,7 @@
-"""Items of OpenAI's Responses API as messages, and messages as items. Every item comes back equal, as JSON.
+"""Conversion between items of OpenAI's Responses API and messages. Every item survives the round trip, as JSON.
 
-A message holds what its fields are for: who says what, the calls of tools, their outputs. `extra` holds the rest of the
-item. Any other item, such as a model's reasoning, is the content of a record.
+Role, content, tool calls and outputs are stored in the fields of a message, the rest of the item in `extra`.
+Any other item, such as a model's reasoning, is the content of a record.
 """
 
 from __future__ import annotations

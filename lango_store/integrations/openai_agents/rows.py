@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 
 def load_items(store: Store, key: str, limit: int | None) -> list[Item]:
-    """Load the items of a session, or the last of them; none if there is no session."""
+    """Load the items of a session, or the last ones; an empty list without a session."""
     conversation = store.conversation(key)
     try:
         messages = conversation.messages(last=limit, records=True)
@@ -67,7 +67,7 @@ def items_in(rows: Sequence[Row]) -> list[Item]:
 
 
 def load_turns(store: Store, key: str) -> list[Turn]:
-    """Load the turns of a session, none if there is no session."""
+    """Load the turns of a session; an empty list without a session."""
     try:
         return store.conversation(key).turns()
     except SessionNotFound:

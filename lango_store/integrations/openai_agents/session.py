@@ -34,14 +34,14 @@ class LangoSession(Adapter):
 
     Args:
         session_id: The key of the session, after `prefix`.
-        store: A `Store`, an `AsyncStore` or a URL, also one of asyncpg or aiosqlite. A session opens connections of
-            its own for a URL: give many sessions one store.
-        engine: An `AsyncEngine` in place of a store. Its URL is used, with connections of our own.
+        store: A `Store`, an `AsyncStore` or a URL, also one of asyncpg or aiosqlite. For a URL, each session opens
+            its own connections: share a store among many sessions.
+        engine: An `AsyncEngine` in place of a store. Only its URL is used, with separate connections.
         session_settings: `session_settings.limit` is the number of items that `get_items` returns by default.
         create_tables: Bring the schema of a URL or an engine up to date.
         prefix: Put in front of `session_id`.
         engine_kwargs: Options of `lango_store.create_engine` for a URL.
-        ensure_ascii: Accepted as by `SQLAlchemySession`, without effect: texts are stored as they are.
+        ensure_ascii: Accepted as by `SQLAlchemySession`, without effect: texts are stored unchanged.
     """
 
     session_settings: SessionSettings | None
@@ -89,7 +89,7 @@ class LangoSession(Adapter):
 
     @property
     def engine(self) -> AsyncEngine:
-        """The engine that was given; for a URL, an engine for queries of your own, which opens its own connections.
+        """The engine that was given; for a URL, a new engine for your queries, with separate connections.
 
         Raises:
             LangoStoreError: The session is in a store: `session.store.engine` is its engine.
@@ -160,7 +160,7 @@ class LangoSession(Adapter):
         with self._usage_lock:
             self._usage.meet(wrapper, lambda: rows.load_turns(store, self._key))
 
-    # What OpenAIResponsesCompactionSession looks for in the session that it wraps
+    # OpenAIResponsesCompactionSession requires these methods of the session that it wraps
 
     async def _get_compaction_snapshot(self, limit: int, **_: Any) -> SimpleNamespace | None:
         """Return the last items, with a function that replaces them in one transaction."""
@@ -211,7 +211,7 @@ class LangoSession(Adapter):
 _last_read: Final[ContextVar[tuple[LangoSession | None, rows.Window | None]]] = ContextVar(
     "_last_read", default=(None, None)
 )
-"""What the current compaction has read: several compactions of one session may run at once."""
+"""The items that the current compaction has read: a session may have several concurrent compactions."""
 
 
 # Connections

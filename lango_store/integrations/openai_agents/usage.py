@@ -16,7 +16,7 @@ Counts = Counter[str]
 
 
 class RunUsage:
-    """How much of the usage of each run is stored, as long as the run is alive."""
+    """The stored usage of each run, for as long as the run exists."""
 
     def __init__(self) -> None:
         self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
@@ -36,7 +36,7 @@ class RunUsage:
         return _counts(to_jsonable_python(wrapper.usage)) - self._stored[wrapper]
 
     def note(self, wrapper: Any, added: Counts) -> None:
-        """Note that so much more is stored."""
+        """Note that more usage is stored."""
         self._stored[wrapper] = self._stored[wrapper] + added
 
 

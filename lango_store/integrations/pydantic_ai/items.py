@@ -180,7 +180,7 @@ def _foreign_parts(message: Message) -> Iterator[Json]:
 
 
 def _is_blocks(content: Any) -> bool:
-    """Return whether a prompt is a list of texts and other parts that come back as they are."""
+    """Return whether a prompt is a list of texts and other parts that survive the round trip."""
     return isinstance(content, list) and all(isinstance(each, str) or _text(each) is each for each in content)
 
 
@@ -189,7 +189,7 @@ def _block(part: Any) -> Any:
 
 
 def _text(block: Any) -> Any:
-    """Return the text of a block that holds nothing else, any other block as it is."""
+    """Return the text of a block that holds nothing else; return other blocks unchanged."""
     is_text = isinstance(block, dict) and block.keys() == {"type", "text"} and block["type"] == "text"
     return block["text"] if is_text and isinstance(block["text"], str) else block
 

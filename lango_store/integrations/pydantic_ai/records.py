@@ -1,7 +1,7 @@
-"""A conversation's record: fields of its session, and beside them the session's value `pydantic_ai`.
+"""Records of conversations: fields of the session and the session's value `pydantic_ai`.
 
-The value holds what the session does not: the revision that the framework gave, the log's counters at that time, the
-usage, the requests that a run waits for, the branches. If another writer changed the log, the revision is another one.
+The value holds the framework's revision, the log's counters at that revision, the usage, the requests that a run waits
+for, and the branches. If another writer changed the log, the revision differs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) 
 
 
 def value_of(record: ConversationRecord, info: SessionInfo) -> dict[str, Any]:
-    """Return the session's value for a record that was written, and for the session as it is since."""
+    """Return the session's value for a record that was written, and for the session after that."""
     value: dict[str, Any] = {
         "revision": record.revision,
         "log": _log(info),

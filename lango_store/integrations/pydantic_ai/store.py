@@ -57,7 +57,7 @@ class LangoConversationStore(Adapter, ConversationStore):
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        """Return the entries up to `head_id` in order, or the last `limit` of them; KeyError if nobody has it."""
+        """Return the entries up to `head_id` in order, or the last `limit` of them; KeyError if it does not exist."""
         if head_id is None or limit == 0:
             return []
         return await self._read_in_snapshot(lambda view: log.history(view, self._key_prefix, head_id, limit))

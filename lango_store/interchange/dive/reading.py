@@ -106,7 +106,7 @@ def _lines(source: Source, skipped: list[Skipped]) -> Iterator[_Line]:
         if is_torn:
             skipped.append(Skipped(number, "the last line is torn: dropped"))
         elif fault:
-            raise InvalidFile(source.path, f"line {number} {fault}: mend or remove it, the file was left alone")
+            raise InvalidFile(source.path, f"line {number} {fault}: fix or remove the line; the file was not changed")
         else:
             yield number, line
 

@@ -1,8 +1,8 @@
-"""One line of a nanobot file and one `Message`: each made of the other, so that the line comes back as it was.
+"""Conversion between one line of a nanobot file and one `Message`, byte for byte.
 
-A field that has a column goes there; any other goes flat into `extra`, in its order, the text of `timestamp` too. Only
-where that does not give the line back, `extra["_nanobot"]` keeps what is missing: `keys`, the line's own order, and
-`values`, what a column holds otherwise; or the whole `line` as text.
+Fields with a column are stored there, all others and the text of `timestamp` in `extra`, in the order of the line. If
+the line cannot be rebuilt from these, `extra["_nanobot"]` holds the difference: `keys`, the order of the line, and
+`values`, the original values of columns; or the whole `line` as text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _utc(moment: datetime) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How a generation of nanobot writes JSON and times."""
+    """The JSON and time formats of a generation of nanobot."""
 
     dumps: Callable[[Any], str]
     stamp: Callable[[datetime], str]
@@ -116,7 +116,7 @@ def _is_call(call: object) -> bool:
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
-    """Return the message of a line whose text has to come back exactly; it may hold what no database can."""
+    """Return the message of a line, from which the text can be rebuilt exactly; it may not be storable."""
     message = message_from_line(line, style)
     if style.dumps(line_from_message(message, style)) != text:
         message.extra[RAW] = {"line": text}
@@ -165,7 +165,7 @@ def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str
 
 
 def lines_from_message(message: Message, style: Style = STYLES["g2"]) -> list[dict[str, Any]]:
-    """Write a message as lines: a tool's output that stands in a call gets a line of its own, as nanobot has it."""
+    """Write a message as lines: the output in a tool call becomes a separate line."""
     line = line_from_message(message, style)
     answered = [call for call in message.tool_calls if call.answered]
     if not answered or RAW in message.extra:

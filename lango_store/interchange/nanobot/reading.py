@@ -1,9 +1,9 @@
-"""nanobot's session files: JSON lines, in three generations and the Go port's, in and out, byte for byte.
+"""nanobot's session files: JSON lines of three generations and the Go port, read and written byte for byte.
 
-A time without a zone is this machine's, as nanobot writes it: run where nanobot ran, or set TZ. Its text is stored, and
-comes back as it was. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name),
+Times without a zone are local, as nanobot writes them: import on the same machine, or set TZ. Their text is stored
+unchanged. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name),
 the `metadata` line and the `provider_state` line (or, where they were written unlike nanobot does, their text under
-`metadata_line` and `provider_state_line`), and how many messages stood before them, if any.
+`metadata_line` and `provider_state_line`), and the number of messages before them, if any.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_te
 from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
 from lango_store.interchange.source import Source
 
-_LOOKED_AT: Final = 8 << 20  # what comes later says nothing about whose file it is
+_LOOKED_AT: Final = 8 << 20  # enough to recognize the format
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file of JSON lines is one of nanobot's, by its lines, damaged ones too.
+    """Return whether a file of JSON lines is nanobot's.
 
-    One object that is a message or a head makes it one, and so does a file without any object, of which reading says
-    what is wrong with it. A log has objects, and none of them is nanobot's.
+    It is if one object is a message or a head. So is a file without any object: reading it reports the fault. The
+    objects of a log file are neither.
     """
     if path.suffix != SUFFIX:
         return False
@@ -63,7 +63,7 @@ def recognises(path: Path) -> bool:
 
 
 def rank(path: Path) -> int:
-    """Read the names of today's nanobot first: where it left an older file behind, that one is out of date."""
+    """Rank files named by today's nanobot first: an older file of the same session is out of date."""
     return int(decoded(path.stem) is None)
 
 

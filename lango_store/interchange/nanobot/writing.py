@@ -1,4 +1,4 @@
-"""A draft as a nanobot file: what came from one goes back as it was, but for what has changed since."""
+"""Writing of nanobot files: an imported session is written back unchanged, except for later changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _heads(draft: Draft, raw: dict[str, Any], style: Style) -> list[tuple[Head, 
 
 
 def _metadata_text(draft: Draft, raw: dict[str, Any], style: Style) -> str:
-    """Return the metadata line as it came, but for what has changed in the store since."""
+    """Return the imported metadata line with the changes that were made in the store."""
     text = raw.get("metadata_line")
     came = mapping(read_object(text) if isinstance(text, str) else raw.get("metadata"))
     line = _brought_up_to_date(draft, came, raw, style)
@@ -95,7 +95,7 @@ def _brought_up_to_date(draft: Draft, came: dict[str, Any], raw: dict[str, Any],
 
 
 def metadata_out(fields: Mapping[str, Any], came: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata of the store, and in it the title, where that was changed by itself."""
+    """Return the stored metadata, with the title if it was changed separately."""
     metadata = dict(fields.get("metadata") or {})
     title = fields.get("title")
     if title != title_of(metadata_of(came)):
