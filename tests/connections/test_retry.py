@@ -243,10 +243,10 @@ def test_what_was_done_before_the_connection_was_lost_is_not_done_again(
         assert store.conversation("k").total_usage() == ({"n": 1} if verb == "save_turn" else {})
 
 
-def test_a_session_without_a_key_is_made_once(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_create_without_key_returns_the_session_of_a_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         assert store.count() == 0
-        relay.lose(LANDED)
+        relay.lose(b"COMMIT")
         made = store.create(messages=[message("a")])
         assert pauses.count == 1
         assert [each.key for each in store.list_sessions().items] == [made.key]
