@@ -243,10 +243,6 @@ class Dialect:
         """End what `start` began, and leave the driver's connection as it was."""
         raise NotImplementedError
 
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        """Let the driver go of the values that a statement ran with last; `count` is how many it has."""
-        raise NotImplementedError
-
     def file(self, connection: sa.Connection) -> str | None:
         """Return the path of the file that the database is; None where it is in memory or a server's."""
         raise NotImplementedError

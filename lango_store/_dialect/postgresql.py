@@ -167,9 +167,6 @@ class PostgreSQL(Dialect):
         else:
             driver.commit()
 
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        """Do nothing: a cursor that is closed has let them go."""
-
     def file(self, connection: sa.Connection) -> None:
         return None
 

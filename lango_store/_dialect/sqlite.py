@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -138,12 +138,6 @@ class SQLite(Dialect):
                 driver.execute("COMMIT")
         finally:
             driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
-
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        # The driver's prepared statement keeps them until it is given others. The last of these cannot be bound, so
-        # that nothing runs.
-        with suppress(sqlite3.Error):
-            cursor.execute(text, [None] * (count - 1) + [object()])
 
     def file(self, connection: sa.Connection) -> str | None:
         for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):

@@ -91,15 +91,6 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def release(self, connection: AnyConnection) -> None:
-        """Let the driver go of the values that this statement ran with last: they may be large."""
-        compiled = self._for(connection, {})
-        cursor = connection.connection.cursor()
-        try:
-            dialect_of(connection).release(cursor, compiled.text, compiled.count)
-        finally:
-            cursor.close()
-
     def _for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
         dialect = dialect_of(connection)
         time_is_given = not dialect.tells_time or values.get("now") is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,8 +17,6 @@ MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of 
 MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reason
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
-_PIECE: Final = 1 << 16
 
 # Roles
 
@@ -87,41 +84,8 @@ def encode_content(content: Any) -> tuple[str | None, str | None]:
     return None, encode_json(content, "content")
 
 
-def content_of_json(json_text: str | None) -> tuple[str | None, str | None]:
-    """Return what the columns `text` and `content` hold of a content given as JSON, None for no content.
-
-    A JSON string that would come back as other characters, say with other escapes, stays the JSON that it is.
-    """
-    if json_text is None:
-        return None, NO_CONTENT
-    text = _string_of_json(json_text) if json_text.startswith('"') else None
-    return (None, json_text) if text is None or _text_fault(text) else (text, None)
-
-
-def _string_of_json(json_text: str) -> str | None:
-    """Return the string that is written as this JSON, None if another JSON would be written for it."""
-    if not _ESCAPED.search(json_text, 1, len(json_text) - 1):  # nor is anything decoded: it may be large
-        return json_text[1:-1] if len(json_text) > 1 and json_text.endswith('"') else None
-    try:
-        text = decode_json(json_text)
-    except ValueError:  # damaged: the reader says so
-        return None
-    return text if _is_plain(text, json_text) else None
-
-
-def _is_plain(text: str, json_text: str) -> bool:
-    """Whether this is the JSON of a text with no more escapes than it needs; compared in pieces, as it may be large."""
-    at = 1
-    for start in range(0, len(text), _PIECE):
-        piece = json.dumps(text[start : start + _PIECE], ensure_ascii=False)[1:-1]
-        if not json_text.startswith(piece, at):
-            return False
-        at += len(piece)
-    return json_text[at:] == '"'
-
-
 def json_of_content(text: str | None, content: str | None) -> str | None:
-    """Return as JSON what the columns `text` and `content` hold, None for no content; the way back."""
+    """Return the columns `text` and `content` as one JSON text, None for no content."""
     if text is not None:
         return json.dumps(text, ensure_ascii=False)
     return None if content == NO_CONTENT else content

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from sqlite_utils.db import NotFoundError
 
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations import edits, transfer
-from lango_store._operations.binds import MESSAGE, SESSION, TURN, VALUE, of_session
-from lango_store._operations.row_validation import Incoming
+from lango_store._operations.binds import MESSAGE, SESSION, TURN, VALUE
+from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
-from lango_store._rows.encoding import decode_json, encode_role, encode_time_text, json_of_content
-from lango_store._values.content_blocks import parts_of
+from lango_store._rows.encoding import encode_role, encode_time_text, json_of_content
 from lango_store._values.model import Message, MessageRole
 from lango_store.archive import tables
 from lango_store.archive.tables import VALUES_TABLE
 from lango_store.errors import (
+    DamagedMessage,
     DatabaseUnavailable,
     InvalidFile,
     InvalidValue,
@@ -52,8 +52,8 @@ same id, role and time.
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
-_PARTS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
-"""What a row of a session is called in an error."""
+_PARTS: Final = {"turns": TURN, "messages": MESSAGE, VALUES_TABLE: VALUE}
+_LABELS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
 
 
 class Archive:
@@ -88,15 +88,11 @@ class Archive:
             for row in transfer.sessions(connection, keys):
                 row["incarnation"] = lives[row["key"]]
                 self._drop("key = ? AND incarnation = ?", [row["key"], row["incarnation"]])
-                row["archived_at"] = encode_time_text(now)
-                ids[row["key"]] = self._insert("sessions", [row])
-            for rows in transfer.turns(connection, keys):
-                self._insert("turns", [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
-            for rows in transfer.messages(connection, keys):
-                archived = [{"session_id": ids[row.pop("session_key")], **row, "text": _text(row)} for row in rows]
-                self._insert("messages", archived)
-            for rows in transfer.values(connection, keys):
-                self._insert(VALUES_TABLE, [{"session_id": ids[row.pop("session_key")], **row} for row in rows])
+                archived = tables.archived_row(SESSION, row) | {"archived_at": encode_time_text(now)}
+                ids[row["key"]] = self._insert("sessions", [archived])
+            for key, (name, table) in itertools.product(ids, _PARTS.items()):
+                for rows in transfer.parts(connection, table, key):
+                    self._insert(name, [{"session_id": ids[key], **tables.archived_row(table, row)} for row in rows])
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -211,25 +207,27 @@ class Archive:
             if not found:
                 raise SessionNotFound(key, f"the archive {self._path} has no session {key!r}: search it for words")
             row = found[0]
-            if connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first():
+            if transfer.exists(connection, key):
                 raise SessionExists(key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
-            incoming = Incoming()
-            self._write(connection, incoming, SESSION, row | anew)
-            parts = [("turns", TURN), ("messages", MESSAGE), (VALUES_TABLE, VALUE)]
-            for name, table in parts:
+            encoder = RowEncoder()
+            self._restore_row(connection, encoder, SESSION, row | anew)
+            for name, table in _PARTS.items():
                 for each in self._db[name].rows_where("session_id = ?", [row["id"]]):
-                    self._write(connection, incoming, table, {"session_key": key, **each})
-            transfer.amend(connection, key, incoming.disagreeing())
+                    self._restore_row(connection, encoder, table, {"session_key": key, **each})
+            transfer.set_counters(connection, key, encoder.corrections())
 
-    def _write(self, connection: sa.Connection, incoming: Incoming, table: sa.Table, archived: dict[str, Any]) -> None:
+    def _restore_row(
+        self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any]
+    ) -> None:
         try:
-            row = incoming.admit(table, tables.row(table, archived))
-        except InvalidValue as error:
-            what = "the session" if table is SESSION else _PARTS[table.name].format_map(archived)
-            raise InvalidFile(self._path, f"{what}: {error}; nothing was restored") from None
-        transfer.write(connection, table, [row])
+            row = encoder.encode(table, decode_row(table, tables.stored_row(table, archived)))
+        except (DamagedMessage, InvalidValue) as error:
+            label = "the session" if table is SESSION else _LABELS[table.name].format_map(archived)
+            reason = error.fact if isinstance(error, DamagedMessage) else str(error)
+            raise InvalidFile(self._path, f"{label}: {reason}; nothing was restored") from None
+        transfer.insert(connection, table, [row])
 
     def close(self) -> None:
         """Close the file."""
@@ -258,29 +256,3 @@ def _our_errors(path: str | Path) -> Iterator[None]:
         translated = SQLite().translate_error(error)
         known = type(translated) is not LangoStoreError
         raise (type(translated)(f"archive {path}: {translated}") if known else translated) from error
-
-
-def _text(row: dict[str, Any]) -> str:
-    """Return the words of a message: its content, its tool calls' arguments and outputs."""
-    found: list[str] = []
-    for name in ("content", "tool_calls"):
-        if row[name] is not None:
-            try:
-                value = decode_json(row[name])
-                _words(value if name != "content" else parts_of(value) or value, found)
-            except ValueError:
-                found.append(row[name])  # damaged, and searched as it is
-    return " ".join(found).encode("utf-8", "replace").decode().replace("\0", " ")
-
-
-def _words(value: Any, found: list[str]) -> None:
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, list):
-        for item in value:
-            _words(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _words(item, found)
-    elif value is not None:
-        found.append(json.dumps(value))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from pydantic import Field
 
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
-from lango_store._operations.binds import SHARED_VALUE
+from lango_store._operations.binds import MESSAGE, SHARED_VALUE
+from lango_store._operations.transfer import Row
+from lango_store._rows.encoding import encode_time_text
 from lango_store._values.value import Value
-from lango_store.backup.lines import SessionDigest, digest, pages, row_line
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.store import Store
 
@@ -95,20 +98,17 @@ def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
         source.context.snapshot() as reading,
         target.context.snapshot() if report.dry_run else target.context.transaction() as writing,
     ):
-        for rows in transfer.shared_values(reading):
-            for row in rows:
-                if isinstance(row, DamagedMessage):
-                    report.failed.append(Failure(key=row.key, reason=row.fact))
-                    continue
-                there = transfer.shared_value(writing, row["scope"], row["name"])
-                if there == row:
-                    continue
-                if there is not None:
-                    report.differing_values.append((row["scope"], row["name"]))
-                    continue
+        for row in transfer.shared_values(reading):
+            if isinstance(row, DamagedMessage):
+                report.failed.append(Failure(key=row.key, reason=row.fact))
+                continue
+            existing = transfer.shared_value(writing, row["scope"], row["name"])
+            if existing is None:
                 report.values += 1
                 if not report.dry_run:
-                    transfer.write(writing, SHARED_VALUE, [row])
+                    transfer.insert(writing, SHARED_VALUE, [row])
+            elif existing != row:
+                report.differing_values.append((row["scope"], row["name"]))
 
 
 @dataclass(frozen=True)
@@ -154,17 +154,29 @@ def _isolated(connection: sa.Connection) -> Iterator[None]:
 
 
 def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied:
-    if transfer.session(writing, key) is not None:
-        same = digest(reading, key) == digest(writing, key)
+    if transfer.exists(writing, key):
+        same = _digest(reading, key) == _digest(writing, key)
         return _Copied(key, 0, "already there" if same else "differing")
-    counted = SessionDigest()
-    for table, rows in pages(reading, key):
-        for row in rows:
-            counted.add(table, row_line(table, row).encode())
+    digest, messages = hashlib.sha256(), 0
+    for table, rows in transfer.whole_session(reading, key):
+        _add(digest, rows)
+        messages += len(rows) if table is MESSAGE else 0
         if not dry_run:
-            transfer.write(writing, table, [transfer.arrived(table, row) for row in rows])
-    if not dry_run and digest(writing, key) != counted.digest:
+            transfer.insert(writing, table, rows)
+    if not dry_run and _digest(writing, key) != digest.digest():
         raise LangoStoreError(
             "it was read back with other content than was written, and was removed: run `doctor` on both databases"
         )
-    return _Copied(key, counted.messages, "copied")
+    return _Copied(key, messages, "copied")
+
+
+def _digest(connection: sa.Connection, key: str) -> bytes:
+    digest = hashlib.sha256()
+    for _, rows in transfer.whole_session(connection, key):
+        _add(digest, rows)
+    return digest.digest()
+
+
+def _add(digest: Any, rows: list[Row]) -> None:
+    for row in rows:
+        digest.update(json.dumps(row, default=encode_time_text).encode())

@@ -1,8 +1,9 @@
-"""Backups, in: the lines of a file as sessions of a store, each checked before it is written."""
+"""Reading of backups: the lines of a file become sessions of a store, each validated before it is written."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,102 +12,101 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
-from lango_store._operations.binds import SESSION, SHARED_VALUE, TURN
-from lango_store._operations.row_validation import Incoming
+from lango_store._operations.binds import SESSION, SHARED_VALUE
+from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
-from lango_store._rows.encoding import checked_key
-from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, digest, json_line, read_row, row_line
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, InvalidKey, InvalidValue
+from lango_store._rows.encoding import reject_constant
+from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, row_line
+from lango_store.backup.writing import session_lines
+from lango_store.errors import (
+    DamagedMessage,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    InvalidFile,
+    InvalidValue,
+    SessionNotFound,
+)
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 BATCH: Final = 200
-_BATCH_SIZE: Final = 1 << 20
-_SHARED: Final = KINDS[SHARED_VALUE.name]
-_PARTS: Final = TABLES.keys() - {KINDS[SESSION.name], _SHARED}
-_KIND: Final = 16
-"""The characters within which a line says of which kind it is."""
+_BATCH_BYTES: Final = 1 << 20
+_PARTS: Final = ("turn", "message", "value")
+
+State = Literal["imported", "already there", "collided"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one session of a file."""
+    """The result for one session of a file."""
 
     key: str
-    state: Literal["imported", "already there", "collided"]
+    state: State
     messages: int
 
 
 @dataclass(frozen=True)
 class SharedValue:
-    """What became of one value of a shared scope, and in which line it stands."""
+    """The result for one shared value, and the number of its line."""
 
     line: int
     scope: str
     name: str
-    state: Literal["imported", "already there", "collided"]
+    state: State
 
 
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
 ) -> Iterator[Outcome | SharedValue]:
-    """Write what a file's lines hold into a store, and yield what became of each session and each shared value.
+    """Write the sessions and shared values of a file's lines into a store, and yield the result for each.
 
-    A key that is taken stays as it is, and so does the name of a value.
+    A session or shared value that exists is not changed.
 
     Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
-    transaction. With `planned`, the keys that earlier files would have made, nothing is written.
+    transaction. With `planned`, the keys that earlier files would have created, nothing is written.
     """
     file = _File(path, lines)
-    file.header()
+    file.read_header()
     number = 0
     for kind, value in file:
         if kind == "session":
             yield _load_session(connection, value, file, planned)
             number += 1
-        elif kind == _SHARED:
+        elif kind == "shared_value":
             yield from _load_shared(connection, value, file, is_planned=planned is not None)
         elif kind == "sessions" and value == number:
-            file.finished()
+            file.check_end()
             return
         else:
             raise file.fault(f"{kind} {value!r} after {number} whole sessions")
     raise file.fault("the file is cut off")
 
 
-def _load_session(connection: sa.Connection, session: Row, file: _File, planned: set[str] | None) -> Outcome:
-    key = _key(session, file)
-    incoming = Incoming()
-    row = file.admitted(incoming, SESSION, session)
-    free = _write(connection, SESSION, [row], file) if planned is None else _would_be(connection, key, planned)
-    writing = free and planned is None
-    counted = SessionDigest()
-    counted.add(SESSION, file.line)
+def _load_session(connection: sa.Connection, fields: Fields, file: _File, planned: set[str] | None) -> Outcome:
+    encoder, digest = RowEncoder(), SessionDigest()
+    row = file.encoded(encoder, SESSION, fields)
+    digest.add("session", file.line)
+    key = row["key"]
+    is_new = _write(connection, SESSION, [row], file) if planned is None else _is_free(connection, key, planned)
     batch: list[Row] = []
-    size = 0
-    table = TURN
+    size, batched = 0, SESSION
     for kind, value in file:
-        if batch and (kind != KINDS[table.name] or len(batch) == BATCH):
-            _write(connection, table, batch, file)
+        if batch and (kind != KINDS[batched.name] or len(batch) == BATCH or size >= _BATCH_BYTES):
+            _write(connection, batched, batch, file)
             batch, size = [], 0
         if kind == "end":
-            if json_line({"end": value}) != counted.closing():
+            if file.line != digest.closing():
                 raise file.fault(f"session {key!r} is damaged: its rows do not match its counts or its digest")
-            file.check_counters(incoming)
-            return Outcome(key, _state(connection, key, free, counted), counted.messages)
+            file.check_counters(encoder)
+            state: State = "imported" if is_new else _compared(connection, key, file.line)
+            return Outcome(key, state, digest.counts["message"])
         if kind not in _PARTS:
             break
-        table = TABLES[kind]
-        counted.add(table, file.line)
-        size += len(file.line)
-        file.line = b""  # a line may be large, and so is what the database will be given
-        row = file.admitted(incoming, table, value | {"session_key": key})
-        if writing:
+        batched = TABLES[kind]
+        row = file.encoded(encoder, batched, value | {"session_key": key})
+        digest.add(kind, file.line)
+        if is_new and planned is None:
             batch.append(row)
-        del value, row  # the next line is read before they are replaced
-        if batch and size >= _BATCH_SIZE:
-            _write(connection, table, batch, file)
-            batch, size = [], 0
-            transfer.release(connection, table)
+            size += len(file.line)
     raise file.fault(f"session {key!r} is cut off")
 
 
@@ -114,60 +114,51 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
     """Write rows; False if the session exists already. Rows that the database refuses are the file's fault."""
     try:
         if table is SESSION:
-            return transfer.claim(connection, batch[0])
-        transfer.write(connection, table, batch)
+            return transfer.insert_session(connection, batch[0])
+        transfer.insert(connection, table, batch)
         return True
-    except (connection.dialect.loaded_dbapi.Error, ValueError) as error:  # ValueError: what is not a time
+    except connection.dialect.loaded_dbapi.Error as error:
         ours = dialect_of(connection).translate_error(error)
         if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
             raise ours from error
         raise file.fault(f"the database refuses rows that end here: {ours}") from error
 
 
-def _load_shared(connection: sa.Connection, first: Row, file: _File, *, is_planned: bool) -> Iterator[SharedValue]:
-    counted, incoming = SessionDigest(), Incoming()
-    kind: str = _SHARED
-    value: Any = first
-    while kind == _SHARED:
-        counted.add(SHARED_VALUE, file.line)
-        row = file.admitted(incoming, SHARED_VALUE, value)
-        scope, name = row["scope"], row["name"]
-        there = transfer.shared_value(connection, scope, name)
-        state: Literal["imported", "already there", "collided"] = "imported"
-        if there is not None:
-            state = "already there" if row_line(SHARED_VALUE, there) == row_line(SHARED_VALUE, row) else "collided"
+def _load_shared(connection: sa.Connection, first: Fields, file: _File, *, is_planned: bool) -> Iterator[SharedValue]:
+    digest, encoder = SessionDigest(), RowEncoder()
+    kind, value = "shared_value", first
+    while kind == "shared_value":
+        row = file.encoded(encoder, SHARED_VALUE, value)
+        digest.add(kind, file.line)
+        state: State = "imported"
+        if (existing := transfer.shared_value(connection, row["scope"], row["name"])) is not None:
+            same = row_line(kind, decode_row(SHARED_VALUE, existing)) == file.line
+            state = "already there" if same else "collided"
         elif not is_planned:
             _write(connection, SHARED_VALUE, [row], file)
-        yield SharedValue(file.number, scope, name, state)
-        kind, value = next(file, ("", None))
-    if kind != "shared" or json_line({kind: value}) != counted.closing_shared():
-        raise file.fault("the values of shared scopes are damaged or cut off: they do not match their digest")
+        yield SharedValue(file.number, row["scope"], row["name"], state)
+        kind, value = next(file, ("", {}))
+    if file.line != digest.closing_shared():
+        raise file.fault("the shared values are damaged or cut off: they do not match their digest")
 
 
-def _would_be(connection: sa.Connection, key: str, planned: set[str]) -> bool:
-    if key in planned or transfer.session(connection, key):
+def _is_free(connection: sa.Connection, key: str, planned: set[str]) -> bool:
+    if key in planned or transfer.exists(connection, key):
         return False
     planned.add(key)
     return True
 
 
-def _key(session: Row, file: _File) -> str:
+def _compared(connection: sa.Connection, key: str, closing: bytes) -> State:
     try:
-        return checked_key(session["key"])
-    except InvalidKey as error:
-        raise file.fault(str(error)) from None
-
-
-def _state(
-    connection: sa.Connection, key: str, free: bool, counted: SessionDigest
-) -> Literal["imported", "already there", "collided"]:
-    if free:
-        return "imported"
-    return "already there" if digest(connection, key) == counted.digest else "collided"
+        (last,) = deque(session_lines(connection, key), maxlen=1)
+    except (SessionNotFound, DamagedMessage):
+        return "collided"
+    return "already there" if last == closing else "collided"
 
 
 class _File:
-    """The lines of a file, each as its kind and its value, and where we are for the errors."""
+    """The lines of a file, each as its kind and its value, and the current position for errors."""
 
     def __init__(self, path: object, lines: Iterable[bytes]) -> None:
         self._path = path
@@ -182,17 +173,15 @@ class _File:
         self.number += 1
         try:
             self.line = next(self._lines).rstrip(b"\r\n")
-            text = self.line.decode()
-            kind = text[:_KIND].partition(":")[0][2:-1]
-            if kind in TABLES:
-                return kind, read_row(TABLES[kind], text)
-            ((kind, value),) = json.loads(text).items()
-            return kind, value
+            ((kind, value),) = json.loads(self.line, parse_constant=reject_constant).items()
+            if kind in TABLES and not isinstance(value, dict):
+                raise ValueError(f"{kind} is not an object")
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self.fault(str(error)) from None
+        return kind, value
 
-    def header(self) -> None:
-        """Read the first line; `InvalidFile` if it is not ours or newer than we are."""
+    def read_header(self) -> None:
+        """Read the first line; `InvalidFile` if the file is not a backup or is newer than this release."""
         self.number = 1
         try:
             header = json.loads(next(self._lines, b"").decode())
@@ -205,25 +194,25 @@ class _File:
                 f"{BASELINE} to {SCHEMA_REVISION}: read it with the release that wrote it, or upgrade the package"
             )
 
-    def admitted(self, incoming: Incoming, table: sa.Table, row: Row) -> Row:
-        """Return a row of the line we are at, up to date; `InvalidFile` if no verb could read it."""
+    def encoded(self, encoder: RowEncoder, table: sa.Table, fields: Fields) -> Row:
+        """Return the row of the current line; `InvalidFile` if no verb could read it."""
         try:
-            return incoming.admit(table, row)
+            return encoder.encode(table, fields)
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 
-    def check_counters(self, incoming: Incoming) -> None:
+    def check_counters(self, encoder: RowEncoder) -> None:
         """Raise `InvalidFile` if the counters of a session contradict its rows."""
         try:
-            incoming.check_counters()
+            encoder.check_counters()
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 
-    def finished(self) -> None:
+    def check_end(self) -> None:
         """Refuse lines after the last one."""
         if any(line.strip() for line in self._lines):
-            raise self.fault("the file goes on after its last line")
+            raise self.fault("the file continues after its last line")
 
     def fault(self, reason: str) -> InvalidFile:
-        """Return the error for the line we are at."""
+        """Return the error for the current line."""
         return InvalidFile(self._path, f"line {self.number}: {reason}; nothing of this file was imported")

@@ -1,14 +1,13 @@
-"""Backups, out: a file is `{"lango_store":1,"schema":"0100"}`, then sessions, and at last `{"sessions":N}`.
+"""Writing of backups: `{"lango_store":1,"schema":"0100"}`, then sessions, and at the end `{"sessions":N}`.
 
-A session is a line for its row, one for each turn, each message and each of its values, and one that closes it with
-counts and a digest. Behind the sessions of a whole store stand the values of its shared scopes, closed likewise.
+A session is one line for its row, one for each turn, message and value, and a closing line with counts and a digest.
+The shared values of a whole store follow the sessions, closed in the same way.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
@@ -16,9 +15,9 @@ import sqlalchemy as sa
 
 from lango_store._operations import transfer
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.row_validation import Incoming
+from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
-from lango_store.backup.lines import VERSION, SessionDigest, json_line, pages, row_line
+from lango_store.backup.lines import KINDS, VERSION, SessionDigest, json_line, row_line
 from lango_store.errors import DamagedMessage, InvalidValue, LangoStoreError, SessionNotFound
 from lango_store.tables import SCHEMA_REVISION
 
@@ -28,15 +27,15 @@ _IN_MEMORY: Final = 1 << 20
 def write_sessions(
     connection: sa.Connection, keys: Sequence[str], file: IO[bytes], *, shared: bool = False
 ) -> tuple[dict[str, LangoStoreError], list[DamagedMessage]]:
-    """Write sessions to a file, with the values of shared scopes if asked to.
+    """Write sessions to a file, and all shared values if asked to.
 
-    Returns what keeps those out of it that are not there or cannot be read: sessions by their keys, and shared values.
+    Returns the errors of sessions that are missing or damaged, by key, and those of damaged shared values.
     """
     faults: dict[str, LangoStoreError] = {}
     unread: list[DamagedMessage] = []
     _write(file, first_line())
     for key in keys:
-        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # whole or not at all, also where nothing can be taken back
+        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # a session is written whole or not at all, to a pipe too
             try:
                 for line in session_lines(connection, key):
                     _write(lines, line)
@@ -51,66 +50,65 @@ def write_sessions(
     return faults, unread
 
 
-def _write(file: IO[bytes], line: str) -> None:
-    file.write(line.encode())
+def _write(file: IO[bytes], line: bytes) -> None:
+    file.write(line)
     file.write(b"\n")
 
 
-def first_line() -> str:
-    """Return the line that a file begins with."""
+def first_line() -> bytes:
+    """Return the first line of a file."""
     return json_line({"lango_store": VERSION, "schema": SCHEMA_REVISION})
 
 
-def session_lines(connection: sa.Connection, key: str) -> Iterator[str]:
-    """Yield the lines of a session; the connection should see one moment. `SessionNotFound` if there is none."""
-    counted, incoming = SessionDigest(), Incoming()
-    for table, rows in pages(connection, key):
+def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
+    """Yield the lines of a session, from a connection with a snapshot; `SessionNotFound` if there is none."""
+    digest, encoder = SessionDigest(), RowEncoder()
+    for table, rows in transfer.whole_session(connection, key):
         for row in rows:
-            with _named(row):  # what an import would refuse is refused now
-                incoming.admit(table, row)
-            line = row_line(table, row)
-            counted.add(table, line.encode())
+            line = row_line(KINDS[table.name], _valid_fields(encoder, table, row))
+            digest.add(KINDS[table.name], line)
             yield line
-    if not counted.sessions:
+    if not digest.counts["session"]:
         raise SessionNotFound(key)
-    with _named({"key": key}):
-        incoming.check_counters()
-    yield counted.closing()
-
-
-def _shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[str]:
-    """Yield the lines of the values of shared scopes, none if there are none; collect what cannot be read."""
-    counted, incoming = SessionDigest(), Incoming()
-    for rows in transfer.shared_values(connection):
-        for row in rows:
-            try:
-                line = _shared_line(incoming, row)
-            except DamagedMessage as error:
-                unread.append(error)
-                continue
-            counted.add(SHARED_VALUE, line.encode())
-            yield line
-    if counted.shared_values:
-        yield counted.closing_shared()
-
-
-def _shared_line(incoming: Incoming, row: Row | DamagedMessage) -> str:
-    if isinstance(row, DamagedMessage):
-        raise row
-    with _named(row):
-        incoming.admit(SHARED_VALUE, row)
-    return row_line(SHARED_VALUE, row)
-
-
-@contextmanager
-def _named(row: Row) -> Iterator[None]:
     try:
-        yield
+        encoder.check_counters()
     except InvalidValue as error:
-        reason = str(error).removeprefix(f"{error.field}: ")
-        raise transfer.damaged(row, error.field, f"{reason}: see what `doctor` says") from None
+        raise _damaged({"key": key}, error) from None
+    yield digest.closing()
 
 
-def last_line(sessions: int) -> str:
-    """Return the line that a file of so many sessions ends with."""
+def _shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[bytes]:
+    """Yield the lines of the shared values, none if there are none; append the errors of damaged ones to `unread`."""
+    digest, encoder = SessionDigest(), RowEncoder()
+    for row in transfer.shared_values(connection):
+        try:
+            if isinstance(row, DamagedMessage):
+                raise row
+            line = row_line("shared_value", _valid_fields(encoder, SHARED_VALUE, row))
+        except DamagedMessage as error:
+            unread.append(error)
+        else:
+            digest.add("shared_value", line)
+            yield line
+    if digest.counts["shared_value"]:
+        yield digest.closing_shared()
+
+
+def _valid_fields(encoder: RowEncoder, table: sa.Table, row: Row) -> Fields:
+    """Decode a row, and raise `DamagedMessage` if an import would refuse it."""
+    fields = decode_row(table, row)
+    try:
+        encoder.encode(table, fields)
+    except InvalidValue as error:
+        raise _damaged(row, error) from None
+    return fields
+
+
+def _damaged(row: Row, error: InvalidValue) -> DamagedMessage:
+    reason = str(error).removeprefix(f"{error.field}: ")
+    return transfer.damaged(row, error.field, f"{reason}: see what `doctor` says")
+
+
+def last_line(sessions: int) -> bytes:
+    """Return the last line of a file with this number of sessions."""
     return json_line({"sessions": sessions})

@@ -76,8 +76,8 @@ def import_path(
     A session whose key exists is not changed, so that a second run imports nothing. A file that
     cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
     called after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
-    (256 MB) is refused before that line is parsed. An import of `jsonl` takes about four times the memory of its
-    largest line (up to eleven if an ASCII line has one character beyond U+FFFF), any other about ten times its file.
+    (256 MB) is refused before that line is parsed. An import of `jsonl` takes about six times the memory of its
+    largest line (up to 14 if an ASCII line has one character beyond U+FFFF), any other about ten times its file.
     """
     reports: list[FileReport] = []
     planned: set[str] | None = set() if dry_run else None

@@ -8,7 +8,7 @@ import pytest
 from support.commands import run
 from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.rows import ODD_TEXTS, all_rows, fill
+from support.rows import ODD_TEXTS, all_fields, all_rows, fill
 
 from lango_store import InvalidFile, Store
 from lango_store.interchange import backups, export, files_of, import_path
@@ -29,7 +29,7 @@ def test_an_export_is_one_file_of_all_sessions_expired_ones_too(source: Store, t
     (report,) = import_path(target, folder)
     assert (report.format, report.sessions, report.error) == ("jsonl", 3, None)
     assert report.messages == len(ODD_TEXTS) + 2
-    assert all_rows(target) == all_rows(source)
+    assert all_fields(target) == all_fields(source)
 
 
 def test_the_same_store_gives_the_same_file_and_a_changed_one_never_replaces_it(source: Store, folder: Path) -> None:
@@ -96,7 +96,7 @@ def test_bytes_after_the_last_line_fail_the_file(source: Store, target: Store, f
     path = folder / backups.FILE_NAME
     path.write_bytes(path.read_bytes() + rest)
     (report,) = import_path(target, folder)
-    assert "goes on after its last line" in str(report.error)
+    assert "continues after its last line" in str(report.error)
     assert target.count() == 0
 
 
@@ -129,4 +129,4 @@ def test_the_commands_export_and_import(source: Store, target: Store, folder: Pa
     where = target.engine.url.render_as_string(hide_password=False)
     done = run("import", "--url", where, str(folder))
     assert done.returncode == 0, done.stderr
-    assert all_rows(target) == all_rows(source)
+    assert all_fields(target) == all_fields(source)

@@ -131,7 +131,7 @@ from lango_store._operations import transfer
 
 copying.BATCH = 5
 written = 0
-write = transfer.write
+write = transfer.insert
 
 def write_and_die(connection, table, rows):
     global written
@@ -140,7 +140,7 @@ def write_and_die(connection, table, rows):
     if written == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 
-transfer.write = write_and_die
+transfer.insert = write_and_die
 with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
     copying.copy(source, target)
 """

@@ -1,0 +1,189 @@
+"""Rows with their JSON decoded, for backups and archives: decoded from one database, validated for another.
+
+The digests of a backup detect damage, not forgery: a row that no verb could read is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ValidationError
+
+from lango_store._operations import transfer
+from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._operations.rows import encode_message, encode_object, encode_session
+from lango_store._operations.sessions import MAX_TTL
+from lango_store._operations.transfer import Row
+from lango_store._rows.columns import JsonColumn, TimeColumn
+from lango_store._rows.encoding import (
+    checked_key,
+    checked_name,
+    content_fault,
+    decode_json,
+    decode_time,
+    encode_id,
+    encode_json,
+)
+from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
+from lango_store.errors import InvalidKey, InvalidValue
+
+Fields = dict[str, Any]
+"""The columns of a row that are not NULL, by their names. A message has its text in `content`."""
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+_TOO_LARGE: Final = 2**62  # numbers continue from here, and still fit the column
+
+
+def decode_row(table: sa.Table, row: Row) -> Fields:
+    """Decode a stored row; `DamagedMessage` names a column that cannot be read."""
+    if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
+        raise transfer.damaged(row, *fault)
+    fields: Fields = {}
+    for column in transfer.COLUMNS[table.name]:
+        value = row[column.name]
+        if value is None:
+            continue
+        if isinstance(column.type, JsonColumn):
+            try:
+                value = decode_json(value)
+            except ValueError as error:
+                raise transfer.damaged(row, column.name, str(error)) from None
+        fields["content" if column is MESSAGE.c.text else column.name] = value
+    return fields
+
+
+class RowEncoder:
+    """Validates and encodes the rows of one session, its own first, and counts them."""
+
+    def __init__(self) -> None:
+        self._session: Fields = {}
+        self._counts: dict[str, Any] = {"message_count": 0, "record_count": 0, "token_count": 0, "turn_count": 0}
+        self._highest = {"last_seq": 0, "last_turn_no": 0}
+        self._summary: tuple[int | None, int] = None, 0
+
+    def encode(self, table: sa.Table, fields: Fields) -> Row:
+        """Return the row to insert; `InvalidValue` names a column that no verb could read."""
+        row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name])
+        for name in fields:
+            if name not in row:
+                raise InvalidValue(name, f"is not a column of {table.name}")
+        times = {}
+        for column in transfer.COLUMNS[table.name]:
+            value = fields.get(column.name)
+            if not column.nullable and (value is None if column.name != "value" else "value" not in fields):
+                raise InvalidValue(column.name, "is missing")
+            if isinstance(column.type, sa.BigInteger):
+                _check_number(column.name, value)
+            elif isinstance(column.type, TimeColumn) and value is not None:
+                times[column.name] = _encode_time(column.name, value)
+        fields = fields | times
+        if table is SESSION:
+            encoded = self._encode_session(fields)
+        elif table is TURN:
+            encoded = self._encode_turn(fields)
+        elif table is MESSAGE:
+            encoded = self._encode_message(fields)
+        else:
+            encoded = _encode_value(fields)
+        return row | encoded
+
+    def corrections(self) -> dict[str, Any]:
+        """Return the counters of the session that its rows contradict, with their correct values."""
+        count = self._counts["message_count"]
+        summary_turn, summarized_upto = self._summary
+        correct = self._counts | {
+            "last_seq": max(self._session["last_seq"], self._highest["last_seq"]),
+            "last_turn_no": max(self._session["last_turn_no"], self._highest["last_turn_no"]),
+            "last_consolidated": min(self._session["last_consolidated"], count),
+            "summary_turn": summary_turn,
+            "summarized_upto": summarized_upto,
+        }
+        return {name: value for name, value in correct.items() if self._session.get(name) != value}
+
+    def check_counters(self) -> None:
+        """Raise `InvalidValue` for a counter of the session that its rows contradict."""
+        for name, counted in sorted(self.corrections().items()):
+            raise InvalidValue(name, f"is {self._session.get(name)}, and the rows of the session say {counted}")
+
+    def _encode_session(self, fields: Fields) -> Row:
+        _validated(SessionInfo, fields)
+        _check_key(checked_key, fields["key"])
+        ttl = fields.get("ttl_seconds")
+        if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
+            raise InvalidValue("ttl_seconds", f"{ttl!r} is not a time to live")
+        self._session = fields
+        return encode_session(fields)
+
+    def _encode_turn(self, fields: Fields) -> Row:
+        turn = _validated(Turn, fields)
+        if not 0 < turn.first_seq <= turn.last_seq + 1:
+            raise InvalidValue("first_seq", f"is {turn.first_seq}, and last_seq is {turn.last_seq}")
+        if turn.kind == "compaction":
+            facts = {"summary": [], "replaced_after": 0, "replaced_upto": turn.replaced_upto or 0}
+            told = {
+                "replaced_messages": turn.metadata.get("original_message_count", 0),
+                "discarded": turn.metadata.get("discarded", False),
+            }
+            _validated(Compaction, {**fields, **facts, **told})
+            if turn.turn_no >= (self._summary[0] or 0):
+                self._summary = turn.turn_no, turn.replaced_upto or 0
+        self._counts["turn_count"] += 1
+        self._reach(last_seq=turn.last_seq, last_turn_no=turn.turn_no)
+        encoded = {name: encode_object(fields.get(name), name) for name in ("usage", "metadata")}
+        extra = encode_json(fields["extra"], "extra") if "extra" in fields else None
+        return fields | encoded | {"extra": extra, "id": encode_id(turn.id)}
+
+    def _encode_message(self, fields: Fields) -> Row:
+        message = _validated(Message, fields)
+        if message.role is MessageRole.RECORD:
+            self._counts["record_count"] += 1
+        else:
+            self._counts["message_count"] += 1
+            self._counts["token_count"] += message.tokens or 0
+        self._reach(last_seq=message.seq)
+        return fields | encode_message(message)
+
+    def _reach(self, **numbers: int) -> None:
+        for name, number in numbers.items():
+            self._highest[name] = max(self._highest[name], number)
+
+
+def _encode_value(fields: Fields) -> Row:
+    owner = fields["scope"] if "scope" in fields else fields["session_key"]
+    _check_key(checked_name, owner, fields["name"])
+    return fields | {"value": encode_json(fields["value"], "value")}
+
+
+def _check_number(name: str, value: Any) -> None:
+    least = 1 if name in ("seq", "turn_no", "summary_turn") else 0
+    if value is not None and not (type(value) is int and least <= value < _TOO_LARGE):
+        raise InvalidValue(name, f"{value!r} is not a number that it can hold")
+
+
+def _check_key(check: Any, *keys: Any) -> None:
+    try:
+        check(*keys)
+    except InvalidKey as error:
+        raise InvalidValue("key" if len(keys) == 1 else "name", str(error)) from None
+
+
+def _encode_time(name: str, value: Any) -> datetime:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if not isinstance(moment, datetime) or moment.tzinfo is None:
+            raise ValueError(f"{value!r} is not a time with a time zone")
+        return decode_time(moment)
+    except (ValueError, OverflowError) as error:
+        raise InvalidValue(name, str(error)) from None
+
+
+def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
+    try:
+        return kind.model_validate({name: value for name, value in fields.items() if name in kind.model_fields})
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        raise InvalidValue(".".join(map(str, fault["loc"])), fault["msg"]) from None
