@@ -186,6 +186,7 @@ class DamagedMessage(LangoStoreError):
         self.key = key
         self.seq = seq
         self.field = field
+        self.reason = reason
 
 
 class SchemaOutOfDate(LangoStoreError):

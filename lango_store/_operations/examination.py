@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -12,7 +11,6 @@ from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations import counters, search
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
-from lango_store._operations.lists import aware
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -30,6 +28,9 @@ from lango_store.tables import Base
 
 _PAGE: Final = 1_000
 
+Fault = tuple[str, str, str]
+"""The subject, the detail and the remedy of a finding."""
+
 
 def missing_tables(connection: sa.Connection) -> list[str]:
     """Return the names of the tables that are missing."""
@@ -37,133 +38,149 @@ def missing_tables(connection: sa.Connection) -> list[str]:
     return [name for name in sorted(tables) if not inspector.has_table(name, schema=schema)]
 
 
-def _settings(connection: sa.Connection) -> Iterator[Finding]:
+def _settings(connection: sa.Connection) -> Iterator[Fault]:
     dialect = dialect_of(connection)
     for detail, remedy in dialect.health_warnings(connection):
-        yield Finding(name="settings", subject=dialect.name, detail=detail, remedy=remedy)
+        yield dialect.name, detail, remedy
 
 
-def _triggers(connection: sa.Connection) -> Iterator[Finding]:
+def _triggers(connection: sa.Connection) -> Iterator[Fault]:
     for table, name in sorted(dialect_of(connection).triggers(connection)):
         if table in Base.metadata.tables and name not in SEARCH_TRIGGERS:
-            yield Finding(
-                name="trigger",
-                subject=name,
-                detail=f"trigger {name} on {table} may change or drop rows that a call has reported as stored",
-                remedy=f"drop it, or make sure that it only reads the rows of {table}",
-            )
+            detail = f"trigger {name} on {table} may change or drop rows that a call has reported as stored"
+            yield name, detail, f"drop it, or make sure that it only reads the rows of {table}"
 
 
-def _distribution(connection: sa.Connection) -> Iterator[Finding]:
+def _distribution(connection: sa.Connection) -> Iterator[Fault]:
     distribution = dialect_of(connection).distribution
     for detail, remedy in () if distribution is None else distribution.differences(connection):
-        yield Finding(name="distribution", subject=detail.split()[0], detail=detail, remedy=remedy)
+        yield detail.split()[0], detail, remedy
 
 
-def _indexes(connection: sa.Connection) -> Iterator[Finding]:
-    for name in missing_indexes(connection):
-        detail = f"index {name} is not there"
-        yield Finding(name="missing index", subject=name, detail=detail, remedy="doctor --repair makes it")
+def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:
+    schema, tables = dialect_of(connection).schema(connection), Base.metadata.tables
+    with reflected():
+        found = sa.inspect(connection).get_multi_indexes(schema=schema, filter_names=[*tables])
+    existing = {index["name"] for indexes in found.values() for index in indexes}
+    for name in sorted({str(index.name) for table in tables.values() for index in table.indexes} - existing):
+        yield name, f"index {name} is missing", "doctor --repair creates it"
 
 
-def _counters(connection: sa.Connection) -> Iterator[Finding]:
+def _counters(connection: sa.Connection) -> Iterator[Fault]:
     for key, wrong in counters.wrong(connection):
-        faults = "; ".join(f"{name} is {stored}, its rows say {found}" for name, (stored, found) in wrong.items())
-        yield Finding(
-            name="wrong counters",
-            subject=_shown(key),
-            detail=f"session {key!r}: {faults}",
-            remedy="doctor --repair counts again",
-        )
+        faults = "; ".join(f"{name} is {stored}, its rows say {counted}" for name, (stored, counted) in wrong.items())
+        yield _shown(key), f"session {key!r}: {faults}", "doctor --repair counts again"
 
 
-def _orphans(connection: sa.Connection) -> Iterator[Finding]:
+def _orphans(connection: sa.Connection) -> Iterator[Fault]:
     for table in (MESSAGE, TURN, VALUE):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
-            detail = f"{number} rows of {table.name} belong to no session"
-            yield Finding(name="orphans", subject=table.name, detail=detail, remedy="doctor --repair deletes them")
+            yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
 
 
-def _times(connection: sa.Connection) -> Iterator[Finding]:
-    for table, _, column in _TIME_COLUMNS:
-        key = key_column(table)
+def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
+    return ~sa.exists().where(of_session(SESSION, table.c.session_key))
+
+
+def _times(connection: sa.Connection) -> Iterator[Fault]:
+    tables = (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
+    for column in (column for table in tables for column in table.c if isinstance(column.type, TimeColumn)):
+        key = key_column(column.table)
         wrong = sa.and_(column.is_not(None), dialect_of(connection).misformed(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
-        for key_, number, example in connection.execute(query):
-            yield Finding(
-                name="time in another form",
-                subject=_shown(key_),
-                detail=f"session {key_!r}: {column} holds {number} in a form that does not sort, such as {example!r}",
-                remedy="doctor --repair writes those anew that name their zone; write the others by hand, such as "
-                "2026-11-21T12:00:00.123456+00:00",
-            )
+        for owner, number, example in connection.execute(query):
+            detail = f"session {owner!r}: {column} holds {number} in a form that does not sort, such as {example!r}"
+            yield _shown(owner), detail, "write them by hand in the form 2026-11-21T12:00:00.123456+00:00"
 
 
-def _sessions(connection: sa.Connection) -> Iterator[Finding]:
-    damaged: list[DamagedMessage] = []
-    for row in _rows(connection, SESSION_COLUMNS):
-        try:
-            session_value(SessionInfo, decode_session(row))
-        except DamagedMessage as error:
-            damaged.append(error)
-    for fault in sorted(damaged, key=lambda each: each.key):
-        remedy = "update the session with a new value, or delete it"
-        yield Finding(name="unreadable session", subject=fault.key, detail=fault.fact, remedy=remedy)
+def _sessions(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(*row: Any) -> None:
+        session_value(SessionInfo, decode_session(row))
+
+    for fault in _damaged(connection, SESSION_COLUMNS, decode):
+        yield fault.key, fault.fact, "update the session with a new value, or delete it"
 
 
-def _messages(connection: sa.Connection) -> Iterator[Finding]:
-    damaged: list[DamagedMessage] = []
-    for key, *row in _rows(connection, [MESSAGE.c.session_key, *MESSAGE_COLUMNS]):
-        try:
-            if not isinstance(key, str):
-                raise DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is not text")
-            decode_messages(key, [row])
-        except DamagedMessage as error:
-            damaged.append(error)
-    for fault in sorted(damaged, key=lambda each: (each.key, each.seq)):
+def _messages(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(key: Any, *row: Any) -> None:
+        if not isinstance(key, str):
+            raise DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is not text")
+        decode_messages(key, [row])
+
+    for fault in _damaged(connection, [MESSAGE.c.session_key, *MESSAGE_COLUMNS], decode):
         remedy = f"`lango-store sessions show` shows the rest; fix or delete seq {fault.seq} of {fault.key!r} by hand"
-        yield Finding(name="unreadable message", subject=fault.key, detail=fault.fact, remedy=remedy)
+        yield fault.key, fault.fact, remedy
 
 
-def _values(connection: sa.Connection) -> Iterator[Finding]:
+def _values(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(owner: Any, name: Any, text: Any, updated_at: Any) -> None:
+        try:
+            checked_name(owner, name)
+            decode_json(text)
+            decode_time(updated_at)
+        except ValueError as error:
+            raise DamagedMessage(_shown(owner), 0, repr(name), str(error)) from None
+
     for table in (VALUE, SHARED_VALUE):
-        damaged: list[tuple[str, str, str]] = []
         columns = [key_column(table), table.c.name, as_stored(table.c.value), as_stored(table.c.updated_at)]
-        for owner, name, text, updated_at in _rows(connection, columns):
-            try:
-                checked_name(owner, name)
-                decode_json(text)
-                decode_time(updated_at)
-            except ValueError as error:
-                damaged.append((_shown(owner), repr(name), str(error)))
-        for owner, name, reason in sorted(damaged):
-            yield Finding(
-                name="unreadable value",
-                subject=owner,
-                detail=f"value {name} of {'session' if table is VALUE else 'scope'} {owner!r} cannot be read: {reason}",
-                remedy=f"set or drop it, or delete its row of {table.name} by hand",
-            )
+        owners = "session" if table is VALUE else "scope"
+        for fault in _damaged(connection, columns, decode):
+            detail = f"value {fault.field} of {owners} {fault.key!r} cannot be read: {fault.reason}"
+            yield fault.key, detail, f"set or drop it, or delete its row of {table.name} by hand"
 
 
-def _rows(connection: sa.Connection, columns: Sequence[sa.ColumnElement[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield all rows of a table, without an order, since an index may be damaged; text that is not UTF-8 as bytes."""
+def _damaged(
+    connection: sa.Connection, columns: Sequence[sa.ColumnElement[Any]], decode: Callable[..., None]
+) -> list[DamagedMessage]:
+    """Decode all rows of a table, and return the errors in the order of the rows' keys.
+
+    The rows are read without an order, since an index may be damaged; text that is not UTF-8 is read as bytes.
+    """
+    errors: list[DamagedMessage] = []
     with dialect_of(connection).bytes_for_bad_text(connection):
-        yield from connection.execute(sa.select(*columns), execution_options={"yield_per": _PAGE})
+        for row in connection.execute(sa.select(*columns), execution_options={"yield_per": _PAGE}):
+            try:
+                decode(*row)
+            except DamagedMessage as error:
+                errors.append(error)
+    return sorted(errors, key=lambda each: (each.key, each.seq, each.field))
 
 
 def _shown(key: Any) -> str:
     return key if isinstance(key, str) else repr(key)
 
 
-def _search_index(connection: sa.Connection) -> Iterator[Finding]:
+def _search_index(connection: sa.Connection) -> Iterator[Fault]:
     for fault in search.faults(connection):
         detail, _, remedy = fault.rpartition(": ")
-        yield Finding(name="search index", subject="lango_search", detail=detail, remedy=remedy)
+        yield "lango_search", detail, remedy
+
+
+CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
+    "settings": _settings,
+    "trigger": _triggers,
+    "distribution": _distribution,
+    "missing index": _missing_indexes,
+    "wrong counters": _counters,
+    "orphans": _orphans,
+    "time in another form": _times,
+    "unreadable session": _sessions,
+    "unreadable message": _messages,
+    "unreadable value": _values,
+    "search index": _search_index,
+}
+"""The checks of a store whose tables are complete, by the names of their findings. An error of one stops no other."""
+
+
+def check(connection: sa.Connection, name: str) -> list[Finding]:
+    """Run one of the checks."""
+    faults = CHECKS[name](connection)
+    return [Finding(name=name, subject=subject, detail=detail, remedy=remedy) for subject, detail, remedy in faults]
 
 
 def repair(connection: sa.Connection, finding: Finding) -> bool:
-    """Repair what a finding found, and return whether that was possible."""
+    """Repair what a finding names, and return whether that was possible."""
     if finding.name == "missing index":
         for table in Base.metadata.sorted_tables:
             for index in table.indexes:
@@ -171,71 +188,9 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
                     index.create(connection)
     elif finding.name == "wrong counters":
         counters.correct(connection, finding.subject)
-    elif finding.name == "time in another form":
-        return _write_times_anew(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
     else:
         return False
     return True
-
-
-_TIME_COLUMNS: Final = [
-    (table, place, column)
-    for table, place in (
-        (SESSION, ["key"]),
-        (TURN, ["session_key", "turn_no"]),
-        (MESSAGE, ["session_key", "seq"]),
-        (VALUE, ["session_key", "name"]),
-        (SHARED_VALUE, ["scope", "name"]),
-    )
-    for column in table.c
-    if isinstance(column.type, TimeColumn)
-]
-
-
-def _write_times_anew(connection: sa.Connection, key: str) -> bool:
-    """Write the times of a session in our form; False if one is left that is not a time, or does not name its zone."""
-    whole = True
-    for table, place, column in _TIME_COLUMNS:
-        wrong = (column.is_not(None), dialect_of(connection).misformed(column), of_session(table, key))
-        query = sa.select(as_stored(column), *(table.c[name] for name in place)).where(*wrong)
-        for stored, *at in connection.execute(query).all():
-            try:
-                moment = aware(datetime.fromisoformat(stored))
-            except (ValueError, TypeError):  # no text, no time, or no zone
-                whole = False
-                continue
-            row = (table.c[name] == value for name, value in zip(place, at, strict=True))
-            connection.execute(sa.update(table).where(*row).values({column: moment}))
-    return whole
-
-
-def missing_indexes(connection: sa.Connection) -> list[str]:
-    """Return the names of the indexes that are missing."""
-    schema, tables = dialect_of(connection).schema(connection), Base.metadata.tables
-    with reflected():
-        found = sa.inspect(connection).get_multi_indexes(schema=schema, filter_names=[*tables])
-    there = {index["name"] for indexes in found.values() for index in indexes}
-    return sorted(str(index.name) for table in tables.values() for index in table.indexes if index.name not in there)
-
-
-def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
-    return ~sa.exists().where(of_session(SESSION, table.c.session_key))
-
-
-CHECKS: Final = (
-    _settings,
-    _triggers,
-    _distribution,
-    _indexes,
-    _counters,
-    _orphans,
-    _times,
-    _sessions,
-    _messages,
-    _values,
-    _search_index,
-)
-"""The checks of a store whose tables are complete. Each runs by itself: an error of one keeps no other from running."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
-from lango_store._operations import transfer
+from lango_store._operations import counters, transfer
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
 from lango_store._operations.rows import encode_message, encode_object, encode_session
 from lango_store._operations.sessions import MAX_TTL
@@ -61,9 +61,7 @@ class RowEncoder:
 
     def __init__(self) -> None:
         self._session: Fields = {}
-        self._counts: dict[str, Any] = {"message_count": 0, "record_count": 0, "token_count": 0, "turn_count": 0}
-        self._highest = {"last_seq": 0, "last_turn_no": 0}
-        self._summary: tuple[int | None, int] = None, 0
+        self._counted: dict[str, Any] = dict.fromkeys(counters.NAMES, 0) | {"summary_turn": None}
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; `InvalidValue` names a column that no verb could read."""
@@ -93,21 +91,12 @@ class RowEncoder:
 
     def corrections(self) -> dict[str, Any]:
         """Return the counters of the session that its rows contradict, with their correct values."""
-        count = self._counts["message_count"]
-        summary_turn, summarized_upto = self._summary
-        correct = self._counts | {
-            "last_seq": max(self._session["last_seq"], self._highest["last_seq"]),
-            "last_turn_no": max(self._session["last_turn_no"], self._highest["last_turn_no"]),
-            "last_consolidated": min(self._session["last_consolidated"], count),
-            "summary_turn": summary_turn,
-            "summarized_upto": summarized_upto,
-        }
-        return {name: value for name, value in correct.items() if self._session.get(name) != value}
+        return counters.corrections(self._session, self._counted)
 
     def check_counters(self) -> None:
         """Raise `InvalidValue` for a counter of the session that its rows contradict."""
         for name, counted in sorted(self.corrections().items()):
-            raise InvalidValue(name, f"is {self._session.get(name)}, and the rows of the session say {counted}")
+            raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {counted}")
 
     def _encode_session(self, fields: Fields) -> Row:
         _validated(SessionInfo, fields)
@@ -115,41 +104,42 @@ class RowEncoder:
         ttl = fields.get("ttl_seconds")
         if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
             raise InvalidValue("ttl_seconds", f"{ttl!r} is not a time to live")
-        self._session = fields
+        self._session = dict.fromkeys(counters.NAMES) | fields
         return encode_session(fields)
 
     def _encode_turn(self, fields: Fields) -> Row:
         turn = _validated(Turn, fields)
         if not 0 < turn.first_seq <= turn.last_seq + 1:
             raise InvalidValue("first_seq", f"is {turn.first_seq}, and last_seq is {turn.last_seq}")
+        counted = self._counted
         if turn.kind == "compaction":
-            facts = {"summary": [], "replaced_after": 0, "replaced_upto": turn.replaced_upto or 0}
-            told = {
+            facts = {
+                "summary": [],
+                "replaced_after": 0,
+                "replaced_upto": turn.replaced_upto or 0,
                 "replaced_messages": turn.metadata.get("original_message_count", 0),
                 "discarded": turn.metadata.get("discarded", False),
             }
-            _validated(Compaction, {**fields, **facts, **told})
-            if turn.turn_no >= (self._summary[0] or 0):
-                self._summary = turn.turn_no, turn.replaced_upto or 0
-        self._counts["turn_count"] += 1
-        self._reach(last_seq=turn.last_seq, last_turn_no=turn.turn_no)
+            _validated(Compaction, fields | facts)
+            if turn.turn_no >= (counted["summary_turn"] or 0):
+                counted |= {"summary_turn": turn.turn_no, "summarized_upto": turn.replaced_upto or 0}
+        counted["turn_count"] += 1
+        counted["last_seq"] = max(counted["last_seq"], turn.last_seq)
+        counted["last_turn_no"] = max(counted["last_turn_no"], turn.turn_no)
         encoded = {name: encode_object(fields.get(name), name) for name in ("usage", "metadata")}
         extra = encode_json(fields["extra"], "extra") if "extra" in fields else None
         return fields | encoded | {"extra": extra, "id": encode_id(turn.id)}
 
     def _encode_message(self, fields: Fields) -> Row:
         message = _validated(Message, fields)
+        counted = self._counted
         if message.role is MessageRole.RECORD:
-            self._counts["record_count"] += 1
+            counted["record_count"] += 1
         else:
-            self._counts["message_count"] += 1
-            self._counts["token_count"] += message.tokens or 0
-        self._reach(last_seq=message.seq)
+            counted["message_count"] += 1
+            counted["token_count"] += message.tokens or 0
+        counted["last_seq"] = max(counted["last_seq"], message.seq)
         return fields | encode_message(message)
-
-    def _reach(self, **numbers: int) -> None:
-        for name, number in numbers.items():
-            self._highest[name] = max(self._highest[name], number)
 
 
 def _encode_value(fields: Fields) -> Row:

@@ -206,10 +206,10 @@ def examine(context: Context, *, repair: bool) -> list[Finding]:
         detail = f"{', '.join(missing)} missing, though the schema is at its revision"
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
     found: list[Finding] = []
-    for check in examination.CHECKS:
+    for name in examination.CHECKS:
         try:
             with context.snapshot() as connection:
-                found += check(connection)
+                found += examination.check(connection, name)
         except LangoStoreError as error:
             remedy = "fix the findings above first"
             found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))

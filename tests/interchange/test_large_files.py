@@ -138,7 +138,7 @@ TEXTS = {
     "mixed": lambda size: "\U0001f600" + "x" * size,
 }
 TIMES = {"mixed": 14}
-"""Memory of an import in multiples of its largest line, if not 6: one such letter makes Python use four bytes for each."""
+"""Memory of an import in multiples of its largest line, if not 6: Python uses four bytes for each of these letters."""
 FORMATS = ["nanobot", "dive", "shepherd", "jsonl"]
 
 

@@ -110,6 +110,11 @@ def shared_rows(store: Store) -> list[Row]:
         return [row for row in transfer.shared_values(connection) if not isinstance(row, DamagedMessage)]
 
 
+def shared_fields(store: Store) -> list[Fields]:
+    """Read all shared values with their JSON decoded."""
+    return [decode_row(SHARED_VALUE, row) for row in shared_rows(store)]
+
+
 def fill(store: Store) -> None:
     """Write sessions that use every column: live, expired, empty, compacted, with odd JSON and odd texts."""
     texts = "'\"\\ \t\n\r\u2028😀é"

@@ -89,7 +89,7 @@ def ends_of(window: list[Message]) -> set[int]:
 def assert_sound(store: Store) -> None:
     """Check of a store's rows what `examine` checks, but not its schema, which no verb changes."""
     with _checking(store.engine.url.drivername).connected(store.engine.url) as connection:
-        findings = [finding for check in examination.CHECKS for finding in check(connection)]
+        findings = [finding for name in examination.CHECKS for finding in examination.check(connection, name)]
     assert [finding for finding in findings if finding.name != "settings"] == []
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,9 @@ from lango_store._operations import edits, transfer
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
-from lango_store._rows.encoding import encode_role, encode_time_text, json_of_content
+from lango_store._rows.encoding import NO_CONTENT, decode_json, encode_role, encode_time_text, json_of_content
+from lango_store._values.content_blocks import parts_of
 from lango_store._values.model import Message, MessageRole
-from lango_store.archive import tables
-from lango_store.archive.tables import VALUES_TABLE
 from lango_store.errors import (
     DamagedMessage,
     DatabaseUnavailable,
@@ -52,8 +51,12 @@ same id, role and time.
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
-_PARTS: Final = {"turns": TURN, "messages": MESSAGE, VALUES_TABLE: VALUE}
-_LABELS: Final = {TURN.name: "turn {turn_no}", MESSAGE.name: "message {seq}", VALUE.name: "value {name!r}"}
+_PARTS: Final = {
+    "turns": (TURN, "turn_no", "turn {turn_no}"),
+    "messages": (MESSAGE, "seq", "message {seq}"),
+    "session_values": (VALUE, "name", "value {name!r}"),
+}
+"""The tables of a session's rows: the store's table, the last column of the key, and what errors call a row."""
 
 
 class Archive:
@@ -73,26 +76,40 @@ class Archive:
                 self._connection.execute("PRAGMA synchronous = FULL")  # a purge relies on it
                 self._db = Database(self._connection, execute_plugins=False)
                 if create:
-                    tables.create(self._db)
+                    self._create_tables()
                 elif not self._db["sessions"].exists():
                     raise DatabaseUnavailable(f"{path} is not an archive: give a file that `expire --archive` wrote")
         except BaseException:
             self._connection.close()
             raise
 
+    def _create_tables(self) -> None:
+        if self._db["messages_fts"].exists():
+            return
+        with self._db.atomic():
+            sessions = self._db.table("sessions")
+            columns = {"id": int, **_columns(SESSION), "incarnation": int, "archived_at": str}
+            sessions.create(columns, pk="id", if_not_exists=True)
+            sessions.create_index(["key", "incarnation"], unique=True, if_not_exists=True)
+            for name, (table, place, _) in _PARTS.items():
+                columns = {"session_id": int, **_columns(table)}
+                foreign_keys = [("session_id", "sessions", "id")]
+                self._db.table(name).create(
+                    columns, pk=("session_id", place), foreign_keys=foreign_keys, if_not_exists=True
+                )
+            self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
     def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         """Write sessions of a store, and return when they are on disk; one that is stored already is written anew."""
         with _our_errors(self._path), self._db.atomic():
-            ids: dict[str, int] = {}
-            lives = transfer.incarnations(connection, keys)
+            incarnations = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
-                row["incarnation"] = lives[row["key"]]
-                self._drop("key = ? AND incarnation = ?", [row["key"], row["incarnation"]])
-                archived = tables.archived_row(SESSION, row) | {"archived_at": encode_time_text(now)}
-                ids[row["key"]] = self._insert("sessions", [archived])
-            for key, (name, table) in itertools.product(ids, _PARTS.items()):
-                for rows in transfer.parts(connection, table, key):
-                    self._insert(name, [{"session_id": ids[key], **tables.archived_row(table, row)} for row in rows])
+                life = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
+                self._drop("key = ? AND incarnation = ?", [row["key"], life["incarnation"]])
+                number = self._insert("sessions", [_archived(SESSION, row) | life])
+                for name, (table, _, _) in _PARTS.items():
+                    for rows in transfer.parts(connection, table, row["key"]):
+                        self._insert(name, [{"session_id": number, **_archived(table, each)} for each in rows])
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -105,7 +122,7 @@ class Archive:
 
     def _drop(self, where: str, values: Sequence[Any]) -> int:
         chosen = f"SELECT id FROM sessions WHERE {where}"
-        for table in ("messages", "turns", VALUES_TABLE):
+        for table in _PARTS:
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
@@ -169,36 +186,34 @@ class Archive:
         with _our_errors(self._path):
             with self._db.atomic():
                 if stored is not None:
-                    times = [
-                        None if t is None else encode_time_text(t) for t in (session_created_at, stored.created_at)
-                    ]
-                    identity = [stored.seq, times[0], stored.id, encode_role(stored.role), times[1]]
-                    found = self._messages([key, *identity], _SAME)
+                    created = [each and encode_time_text(each) for each in (session_created_at, stored.created_at)]
+                    identity = [stored.seq, created[0], stored.id, encode_role(stored.role), created[1]]
                 else:
-                    found = self._messages([key, place], f"messages.{'id' if isinstance(place, str) else 'seq'} = ?")
-                    if found:
-                        found = self._messages([key, *(found[0][name] for name in _IDENTITY)], _SAME)
+                    latest = self._messages(key, f"messages.{'id' if isinstance(place, str) else 'seq'} = ?", [place])
+                    if not latest:
+                        return None
+                    identity = [latest[0][name] for name in _IDENTITY]
+                found = self._messages(key, _SAME, identity)
                 if not found:
                     return None
                 for row in found:
                     if row["role"] != _RECORD:  # whose tokens its session does not count
                         spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
                         self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
-                    row |= left | {"tokens": None if row["tokens"] is None else 0}
+                    row |= taken | {"tokens": None if row["tokens"] is None else 0}
                     redacted = f"UPDATE messages SET {changes}, tokens = ? WHERE session_id = ? AND seq = ?"
                     self._connection.execute(redacted, [*left.values(), row["tokens"], row["session_id"], row["seq"]])
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
-        row = found[0] | taken
-        return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
+        return decode_messages(key, [[found[0][name] for name in MESSAGE_FIELDS]])[0]
 
-    def _messages(self, values: Sequence[Any], condition: str) -> list[dict[str, Any]]:
+    def _messages(self, key: str, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
         query = (
             "SELECT messages.*, sessions.created_at AS life "
             "FROM messages JOIN sessions ON sessions.id = messages.session_id "
             f"WHERE sessions.key = ? AND {condition} ORDER BY sessions.id DESC"
         )
-        return list(self._db.query(query, values))
+        return list(self._db.query(query, [key, *values]))
 
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
         """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
@@ -210,24 +225,26 @@ class Archive:
             if transfer.exists(connection, key):
                 raise SessionExists(key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
-            anew = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
+            changes = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             encoder = RowEncoder()
-            self._restore_row(connection, encoder, SESSION, row | anew)
-            for name, table in _PARTS.items():
-                for each in self._db[name].rows_where("session_id = ?", [row["id"]]):
-                    self._restore_row(connection, encoder, table, {"session_key": key, **each})
+            self._restore_row(connection, encoder, SESSION, row | changes, "the session")
+            for name, (table, _, label) in _PARTS.items():
+                for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
+                    self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
             transfer.set_counters(connection, key, encoder.corrections())
 
     def _restore_row(
-        self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any]
+        self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any], label: str
     ) -> None:
+        row = {column.name: archived.get(column.name) for column in transfer.COLUMNS[table.name]}
+        if table is MESSAGE:
+            row |= {"text": None, "content": row["content"] or NO_CONTENT}
         try:
-            row = encoder.encode(table, decode_row(table, tables.stored_row(table, archived)))
+            encoded = encoder.encode(table, decode_row(table, row))
         except (DamagedMessage, InvalidValue) as error:
-            label = "the session" if table is SESSION else _LABELS[table.name].format_map(archived)
             reason = error.fact if isinstance(error, DamagedMessage) else str(error)
-            raise InvalidFile(self._path, f"{label}: {reason}; nothing was restored") from None
-        transfer.insert(connection, table, [row])
+            raise InvalidFile(self._path, f"{label.format_map(archived)}: {reason}; nothing was restored") from None
+        transfer.insert(connection, table, [encoded])
 
     def close(self) -> None:
         """Close the file."""
@@ -256,3 +273,48 @@ def _our_errors(path: str | Path) -> Iterator[None]:
         translated = SQLite().translate_error(error)
         known = type(translated) is not LangoStoreError
         raise (type(translated)(f"archive {path}: {translated}") if known else translated) from error
+
+
+def _columns(table: sa.Table) -> dict[str, type]:
+    columns = transfer.COLUMNS[table.name]
+    return {column.name: _kind(column.type) for column in columns if column.name != "session_key"}
+
+
+def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
+    if isinstance(column_type, sa.Integer):
+        return int
+    return float if isinstance(column_type, sa.Numeric | sa.Float) else str
+
+
+def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
+    """Return a row for the archive, without its session's key; `text` holds the words of a message."""
+    archived = {
+        name: encode_time_text(value) if isinstance(value, datetime) else value
+        for name, value in row.items()
+        if name != "session_key"
+    }
+    if table is MESSAGE:
+        archived["content"] = json_of_content(row["text"], row["content"])
+        archived["text"] = _text(archived)
+    return archived
+
+
+def _text(archived: dict[str, Any]) -> str:
+    """Return the words of a message: its content, and the arguments and outputs of its tool calls."""
+    words: list[str] = []
+    for name in ("content", "tool_calls"):
+        if archived[name] is not None:
+            try:
+                value = decode_json(archived[name])
+                words += _words(value if name != "content" else parts_of(value) or value)
+            except ValueError:
+                words.append(archived[name])  # damaged JSON is searched as text
+    return " ".join(words).encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list | dict):
+        return [word for item in (value.values() if isinstance(value, dict) else value) for word in _words(item)]
+    if value is None:
+        return []
+    return [value if isinstance(value, str) else json.dumps(value)]
