@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, Place, SearchIndex, read_messages
+from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._values.search_query import Term, Terms
 
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
@@ -24,10 +23,6 @@ _EVENTS: Final = (
     ("new", "INSERT ON lango_message WHEN new.role <> 'record'"),
     ("new", "UPDATE OF role, name, tool_call_id, text, content, tool_calls ON lango_message"),
     ("old", "DELETE ON lango_message WHEN old.role <> 'record'"),
-)
-_AT_PLACES: Final = (
-    "lango_message.rowid IN (SELECT m.rowid FROM json_each(:places) AS place CROSS JOIN lango_message AS m "
-    "ON m.session_key = json_extract(place.value, '$[0]') AND m.seq = json_extract(place.value, '$[1]'))"
 )
 _MATCHES: Final = f"""
 SELECT rowid AS id, -bm25(lango_search, 8.0, 1.0) AS rank FROM lango_search
@@ -41,6 +36,11 @@ class Fts5(SearchIndex):
 
     tables = (*TABLES, *_SHADOWS)
     place, place_of_message, entries = "id", "rowid", "lango_search_docsize"
+    # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
+    is_at_places = (
+        "lango_message.rowid IN (SELECT m.rowid FROM json_each(:places) AS place CROSS JOIN lango_message AS m "
+        "ON m.session_key = json_extract(place.value, '$[0]') AND m.seq = json_extract(place.value, '$[1]'))"
+    )
     select_names = "SELECT name FROM sqlite_master WHERE name GLOB 'lango_search*'"
     select_drainable = f"SELECT EXISTS (SELECT 1 FROM {QUEUE}) AND NOT query_only FROM pragma_query_only"
 
@@ -102,10 +102,6 @@ class Fts5(SearchIndex):
         # Materialized: the planner takes FTS5 for a table that is asked for one row at a time.
         found = hits.columns(*columns).cte("found").prefix_with("MATERIALIZED")
         return Matches(found.join(MESSAGE, found.c.id == _ROWID), MESSAGE, found.c.rank)
-
-    def at(self, places: Sequence[Place]) -> sa.TextClause:
-        # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
-        return sa.text(_AT_PLACES).bindparams(places=json.dumps(places))
 
 
 def _phrase(term: Term) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, Place, SearchIndex, read_messages
+from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._values.search_query import Term, Terms
 
 _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
@@ -40,8 +39,6 @@ _CREATE_ENTRIES: Final = (
 )
 
 _IN_SCHEMA: Final = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
-_PLACES: Final = "unnest(CAST(:keys AS text[]), CAST(:seqs AS bigint[]))"
-_AT_PLACES: Final = f'(session_key, seq) IN (SELECT key COLLATE "C", at FROM {_PLACES} AS place (key, at))'
 _INSERT: Final = """
 INSERT INTO lango_search (session_key, seq, entry) VALUES (
   :key, :seq, setweight(to_tsvector('simple', :text), 'A') || setweight(to_tsvector('simple', :tools), 'D')
@@ -62,6 +59,10 @@ class Gin(SearchIndex):
 
     place = place_of_message = "session_key, seq"
     entries = "lango_search"
+    is_at_places = (
+        '(session_key, seq) IN (SELECT (place ->> 0) COLLATE "C", CAST(place ->> 1 AS bigint) '
+        "FROM json_array_elements(CAST(:places AS json)) AS place)"
+    )
     select_names = (
         f"SELECT relname::text FROM pg_class WHERE {_IN_SCHEMA} AND starts_with(relname::text, 'lango_search') "
         "UNION ALL SELECT tgname::text FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
@@ -94,7 +95,7 @@ class Gin(SearchIndex):
         taken = sa.text(f"DELETE FROM {QUEUE} WHERE id IN ({newest}) RETURNING session_key, seq")
         places = [(key, seq) for key, seq in connection.execute(taken, {"limit": limit})]
         # Messages are read after the queue: of a change that is not seen here, the row is still in the queue.
-        connection.execute(sa.text("DELETE FROM lango_search WHERE " + _AT_PLACES), _arrays(places))
+        connection.execute(sa.delete(sa.table("lango_search")).where(self.at(places)))
         messages = read_messages(connection, self.at(places), MESSAGE.c.session_key, MESSAGE.c.seq)
         rows = [
             {"key": key, "seq": seq, "text": text.translate(_AS_SPACES), "tools": tools.translate(_AS_SPACES)}
@@ -118,13 +119,6 @@ class Gin(SearchIndex):
         same = (MESSAGE.c.session_key == found.c.session_key, MESSAGE.c.seq == found.c.seq)
         message = sa.select(*(MESSAGE.c[name] for name in names)).where(*same).offset(0).lateral("message")
         return Matches(found.join(message, sa.true()), message, found.c.rank)
-
-    def at(self, places: Sequence[Place]) -> sa.TextClause:
-        return sa.text(_AT_PLACES).bindparams(**_arrays(places))
-
-
-def _arrays(places: Sequence[Place]) -> dict[str, Any]:
-    return {"keys": [key for key, _ in places], "seqs": [seq for _, seq in places]}
 
 
 def _phrase(term: Term) -> str:

@@ -7,6 +7,7 @@ search ignores entries whose message is in the queue, so that it never finds a m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -52,6 +53,9 @@ class SearchIndex:
     entries: str
     """The table with one row for each indexed message."""
 
+    is_at_places: str
+    """The condition that a message is at one of the :places, a JSON array."""
+
     select_names: str
     """Selects the names of those tables and enabled triggers that exist."""
 
@@ -87,7 +91,7 @@ class SearchIndex:
 
     def at(self, places: Sequence[Place]) -> sa.TextClause:
         """Return the condition that a message is at one of some places, each to be looked up in the primary key."""
-        raise NotImplementedError
+        return sa.text(self.is_at_places).bindparams(places=json.dumps(places))
 
     def exists(self, connection: sa.Connection) -> bool:
         """Return whether there is an index, or a part of one."""

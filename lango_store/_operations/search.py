@@ -89,8 +89,9 @@ def page(
         return SearchPage(items=[])
     index = dialect_of(connection).search_index
     source, message, rank = index.matches(wanted)
-    columns: list[sa.ColumnElement[Any]] = [message.c.session_key, message.c.seq, as_stored(message.c.role)]
-    columns += [message.c.author, as_stored(message.c.created_at), SESSION.c.title, rank.label("rank")]
+    columns: list[sa.ColumnElement[Any]] = [message.c.session_key.label("key"), message.c.seq, message.c.author]
+    columns += [as_stored(message.c[name]).label(name) for name in ("role", "created_at")]
+    columns += [SESSION.c.title, rank.label("rank")]
     source = source.join(SESSION, of_session(SESSION, message.c.session_key))
     query = sa.select(*columns).select_from(source).where(LIVE, *conditions(message, **which))
     if key is not None:
@@ -98,10 +99,10 @@ def page(
     order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
     rows = connection.execute(query.order_by(*order).limit(limit + 1).offset(offset), {"now": now}).all()
     shown = rows[:limit]
-    texts = _texts(connection, [(row[0], row[1]) for row in shown])
+    texts = _texts(connection, [(row.key, row.seq) for row in shown])
     find = finder(wanted)
     return SearchPage(
-        items=[_hit(row, texts.get((row[0], row[1]), ()), find) for row in shown],
+        items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
         next=offset + limit if len(rows) > limit else None,
         waiting=index.queued(connection),
     )
@@ -114,26 +115,16 @@ def _texts(connection: sa.Connection, places: list[Place]) -> dict[Any, tuple[st
 
 
 def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> SearchHit:
-    key, seq, role, author, created_at, title, rank = row
     text = next((part for part in parts if find(part)), next(filter(None, parts), ""))
     shown, places = snippet(text, find(text))
     try:
-        return SearchHit(
-            key=key,
-            seq=seq,
-            role=role,
-            author=author,
-            created_at=decode_time(created_at),
-            title=title,
-            snippet=shown,
-            places=places,
-            rank=rank,
-        )
+        created_at = decode_time(row.created_at)
+        return SearchHit(**{**row._mapping, "created_at": created_at}, snippet=shown, places=places)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise DamagedMessage(str(key), seq_or_zero(seq), str(fault["loc"][0]), fault["msg"]) from None
+        raise DamagedMessage(str(row.key), seq_or_zero(row.seq), str(fault["loc"][0]), fault["msg"]) from None
     except ValueError as error:
-        raise DamagedMessage(str(key), seq_or_zero(seq), "created_at", str(error)) from None
+        raise DamagedMessage(str(row.key), seq_or_zero(row.seq), "created_at", str(error)) from None
 
 
 # The index itself

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.searches import findings, found, waiting
 
-from lango_store import Message, Store, create_engine, schema
+from lango_store import Store, create_engine, schema
 from lango_store._engine.engine import read_only_engine
 
 
@@ -67,13 +65,6 @@ def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
     assert found(store, "two") == []
     store.delete("a")
     assert found(store, "oslo") == []
-
-
-def test_expire_drains_the_queue(store: Store, url: str) -> None:
-    schema.enable_search(url)
-    store.create("a", messages=messages(3))
-    store.expire()
-    assert waiting(store) == 0
 
 
 def test_search_of_an_empty_queue_waits_for_no_writer(make_sqlite: MakeDatabase) -> None:
@@ -149,57 +140,6 @@ def test_searches_beside_writers_leave_the_index_correct(indexed: Store) -> None
     assert (waiting(indexed), findings(indexed)) == (0, [])
     seqs = [each.seq for each in indexed.conversation("a").all_messages() if each.content == "bergen"]
     assert [seq for _, seq in found(indexed, "bergen")] == seqs
-
-
-WORDS = ("oslo", "bergen", "weather", "Ærø", "42")
-TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(("append", "block", "output", "update")), TEXTS),
-        st.tuples(st.sampled_from(("pop", "truncate", "clear", "search", "delete", "turn")), st.just("")),
-    ),
-    max_size=12,
-)
-
-
-@given(STEPS)
-@settings(max_examples=15)
-def test_search_finds_what_reading_every_message_finds(store: Store, url: str, steps: list[tuple[str, str]]) -> None:
-    schema.enable_search(url)
-    store.get_or_create("a")
-    for step, text in steps:
-        _write(store, step, text)
-    said = {each.seq: str(each.content).lower() for each in store.conversation("a").all_messages()}
-    for word in WORDS:
-        assert {seq for _, seq in found(store, word)} == {seq for seq, text in said.items() if word.lower() in text}
-    assert findings(store) == []
-    store.delete("a")
-
-
-def _write(store: Store, step: str, text: str) -> None:
-    match step:
-        case "append":
-            store.append_message("a", message(text))
-        case "block":
-            store.append_message("a", message([{"type": "text", "text": text}]))
-        case "output":
-            store.append_message("a", Message.tool({"deep": [text]}, tool_call_id="1"))
-        case "update":
-            for each in store.conversation("a").all_messages(last=1):
-                store.conversation("a").update_message(each.seq, message(text))
-        case "pop":
-            store.conversation("a").pop_message()
-        case "truncate":
-            store.conversation("a").truncate(after=store.info("a").last_seq // 2)
-        case "clear":
-            store.conversation("a").clear()
-        case "search":
-            store.search("oslo")
-        case "delete":
-            for each in store.conversation("a").all_messages(limit=1):
-                store.conversation("a").delete_message(each.seq)
-        case "turn":
-            store.conversation("a").save_turn([message("oslo"), message("bergen")])
 
 
 # Removed words
