@@ -40,9 +40,10 @@ _CREATE_ENTRIES: Final = (
 
 _IN_SCHEMA: Final = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 _INSERT: Final = """
-INSERT INTO lango_search (session_key, seq, entry) VALUES (
-  :key, :seq, setweight(to_tsvector('simple', :text), 'A') || setweight(to_tsvector('simple', :tools), 'D')
-)
+INSERT INTO lango_search (session_key, seq, entry)
+SELECT key, seq, setweight(to_tsvector('simple', text), 'A') || setweight(to_tsvector('simple', tools), 'D')
+FROM unnest(CAST(:keys AS text[]), CAST(:seqs AS bigint[]), CAST(:texts AS text[]), CAST(:tools AS text[]))
+AS message (key, seq, text, tools)
 """
 _MATCHES: Final = f"""
 SELECT session_key, seq, ts_rank(entry, to_tsquery('simple', :wanted)) AS rank FROM lango_search i
@@ -98,12 +99,13 @@ class Gin(SearchIndex):
         connection.execute(sa.delete(sa.table("lango_search")).where(self.at(places)))
         messages = read_messages(connection, self.at(places), MESSAGE.c.session_key, MESSAGE.c.seq)
         rows = [
-            {"key": key, "seq": seq, "text": text.translate(_AS_SPACES), "tools": tools.translate(_AS_SPACES)}
+            (key, seq, text.translate(_AS_SPACES), tools.translate(_AS_SPACES))
             for (key, seq), role, (text, tools) in messages
             if role != "record"
         ]
         if rows:
-            connection.execute(sa.text(_INSERT), rows)
+            columns = map(list, zip(*rows, strict=True))
+            connection.execute(sa.text(_INSERT), dict(zip(("keys", "seqs", "texts", "tools"), columns, strict=True)))
         return len(places)
 
     def is_damage(self, error: BaseException) -> bool:
