@@ -25,7 +25,7 @@ from lango_store._operations.batches import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.compactions import PendingCompaction
 from lango_store._operations.messages import Damaged, Range
-from lango_store._operations.search import Which
+from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._services import appending, maintenance, searching
 from lango_store._values.model import (
@@ -249,7 +249,7 @@ class Conversation:
         other archives repeat of it stays.
         """
         message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
-        searching.drain(self._context, only=(self.key, message.seq))
+        searching.drain(self._context)
         return message
 
     @retried_unless_lost
@@ -282,11 +282,11 @@ class Conversation:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 20,
-        cursor: str | None = None,
+        offset: int = 0,
     ) -> SearchPage:
         """Find messages of the session by their words, the best first; see `Store.search`."""
-        which = Which(role=role, since=since, until=until, key=self.key)
-        return searching.find(self._context, words, which, limit, cursor)
+        which: SearchFilters = {"role": role, "since": since, "until": until}
+        return searching.find(self._context, words, limit, offset, which, self.key)
 
     # Turns
 

@@ -22,7 +22,7 @@ from lango_store._operations import values as named_values
 from lango_store._operations.batches import Batch
 from lango_store._operations.expiry import Policy
 from lango_store._operations.lists import Filter, Filters, Order, aware
-from lango_store._operations.search import SearchFilters, Which
+from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._services import appending, maintenance, searching
@@ -484,19 +484,17 @@ class Store:
     # Search
 
     @retried
-    def search(
-        self, words: str, *, limit: int = 20, cursor: str | None = None, **which: Unpack[SearchFilters]
-    ) -> SearchPage:
+    def search(self, words: str, *, limit: int = 20, offset: int = 0, **which: Unpack[SearchFilters]) -> SearchPage:
         """Find messages of live sessions by their words, the best first; `SearchUnavailable` without a search index.
 
         A message has to hold all of the words, in whatever order and case: `oslo weather`. "A phrase" in quotes stands
         as it is, `-word` must not be there, and `prefix*` begins a word. Whatever else is typed is read as words. What
-        was said counts most, then texts of blocks, names of tools and texts of their outputs; records are not found.
+        was said counts more than names of tools and texts of their outputs; records are not found.
         `which` narrows that down by `user_id`, `agent_id`, `key_prefix`, `role` (`model` counts as assistant,
-        `function` as tool), `since` and `until`, the first moment that does not count. `cursor` is the `next` of the
-        page before, else `InvalidCursor`; what is written meanwhile moves hits. See `schema.enable_search`.
+        `function` as tool), `since` and `until`, the first moment that does not count. `offset` is the `next` of the
+        page before; what is written meanwhile moves hits. See `schema.enable_search`.
         """
-        return searching.find(self._context, words, Which(**which), limit, cursor)
+        return searching.find(self._context, words, limit, offset, which)
 
     # Expiry
 

@@ -118,10 +118,10 @@ class _Pages:
         links = [_link(".", {}, "all sessions")]
         hits = ""
         if words.strip():
-            found = self._searching.search(words, limit=_HITS, cursor=query.get("cursor") or None)
+            found = self._searching.search(words, limit=_HITS, offset=_seq(query, "offset") or 0)
             hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
             if found.next:
-                links.append(_link("search", {"words": words, "cursor": found.next}, "more"))
+                links.append(_link("search", {"words": words, "offset": found.next}, "more"))
         return _page("Search", f"<h1>Search</h1>{_words(words)}{_nav(links)}{hits}")
 
     def sessions(self, request: Request) -> Response:

@@ -8,43 +8,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import (
-    MESSAGE,
-    PARTS,
-    QUEUE,
-    SIMPLE,
-    STATE,
-    TABLES,
-    TRIGGERS,
-    TRIGRAM,
-    IndexState,
-    Matches,
-    Place,
-    SearchIndex,
-    read_messages,
-)
+from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._values.search_query import Term, Terms
 
-_TOKENIZERS: Final = {SIMPLE: "unicode61 remove_diacritics 2", TRIGRAM: "trigram"}
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
 _SECURE_DELETE: Final = (3, 42)
 _DAMAGE: Final = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT)
 
-_COLUMNS: Final = ", ".join(PARTS)
 _EVENTS: Final = (
     ("new", "INSERT ON lango_message WHEN new.role <> 'record'"),
     ("new", "UPDATE OF role, name, tool_call_id, text, content, tool_calls ON lango_message"),
     ("old", "DELETE ON lango_message WHEN old.role <> 'record'"),
 )
-_AT_PLACES: Final = (
-    "lango_message.rowid IN (SELECT m.rowid FROM json_each(:places) AS place CROSS JOIN lango_message AS m "
-    "ON m.session_key = json_extract(place.value, '$[0]') AND m.seq = json_extract(place.value, '$[1]'))"
-)
+_MATCHES: Final = f"""
+SELECT rowid AS id, -bm25(lango_search, 8.0, 1.0) AS rank FROM lango_search
+WHERE lango_search MATCH :words AND rowid NOT IN (SELECT id FROM {QUEUE})
+"""
 _ROWID: Final[sa.ColumnElement[int]] = sa.literal_column("lango_message.rowid", sa.BigInteger())
 
 
@@ -53,23 +36,25 @@ class Fts5(SearchIndex):
 
     tables = (*TABLES, *_SHADOWS)
     place, place_of_message, entries = "id", "rowid", "lango_search_docsize"
-    reads_queue = False
+    # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
+    is_at_places = (
+        "lango_message.rowid IN (SELECT m.rowid FROM json_each(:places) AS place CROSS JOIN lango_message AS m "
+        "ON m.session_key = json_extract(place.value, '$[0]') AND m.seq = json_extract(place.value, '$[1]'))"
+    )
+    select_names = "SELECT name FROM sqlite_master WHERE name GLOB 'lango_search*'"
+    select_drainable = f"SELECT EXISTS (SELECT 1 FROM {QUEUE}) AND NOT query_only FROM pragma_query_only"
 
-    def names(self, connection: sa.Connection) -> set[str]:
-        return set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
-
-    def configurations(self, connection: sa.Connection) -> Sequence[str]:
-        return list(_TOKENIZERS)
-
-    def objects(self, connection: sa.Connection, configuration: str) -> Iterator[str]:
-        yield "CREATE TABLE lango_search_state (configuration TEXT NOT NULL, complete INTEGER NOT NULL)"
-        yield "CREATE TABLE lango_search_queue (id INTEGER PRIMARY KEY)"
-        yield f"CREATE VIRTUAL TABLE lango_search USING fts5({_COLUMNS}, tokenize='{_TOKENIZERS[configuration]}')"
-        if sqlite3.sqlite_version_info >= _SECURE_DELETE:
-            yield "INSERT INTO lango_search (lango_search, rank) VALUES ('secure-delete', 1)"
+    def create_queue(self, connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"CREATE TABLE {QUEUE} (id INTEGER PRIMARY KEY)")
         for name, (row, event) in zip(TRIGGERS, _EVENTS, strict=True):
-            queued = f"INSERT INTO lango_search_queue (id) VALUES ({row}.rowid) ON CONFLICT DO NOTHING"
-            yield f"CREATE TRIGGER {name} AFTER {event} BEGIN {queued}; END"
+            queued = f"INSERT INTO {QUEUE} (id) VALUES ({row}.rowid) ON CONFLICT DO NOTHING"
+            connection.exec_driver_sql(f"CREATE TRIGGER {name} AFTER {event} BEGIN {queued}; END")
+
+    def create_entries(self, connection: sa.Connection) -> None:
+        tokenize = "tokenize='unicode61 remove_diacritics 2'"
+        connection.exec_driver_sql(f"CREATE VIRTUAL TABLE lango_search USING fts5(text, tools, {tokenize})")
+        if sqlite3.sqlite_version_info >= _SECURE_DELETE:
+            connection.exec_driver_sql("INSERT INTO lango_search (lango_search, rank) VALUES ('secure-delete', 1)")
 
     def drop(self, connection: sa.Connection) -> None:
         for name in TRIGGERS:
@@ -85,23 +70,19 @@ class Fts5(SearchIndex):
                 connection.exec_driver_sql("DELETE FROM sqlite_master WHERE name = 'lango_search'")
             finally:
                 connection.exec_driver_sql("PRAGMA writable_schema = RESET")
-        for name in (*_SHADOWS, QUEUE.name, STATE.name):
+        for name in (*_SHADOWS, QUEUE):
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
 
-    def drain(self, connection: sa.Connection, limit: int, only: Place | None = None) -> int:
-        id_: sa.ColumnElement[int] = sa.literal_column("id", sa.BigInteger())
-        newest = sa.select(id_).select_from(QUEUE).order_by(id_.desc()).limit(limit)
-        if only is not None:
-            newest = newest.where(id_.in_(sa.select(_ROWID).select_from(MESSAGE).where(self.at([only]))))
-        ids = connection.execute(newest).scalars().all()
-        for table, column in ((QUEUE.name, "id"), ("lango_search", "rowid")):
+    def drain(self, connection: sa.Connection, limit: int) -> int:
+        newest = f"SELECT id FROM {QUEUE} ORDER BY id DESC LIMIT ?"
+        ids = connection.exec_driver_sql(newest, (limit,)).scalars().all()
+        for table, column in ((QUEUE, "id"), ("lango_search", "rowid")):
             deleted = f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
             connection.exec_driver_sql(deleted, (json.dumps(list(ids)),))
         messages = read_messages(connection, _ROWID.in_(ids), _ROWID)
         rows = [(rowid, *texts) for (rowid,), role, texts in messages if role != "record"]
         if rows:
-            inserted = f"INSERT INTO lango_search (rowid, {_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
-            connection.exec_driver_sql(inserted, rows)
+            connection.exec_driver_sql("INSERT INTO lango_search (rowid, text, tools) VALUES (?, ?, ?)", rows)
         return len(ids)
 
     def purge(self, connection: sa.Connection) -> None:
@@ -113,31 +94,17 @@ class Fts5(SearchIndex):
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and code & 0xFF in _DAMAGE
 
-    def bytes_on_disk(self, connection: sa.Connection) -> int:
-        # The pages of a table are known only by reading the whole file: this is the size of what is in them.
-        blocks = "SELECT total(length(block)) FROM lango_search_data"
-        texts = "SELECT total(length(c0) + length(c1) + length(c2) + length(c3)) FROM lango_search_content"
-        return sum(int(connection.exec_driver_sql(query).scalar_one()) for query in (blocks, texts))
-
-    def matches(self, connection: sa.Connection, state: IndexState, terms: Terms) -> Matches:
+    def matches(self, terms: Terms) -> Matches:
+        # NOT binds less than the words next to each other.
+        words = " NOT ".join([" ".join(map(_phrase, terms.wanted)), *map(_phrase, terms.unwanted)])
+        hits = sa.text(_MATCHES).bindparams(words=words)
+        columns = sa.column("id", sa.BigInteger()), sa.column("rank", sa.Float())
         # Materialized: the planner takes FTS5 for a table that is asked for one row at a time.
-        rank = sa.literal_column("-bm25(lango_search, 8.0, 4.0, 2.0, 1.0)", sa.Float()).label("rank")
-        hits = sa.select(sa.literal_column("rowid", sa.BigInteger()).label("id"), rank)
-        match = sa.text("lango_search MATCH :words AND rowid NOT IN (SELECT id FROM lango_search_queue)")
-        hits = hits.select_from(sa.table("lango_search")).where(match.bindparams(words=_expression(terms)))
-        found = hits.cte("found").prefix_with("MATERIALIZED")
-        return Matches(found.join(MESSAGE, found.c.id == _ROWID), MESSAGE, found.c.rank, self.queued(connection))
-
-    def at(self, places: Sequence[Place]) -> sa.TextClause:
-        # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
-        return sa.text(_AT_PLACES).bindparams(places=json.dumps(places))
-
-
-def _expression(terms: Terms) -> str:
-    """Write terms in FTS5's language, in which NOT binds less than the words next to each other."""
-    return " NOT ".join([" ".join(map(_phrase, terms.wanted)), *map(_phrase, terms.unwanted)])
+        found = hits.columns(*columns).cte("found").prefix_with("MATERIALIZED")
+        return Matches(found.join(MESSAGE, found.c.id == _ROWID), MESSAGE, found.c.rank)
 
 
 def _phrase(term: Term) -> str:
+    """Write a term in FTS5's language."""
     quoted = term.words.replace('"', '""')
     return f'"{quoted}" *' if term.prefix else f'"{quoted}"'

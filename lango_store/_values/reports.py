@@ -37,28 +37,26 @@ class SearchHit(Value):
 
 
 class SearchPage(Value):
-    """One page of hits, the best first, and in `next` the cursor of the page after it, None at the end.
+    """One page of hits, the best first, and in `next` the offset of the page after it, None at the end.
 
-    `waiting` counts changes that are not indexed yet and that this search did not take into account: 0 unless more than
-    some thousands wait, or nothing can be written.
+    `waiting` counts changes that are not indexed yet, so that this search did not find them: 0 unless more than some
+    thousands wait, nothing can be written, or the transaction is the caller's.
     """
 
     items: list[SearchHit]
-    next: str | None = None
+    next: int | None = None
     waiting: int = 0
 
 
 class SearchStatus(Value):
     """The `state` of the search index: `disabled`, `ready`, or `unusable` for a `reason`.
 
-    `indexed` counts the messages in it, `waiting` the changes that are not indexed yet, `bytes` is its size on disk.
+    `indexed` counts the messages in it, `waiting` the changes that are not indexed yet.
     """
 
-    state: str
-    configuration: str | None = None
+    state: str = "disabled"
     indexed: int = 0
     waiting: int = 0
-    bytes: int = 0
     reason: str | None = Field(default=None, exclude_if=absent)
 
 

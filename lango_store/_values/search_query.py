@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ _MAX_INDEXED: Final = 100_000  # characters of a message: as a tsvector, which h
 _SNIPPET: Final = 200
 _BEFORE: Final = 60
 
-_TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?(?P<prefix>\*?)|(?P<word>[^\s"]+))')
+_TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -48,12 +49,11 @@ def terms(query: str) -> Terms:
         raise TypeError(f"words is {type(query).__name__}: give a text")
     wanted: list[Term] = []
     unwanted: list[Term] = []
-    for match in _TERM.finditer(_UNSTORABLE.sub(" ", query)[:_MAX_QUERY]):
-        text = match["phrase"] if match["word"] is None else match["word"]
-        words = " ".join(word[:_MAX_WORD] for word in text.split())
+    for match in _TERM.finditer(_storable(query)[:_MAX_QUERY]):
+        words = " ".join(word[:_MAX_WORD] for word in (match["word"] or match["phrase"]).split())
         if not any(letter.isalnum() for letter in words):
             continue
-        prefix = bool(match["prefix"]) or (match["word"] is not None and words.endswith("*"))
+        prefix = match["word"] is not None and words.endswith("*")
         (unwanted if match["without"] else wanted).append(Term(words.rstrip("*") if prefix else words, prefix))
         if len(wanted) + len(unwanted) == _MAX_TERMS:
             break
@@ -62,34 +62,25 @@ def terms(query: str) -> Terms:
 
 def searchable(
     role: str, name: str | None, tool_call_id: str | None, text: str | None, content: str | None, tool_calls: str | None
-) -> tuple[str, ...]:
-    """Return the searchable texts of a stored message, the weightiest first.
-
-    They are its text, the texts of its blocks, the names of its tools and their outputs.
-    """
-    value = _parsed(content)
+) -> tuple[str, str]:
+    """Return the searchable texts of a stored message: what it says, and the names and outputs of its tools."""
+    value = _parsed(content) if text is None else text
     said: list[Any] = []
-    blocks: list[Any] = []
     tools: list[Any] = []
-    outputs: list[Any] = []
     if tool_call_id is not None or role in ("tool", "function"):
-        tools.append(name)
-        outputs += [text] if text is not None else _strings(value)
-    elif text is not None or isinstance(value, str):
-        said.append(value if text is None else text)
+        tools += [name, *_strings(value)]
     else:
-        blocks += _strings(value, "text")
+        said += [value] if isinstance(value, str) else _strings(value, "text")
     calls = _parsed(tool_calls)
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
-            tools.append(call.get("name"))
-            outputs += _strings(call.get("output"))
-    room, parts = _MAX_INDEXED, []
-    for part in (said, blocks, tools, outputs):
-        joined = "\n".join(each for each in part if isinstance(each, str))
-        parts.append(_UNSTORABLE.sub(" ", joined[:room]))
-        room -= len(parts[-1])
-    return tuple(parts)
+            tools += [call.get("name"), *_strings(call.get("output"))]
+    first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (said, tools))
+    return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
+
+
+def _storable(text: str) -> str:
+    return _UNSTORABLE.sub(" ", text)
 
 
 def _parsed(stored: Any) -> Any:
@@ -115,18 +106,19 @@ def _strings(value: Any, only: str | None = None) -> Iterator[str]:
 # Snippets
 
 
-def finder(terms: Terms, *, inside_words: bool, inflected: frozenset[str]) -> Callable[[str], Places]:
+def finder(terms: Terms) -> Callable[[str], Places]:
     """Return a function that finds the wanted words in a text, without regard to case and accents."""
-    if inside_words:
-        pattern = re.compile("|".join(re.escape(term.words) for term in terms.wanted), re.IGNORECASE)
-        return lambda text: [match.span() for match in pattern.finditer(text)]
-    split = [([_folded(word) for word in _WORD.findall(term.words)], term.prefix) for term in terms.wanted]
-    whole = {word for words, prefix in split for word in (words[:-1] if prefix else words)}
-    begun = tuple(words[-1] for words, prefix in split if prefix and words)
+    whole: set[str] = set()
+    begun: list[str] = []
+    for term in terms.wanted:
+        words = [_folded(word) for word in _WORD.findall(term.words)]
+        if term.prefix and words:
+            begun.append(words.pop())
+        whole.update(words)
 
     def is_wanted(word: str) -> bool:
         folded = _folded(word)
-        return word in inflected or folded in whole or folded.startswith(begun)
+        return folded in whole or folded.startswith(tuple(begun))
 
     return lambda text: [match.span() for match in _WORD.finditer(text) if is_wanted(match[0])]
 
@@ -158,10 +150,6 @@ def snippet(text: str, places: Places) -> tuple[str, Places]:
 
 def _densest(places: Places) -> int:
     """Return the beginning of the place that is followed by the most others within a snippet; 0 without places."""
-    densest = most = behind = 0
-    for number, (at, _) in enumerate(places):
-        while behind < len(places) and places[behind][1] <= at + _SNIPPET - _BEFORE:
-            behind += 1
-        if behind - number > most:
-            densest, most = at, behind - number
-    return densest
+    ends = [end for _, end in places]
+    following = [bisect(ends, begin + _SNIPPET - _BEFORE) - number for number, (begin, _) in enumerate(places)]
+    return places[following.index(max(following))][0] if places else 0

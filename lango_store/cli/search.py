@@ -15,10 +15,8 @@ from lango_store._engine.url import shown
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchStatus
 from lango_store.cli.options import (
-    LOCK_TIMEOUT,
     Agent,
     JsonOption,
-    LockTimeout,
     Prefix,
     UrlOption,
     User,
@@ -46,13 +44,6 @@ app = typer.Typer(
     help='Find messages by their words, `search "oslo weather" --user ann`, and keep the index that finds them.',
 )
 
-Configuration = Annotated[
-    str | None,
-    typer.Option(
-        help="What words are: simple; on SQLite trigram; on PostgreSQL any text search configuration.",
-    ),
-]
-
 
 @app.command("for")
 def for_(
@@ -67,7 +58,7 @@ def for_(
     since: Annotated[Any, typer.Option(parser=time, help="Written since then: 2026-11-21, or 30d ago.")] = None,
     until: Annotated[Any, typer.Option(parser=time, help="Written before then: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Continue a search; it printed the cursor at its end.")] = None,
+    offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the best.")] = 0,
     json_: JsonOption = False,
 ) -> None:
     """Find messages by their words, the best first. `search WORDS` is the same, unless the first is a command here.
@@ -85,7 +76,7 @@ def for_(
             since=since,
             until=until,
             limit=limit,
-            cursor=cursor,
+            offset=offset,
         )
     out = console()
     for hit in page.items:
@@ -97,7 +88,7 @@ def for_(
             fields = (hit.key, str(hit.seq), hit.role, hit.created_at.isoformat(), hit.title or "", hit.snippet)
             print("\t".join(map(escaped, fields)))
     if page.next is not None:
-        say(f"… and more: --cursor {page.next}")
+        say(f"… and more: --offset {page.next}")
     if page.waiting:
         say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
 
@@ -114,34 +105,30 @@ def _render(hit: SearchHit) -> Text:
 
 
 @app.command()
-def enable(
-    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT
-) -> None:
+def enable(url: UrlOption = None) -> None:
     """Create the search index and fill it, while the store is in use. If it is killed, run it again: it continues."""
-    _build(schema.enable_search, configuration, url, lock_timeout)
+    _build(schema.enable_search, url)
 
 
 @app.command()
-def disable(url: UrlOption = None, yes: YesOption = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
+def rebuild(url: UrlOption = None) -> None:
+    """Rebuild the search index, damaged or not, while the store is in use."""
+    _build(schema.rebuild_search, url)
+
+
+def _build(build: Callable[..., SearchStatus], url: str | None) -> None:
+    with migration_progress("indexing") as on_progress:
+        status = build(database(url), on_progress=on_progress)
+    print(_describe(status))
+
+
+@app.command()
+def disable(url: UrlOption = None, yes: YesOption = False) -> None:
     """Drop the search index. No message is changed."""
     with open_store(url) as store:
         confirm(f"dropping the search index of {shown(store.engine.url)}", yes=yes)
-        dropped = schema.disable_search(store.engine, lock_timeout=lock_timeout)
+        dropped = schema.disable_search(store.engine)
     print("the search index is dropped" if dropped else "there was no search index")
-
-
-@app.command()
-def rebuild(
-    configuration: Configuration = None, url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT
-) -> None:
-    """Rebuild the search index, while the store is in use: a damaged one, or with another configuration."""
-    _build(schema.rebuild_search, configuration, url, lock_timeout)
-
-
-def _build(build: Callable[..., SearchStatus], configuration: str | None, url: str | None, lock_timeout: float) -> None:
-    with migration_progress("indexing") as on_progress:
-        status = build(database(url), configuration=configuration, lock_timeout=lock_timeout, on_progress=on_progress)
-    print(_describe(status))
 
 
 @app.command()
@@ -162,5 +149,4 @@ def _describe(status: SearchStatus) -> str:
     if status.state != "ready":
         return printable(f"the search index cannot be used: {status.reason}")
     waiting = f", {status.waiting:,} wait" if status.waiting else ""
-    size = f"{status.bytes / 1e6:,.1f} MB"
-    return f"{status.indexed:,} messages are indexed ({status.configuration}, {size}){waiting}"
+    return f"{status.indexed:,} messages are indexed{waiting}"

@@ -116,7 +116,7 @@ def downgrade(
     _reject_empty("revision", revision)
     reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
     if reached is None:
-        disable_search(database, lock_timeout=lock_timeout)
+        disable_search(database)
     return reached
 
 

@@ -30,7 +30,7 @@ def distribute(
     """
 
     def steps(connection: sa.Connection, distribution: Distribution) -> list[Step]:
-        if dialect_of(connection).search_index.state(connection) is not None:
+        if dialect_of(connection).search_index.exists(connection):
             raise LangoStoreError(
                 "the search index does not work on a cluster: run `lango-store search disable`, then this again"
             )

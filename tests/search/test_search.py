@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +12,6 @@ from support.factories import message
 from support.searches import findings, found
 
 from lango_store import (
-    InvalidCursor,
     InvalidMessage,
     SearchUnavailable,
     SessionExpired,
@@ -41,7 +38,6 @@ ASKED = {
     "oslo -weather": [2],
     'oslo -"weather in"': [2, 3],
     "wea*": [1, 3, 4],
-    '"in os"*': [1, 3],
     "refund*": [2],
     "-oslo": [],
     "nowhere": [],
@@ -83,19 +79,19 @@ def test_hit_names_its_message_and_shows_the_words_in_a_snippet(searched: Store,
     assert hit.rank > 0
 
 
-def test_text_ranks_above_blocks_tool_names_and_outputs(searched: Store) -> None:
+def test_text_ranks_above_tool_names_and_outputs(searched: Store) -> None:
     call = ToolCall(id="1", name="oslo")
     answer = ToolCall(id="1", name="other", output={"cities": ["oslo"]})
     searched.create(
         "a",
         messages=[
-            message(None, role="tool", tool_calls=[answer]),
-            message(None, role="assistant", tool_calls=[call]),
-            message([{"type": "text", "text": "oslo"}, {"type": "image"}]),
             message("oslo"),
+            message(None, role="assistant", tool_calls=[call]),
+            message(None, role="tool", tool_calls=[answer]),
+            message([{"type": "text", "text": "oslo"}, {"type": "image"}]),
         ],
     )
-    assert [hit.seq for hit in searched.search("oslo").items] == [4, 3, 2, 1]
+    assert {hit.seq for hit in searched.search("oslo", limit=2).items} == {1, 4}
 
 
 def test_search_finds_tool_names_and_outputs(searched: Store) -> None:
@@ -138,15 +134,6 @@ def test_search_finds_any_content(searched: Store) -> None:
     assert found(searched, "oslo") == []
 
 
-@pytest.mark.parametrize("words", ["oslo", "OSLO", '"weather in oslo"', "wea*", "oslo weather"])
-def test_snippet_of_a_long_text_is_where_the_words_are(searched: Store, words: str) -> None:
-    short = "Weather in Oslo, weather-in OSLO, and Oslos."
-    searched.create("short", messages=[message(short)])
-    searched.create("long", messages=[message("nothing " * 5_000 + short + " nothing" * 5_000)])
-    shown = {hit.key: [hit.snippet[at:end] for at, end in hit.places] for hit in searched.search(words).items}
-    assert shown["long"] == shown["short"] != []
-
-
 def test_search_finds_no_records(searched: Store) -> None:
     searched.create("a", messages=[message("oslo", role="record"), message("oslo")])
     assert found(searched, "oslo") == [("a", 2)]
@@ -172,8 +159,8 @@ def test_search_filters(searched: Store, clock: Clock) -> None:
 def test_pages_contain_each_hit_once_and_the_best_first(searched: Store) -> None:
     searched.create("a", messages=[message("oslo " + "and more " * number) for number in range(25)])
     pages = [searched.search("oslo", limit=10)]
-    while (cursor := pages[-1].next) is not None:
-        pages.append(searched.search("oslo", limit=10, cursor=cursor))
+    while (offset := pages[-1].next) is not None:
+        pages.append(searched.search("oslo", limit=10, offset=offset))
     hits = [hit for page in pages for hit in page.items]
     assert [len(page.items) for page in pages] == [10, 10, 5]
     assert sorted(hit.seq for hit in hits) == list(range(1, 26))
@@ -199,24 +186,11 @@ def test_hits_of_equal_rank_are_sorted_by_time(searched: Store, clock: Clock) ->
     ]
 
 
-def test_cursor_of_another_search_is_refused(searched: Store) -> None:
-    searched.create("a", messages=[message("oslo"), message("oslo")])
-    cursor = searched.search("oslo", limit=1).next
-    assert "=" not in str(cursor)  # it is safe in a URL
-    with pytest.raises(InvalidCursor, match="other words"):
-        searched.search("bergen", cursor=cursor)
-    with pytest.raises(InvalidCursor, match="other filters"):
-        searched.search("oslo", cursor=cursor, user_id="ann")
-    with pytest.raises(InvalidCursor, match="give back"):
-        searched.search("oslo", cursor="nonsense")
-    offset, digest = json.loads(base64.urlsafe_b64decode(str(cursor) + "=="))
-    assert offset == 1
-    for wrong in (1.5, True, "1", -1, 2**63):
-        crafted = base64.urlsafe_b64encode(json.dumps([wrong, digest]).encode()).decode()
-        with pytest.raises(InvalidCursor, match="give back"):
-            searched.search("oslo", cursor=crafted)
-    with pytest.raises(ValueError, match="limit=0"):
-        searched.search("oslo", limit=0)
+def test_page_without_a_place_or_a_size_is_refused(searched: Store) -> None:
+    for name, wrong in (("limit", 0), ("limit", 1_001), ("offset", -1), ("offset", 2**63)):
+        with pytest.raises(ValueError, match=f"{name}={wrong}"):
+            searched.search("oslo", **{name: wrong})  # type: ignore[arg-type]
+    assert searched.search("oslo", offset=2**62).items == []
 
 
 @pytest.mark.parametrize("wrong", [{"since": datetime(2026, 11, 21)}, {"role": "nobody"}, {"user_id": "a\0"}], ids=str)
@@ -278,11 +252,13 @@ def test_search_without_index_names_the_command(store: Store) -> None:
         store.search("oslo")
 
 
-def test_search_in_a_callers_transaction_finds_its_writes(searched: Store, url: str) -> None:
-    searched.create("a")
-    with searched.engine.connect() as connection:
+def test_search_in_a_callers_transaction_leaves_the_queue(searched: Store) -> None:
+    searched.create("a", messages=[message("oslo"), message("oslo")])
+    assert found(searched, "oslo") == [("a", 1), ("a", 2)]
+    with searched.engine.begin() as connection:
         inside = searched.using(connection)
         inside.append_message("a", message("oslo"))
-        assert [hit.seq for hit in inside.search("oslo").items] == [1]
-        connection.rollback()
-    assert found(searched, "oslo") == []
+        inside.conversation("a").redact_message(1)
+        page = inside.search("oslo")
+        assert ([hit.seq for hit in page.items], page.waiting) == ([2], 2)
+    assert found(searched, "oslo") == [("a", 2), ("a", 3)]

@@ -31,11 +31,9 @@ def test_an_index_is_made_used_made_anew_and_dropped(filled: str) -> None:
     assert command("oslo") == (1, "error: the store has no search index: run `lango-store search enable`\n")
     assert command("status")[0] == 1
     code, told = command("enable")
-    assert (code, told.startswith("3 messages are indexed (simple, ")) == (0, True)
+    assert (code, told) == (0, "3 messages are indexed\n")
     assert command("status") == (0, told)
     assert command("oslo", "weather")[1].split("\t")[:3] == ["ann:1", "1", "user"]
-    code, told = command("enable", "--configuration", "klingon")
-    assert (code, "search rebuild" in told) == (1, True)
     assert command("rebuild")[0] == 0
     assert command("disable")[0] == 2
     assert command("disable", "--yes")[1].startswith("the search index is dropped\n")
@@ -62,8 +60,8 @@ def test_what_is_found_is_lines_of_fields_or_json(filled: str) -> None:
 def test_more_than_a_page_says_how_to_go_on(filled: str) -> None:
     run("search", "enable", "--url", filled)
     first = run("search", "oslo", "--limit", "1", "--url", filled)
-    cursor = first.stderr.split()[-1]
-    second = run("search", "oslo", "--limit", "1", "--cursor", cursor, "--url", filled)
+    offset = first.stderr.split()[-1]
+    second = run("search", "oslo", "--limit", "1", "--offset", offset, "--url", filled)
     assert len(first.stdout.splitlines()) == len(second.stdout.splitlines()) == 1
     assert first.stdout != second.stdout
     assert second.stderr == ""

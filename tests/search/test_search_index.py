@@ -55,8 +55,7 @@ def objects(engine: sa.Engine) -> set[str]:
 def test_enable_indexes_existing_messages(filled: Store) -> None:
     assert schema.search_status(filled.engine).state == "disabled"
     status = schema.enable_search(filled.engine)
-    assert (status.state, status.configuration, status.indexed, status.waiting) == ("ready", "simple", 30, 0)
-    assert status.bytes > 0
+    assert (status.state, status.indexed, status.waiting) == ("ready", 30, 0)
     assert len(found(filled, "oslo")) == 30
     assert schema.search_status(filled.engine) == status == schema.enable_search(filled.engine)
 
@@ -73,7 +72,7 @@ class Killed(BaseException):
 
 
 def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lango_store.schema.searching._BATCH", 5)
+    monkeypatch.setattr("lango_store._operations.search._BATCH", 5)
 
     def kill(progress: schema.Progress) -> None:
         if progress.rows >= 10:
@@ -89,17 +88,25 @@ def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.Monkey
     assert len(found(filled, "oslo")) == 31
 
 
-def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(filled: Store) -> None:
-    schema.enable_search(filled.engine)
-    execute(filled, "UPDATE lango_search_state SET complete = false")
-    with pytest.raises(SearchUnavailable, match="search enable"):
+def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr("lango_store._dialect.search.SearchIndex.fill_queue", kill)
+        with pytest.raises(Killed):
+            schema.enable_search(filled.engine)
+    filled.append_message("chat:0", message("oslo afterwards"))
+    with pytest.raises(SearchUnavailable, match="search rebuild"):
         filled.search("oslo")
-    assert findings(filled) == ["it is not complete"]
-    assert schema.enable_search(filled.engine).indexed == 30
+    assert "lango_search" in findings(filled)[0]
+    assert schema.enable_search(filled.engine).indexed == 31
 
 
 def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lango_store.schema.searching._BATCH", 50)
+    monkeypatch.setattr("lango_store._operations.search._BATCH", 50)
     with Store(url) as store:
         for key in ("a", "b"):
             store.create(key, messages=[message(f"oslo {number}") for number in range(100)])
@@ -130,48 +137,6 @@ def test_enable_in_a_callers_transaction_is_rolled_back_with_it(filled: Store) -
     with filled.engine.begin() as connection:
         schema.enable_search(connection)
     assert len(found(filled, "oslo")) == 30
-
-
-def test_configuration_is_changed_by_rebuild_and_unknown_ones_are_refused(filled: Store) -> None:
-    with pytest.raises(ValueError, match="simple"):
-        schema.enable_search(filled.engine, configuration="klingon")
-    assert objects(filled.engine) == set()
-    other = "trigram" if filled.engine.dialect.name == "sqlite" else "english"
-    filled.append_message("chat:0", message("she was running"))
-    schema.enable_search(filled.engine)
-    with pytest.raises(ValueError, match="search rebuild"):
-        schema.enable_search(filled.engine, configuration=other)
-    assert found(filled, "runs" if other == "english" else "unn") == []
-    assert schema.rebuild_search(filled.engine, configuration=other).configuration == other
-    (hit,) = filled.search("runs" if other == "english" else "unn").items
-    assert [hit.snippet[at:end] for at, end in hit.places] == ["running" if other == "english" else "unn"]
-    assert schema.rebuild_search(filled.engine).configuration == other
-
-
-TRIGRAMS = {
-    "東京": [],
-    "東京タ": [1, 2],
-    "東京タワー 大阪城": [2],
-    '"タワーと大"': [2],
-    "東京タワー -大阪城": [1],
-    "東京タワー 大阪": [1, 2],
-    "OSLO": [3, 4],
-    "slo": [3, 4],
-    '"o (osl"': [4],
-    "100%": [4],
-}
-
-
-def test_trigrams_find_any_three_characters_on_sqlite(make_sqlite: MakeDatabase) -> None:
-    url = make_sqlite()
-    schema.enable_search(url, configuration="trigram")
-    texts = ["明日は東京タワーに行きます", "東京タワーと大阪城", "Nach Oslo: 50\\50", "no (Oslo), 100%", "ab"]
-    with Store(url) as store:
-        store.create("a", messages=[message(text) for text in texts])
-        assert {words: [seq for _, seq in found(store, words)] for words in TRIGRAMS} == TRIGRAMS
-        (hit,) = store.search("東京タワー 大阪城").items
-        assert {hit.snippet[at:end] for at, end in hit.places} == {"東京タワー", "大阪城"}
-        assert findings(store) == []
 
 
 def test_index_is_known_to_autogenerate_and_dropped_by_a_downgrade(filled: Store) -> None:
@@ -215,7 +180,6 @@ DAMAGES = {
         "DROP TABLE lango_search",
         "DROP TRIGGER lango_search_inserted",
         "UPDATE lango_search_config SET v = 99",
-        "DELETE FROM lango_search_state",
     ],
     "postgresql": [
         "DROP TABLE lango_search",
@@ -223,8 +187,6 @@ DAMAGES = {
         "ALTER TABLE lango_search RENAME COLUMN entry TO words",
         "ALTER TABLE lango_message DISABLE TRIGGER lango_search_inserted",
         "DROP FUNCTION lango_search_enqueue() CASCADE",
-        "UPDATE lango_search_state SET configuration = 'gone'",
-        "DELETE FROM lango_search_state",
     ],
 }
 UNNOTICED = (DAMAGES["sqlite"][0], DAMAGES["sqlite"][2], DAMAGES["postgresql"][1])
@@ -246,7 +208,7 @@ def test_damaged_index_fails_searches_only_and_is_rebuilt(filled: Store, caplog:
             with pytest.raises(SearchUnavailable, match="search rebuild"):
                 filled.search("oslo")
         assert findings(filled), damage
-        assert schema.rebuild_search(filled.engine, configuration="simple").state == "ready", damage
+        assert schema.rebuild_search(filled.engine).state == "ready", damage
         remaining = {
             (f"chat:{n}", each.seq) for n in range(3) for each in filled.conversation(f"chat:{n}").all_messages()
         }
@@ -326,12 +288,11 @@ def test_role_writes_without_a_grant_and_searches_with_one(make_postgres: MakeDa
             store.conversation("a").pop_message()
             with pytest.raises(LangoStoreError, match="permission denied"):
                 store.search("oslo")
-            for rights, left in (("SELECT", 3), ("INSERT, UPDATE, DELETE", 0)):
-                tables = "lango_search, lango_search_queue, lango_search_state"
+            for rights, hits in (("SELECT", []), ("INSERT, UPDATE, DELETE", [("a", 1)])):
                 with engine.begin() as connection:
-                    connection.exec_driver_sql(f"GRANT {rights} ON {tables} TO lango_writer")
-                assert (found(store, "oslo"), found(store, "bergen")) == ([("a", 1)], [])
-                assert waiting(store) == left
+                    connection.exec_driver_sql(f"GRANT {rights} ON lango_search, lango_search_queue TO lango_writer")
+                assert (found(store, "oslo"), found(store, "bergen")) == (hits, [])
+                assert waiting(store) == (0 if hits else 3)
     finally:
         with engine.begin() as connection:
             connection.exec_driver_sql("DROP OWNED BY lango_writer; DROP ROLE lango_writer")
