@@ -12,7 +12,6 @@ from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations import counters, search
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
-from lango_store._operations.lists import aware
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -22,7 +21,7 @@ from lango_store._operations.rows import (
     session_value,
 )
 from lango_store._rows.columns import TimeColumn, as_stored
-from lango_store._rows.encoding import checked_name, decode_json, decode_time
+from lango_store._rows.encoding import aware, checked_name, decode_json, decode_time
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Finding
 from lango_store.errors import DamagedMessage

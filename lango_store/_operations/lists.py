@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any, Final, Literal, TypedDict
 
@@ -17,7 +17,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
-from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key, encode_text
+from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Page
 from lango_store.errors import InvalidCursor
@@ -74,7 +74,8 @@ class Filter:
             "key_prefix": prefix,
             "prefix_end": end_of_prefix(prefix),
             "message_id": encode_text(self.message_id, "message_id"),
-            "title": ascii_lower(encode_text(self.title, "title") or ""),
+            # Only A to Z are folded: both databases fold these alike.
+            "title": (encode_text(self.title, "title") or "").encode().lower().decode(),
             "now": dialect.time(now),
             **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
         }
@@ -215,27 +216,3 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
     if of != order:
         raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
     return place
-
-
-def aware(moment: datetime) -> datetime:
-    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
-    if getattr(moment, "tzinfo", None) is None:
-        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
-
-
-def ascii_lower(text: str) -> str:
-    """Return a text with the letters A to Z in lower case, and no others: the folding that both databases have."""
-    return text.encode().lower().decode()
-
-
-def end_of_prefix(prefix: str) -> str:
-    """Return the first text that sorts after every text with this prefix."""
-    for length in range(len(prefix), 0, -1):
-        following = ord(prefix[length - 1]) + 1
-        if following <= 0x10FFFF:
-            return prefix[: length - 1] + chr(0xE000 if following == 0xD800 else following)
-    return chr(0x10FFFF) * (MAX_KEY_LENGTH + 1)

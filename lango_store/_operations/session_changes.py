@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, get_type_hints
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,7 +19,7 @@ from lango_store._operations.sessions import (
     TRIES,
     Expected,
     any_row_of,
-    change,
+    check_fields,
     not_written,
     refuse,
     row_of,
@@ -28,8 +28,6 @@ from lango_store._operations.sessions import (
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import UNSET, SessionChanges, SessionInfo, Unset
 from lango_store.tables import expired_at
-
-_CHANGEABLE: Final = tuple(get_type_hints(SessionChanges))
 
 
 def _build_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
@@ -62,8 +60,7 @@ def update(
     expected: Expected,
 ) -> SessionInfo:
     """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
-    for name in fields.keys() - _CHANGEABLE:
-        raise TypeError(f"a session has no field {name!r}: give {', '.join(_CHANGEABLE)}")
+    check_fields(fields, SessionChanges)
     given = encode_session(fields)
     consolidated = given.get("last_consolidated")
     if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
@@ -84,11 +81,6 @@ def update(
 def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
     with dialect_of(connection).bytes_for_bad_text(connection):  # what was written cannot be read a second time
         return statement.run(connection, values)
-
-
-def adopt(connection: sa.Connection, key: str, fields: Mapping[str, Any]) -> None:
-    """Write what another system says of a session, its times too."""
-    change(connection, key, fields)
 
 
 def _build_touch(dialect: Dialect, *, anew: bool, activity: bool) -> sa.Executable:

@@ -250,6 +250,13 @@ _insert = Statement(
 )
 
 
+def check_fields(fields: Mapping[str, Any], kind: type) -> None:
+    """Raise TypeError for a name that is not a field of a TypedDict."""
+    known = tuple(typing.get_type_hints(kind))
+    for name in fields.keys() - known:
+        raise TypeError(f"a session has no field {name!r}: give {', '.join(known)}")
+
+
 class New:
     """A session about to be created, encoded.
 

@@ -103,14 +103,12 @@ class Finding(Value):
 class ExpiryReport(Value):
     """What a purge did, or with `dry_run` would do.
 
-    `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
-    go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
-    that holds it.
+    `oldest` lists the first that would go, on dry runs only. `held` names sessions that stayed, at most 1,000, each
+    with the foreign key of another table that holds it.
     """
 
     sessions: int = 0
     messages: int = 0
-    bytes_freed: int | None = None
     batches: int = 0
     seconds: float = 0.0
     dry_run: bool = False

@@ -91,11 +91,8 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     if json_:
         print_json(report)
         return
-    freed = "" if report.bytes_freed is None else f", {report.bytes_freed:,} bytes free again"
     batches = "" if report.dry_run else f" in {report.batches} batches"
-    print(
-        f"{action} {report.sessions:,} sessions, {report.messages:,} messages{freed}{batches}, {report.seconds:.1f} s"
-    )
+    print(f"{action} {report.sessions:,} sessions, {report.messages:,} messages{batches}, {report.seconds:.1f} s")
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
