@@ -451,9 +451,9 @@ class Store:
         return self._context.read(lists.count, Filter(**which))
 
     def stats(self) -> Stats:
-        """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
+        """Return what the store holds: sessions, messages, records, tokens and bytes, by agent and by expiry."""
         return self._context.read_together(
-            lambda connection, _: stats.summed_up(connection, self._context.now(connection))
+            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
 
     def examine(self, *, repair: bool = False) -> list[Finding]:

@@ -74,19 +74,17 @@ class AgentStats(Value):
 class Stats(Value):
     """A store summed up. Counts come from the sessions' own counters and are exact.
 
-    Records are not messages and have no tokens here; they are one of the `roles`, estimated from a sample when
-    `roles_estimated` says so. `bytes` is what the tables and their indexes take on disk.
+    Records are not messages and have no tokens here. `bytes` is what the tables and their indexes take on disk.
     `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
     """
 
     sessions: int
     expired: int
     messages: int
+    records: int
     tokens: int
     bytes: int
     agents: list[AgentStats]
-    roles: dict[str, int]
-    roles_estimated: bool
     expiring: dict[str, int]
 
 
