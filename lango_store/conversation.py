@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import compactions, edits, forks, history, removals, session_changes, sessions, turns
+from lango_store._operations import compactions, edits, forks, history, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.compactions import PendingCompaction
@@ -77,14 +77,9 @@ class Conversation:
     def update(
         self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
     ) -> SessionInfo:
-        """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
-
-        The fields are those of `Store.create`, and `last_consolidated`, a count of messages: ValueError if negative or
-        above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
-        this counts as `activity`. With `expect`, its `revision` has to be that, else `Conflict`.
-        """
+        """Change fields of the session; what is left out stays, None clears. See `Store.update`."""
         expected = Expected(revision=expect)
-        return self._context.write(session_changes.update, self.key, changes, activity=activity, expected=expected)
+        return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
     # Messages
 
@@ -174,9 +169,7 @@ class Conversation:
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        chosen = Range(after, log.MAX_SEQ if before is None else before)
-        for page in log.pages(lambda part: self._context.read(log.read, self.key, part), chosen, page_size):
-            yield from page
+        return (message for page in self._message_pages(after, before, page_size) for message in page)
 
     def find_message(self, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""
@@ -427,6 +420,10 @@ class Conversation:
         return window.as_prompt(chosen, nested=nested)
 
     # Steps of more than one verb
+
+    def _message_pages(self, after: int, before: int | None, size: int) -> Iterator[list[Message]]:
+        chosen = Range(after, log.MAX_SEQ if before is None else before)
+        return log.pages(lambda part: self._context.read(log.read, self.key, part), chosen, size)
 
     def _reading(self, expired: bool) -> Context:
         return self._context.ignoring_expiry() if expired else self._context

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import lists, session_changes, sessions, stats
+from lango_store._operations import lists, sessions, stats
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.binds import SHARED_VALUE
@@ -289,13 +289,12 @@ class Store:
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
-    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
+    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
 
-        Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
-        lists and its idle time, unless this counts as `activity`. `DamagedMessage` as in `update`.
+        Revives a session that has expired and is not purged yet. `updated_at` stays. `DamagedMessage` as in `update`.
         """
-        return self._context.write(session_changes.touch, key, ttl, activity=activity)
+        return self._context.write(sessions.touch, key, ttl)
 
     def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
+from lango_store._operations import sessions
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
 from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
@@ -43,42 +43,31 @@ class Filters(TypedDict, total=False):
     expired: bool | None
 
 
-@dataclass(frozen=True)
 class Filter:
     """Which sessions are meant; `expired` is False for live ones, True for expired ones, None for both."""
 
-    agent_id: str | None = None
-    user_id: str | None = None
-    key_prefix: str | None = None
-    title: str | None = None
-    updated_since: datetime | None = None
-    created_since: datetime | None = None
-    created_before: datetime | None = None
-    message_id: str | None = None
-    expired: bool | None = False
+    def __init__(self, **which: Unpack[Filters]) -> None:
+        sessions.check_fields(which, Filters)
+        self._given: dict[str, Any] = {
+            name: value for name, value in which.items() if name != "expired" and value is not None
+        }
+        self._expired = which.get("expired", False)
 
     def named(self) -> tuple[str, ...]:
         """Return the names of the conditions that this filter sets."""
-        given = tuple(
-            each.name for each in fields(self) if each.name != "expired" and getattr(self, each.name) is not None
-        )
-        return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
+        return (*sorted(self._given), *{False: ("live",), True: ("expired",), None: ()}[self._expired])
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values of those conditions, as the driver takes them."""
-        prefix = encode_text(self.key_prefix, "key_prefix") or ""
-        times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
-        return {
-            "agent_id": encode_text(self.agent_id, "agent_id"),
-            "user_id": encode_text(self.user_id, "user_id"),
-            "key_prefix": prefix,
-            "prefix_end": end_of_prefix(prefix),
-            "message_id": encode_text(self.message_id, "message_id"),
-            # Only A to Z are folded: both databases fold these alike.
-            "title": (encode_text(self.title, "title") or "").encode().lower().decode(),
-            "now": dialect.time(now),
-            **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
-        }
+        values: dict[str, Any] = {"now": dialect.time(now)}
+        for name, value in self._given.items():
+            is_time = name.endswith(("_since", "_before"))
+            values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
+        if "key_prefix" in values:
+            values["prefix_end"] = end_of_prefix(values["key_prefix"])
+        if "title" in values:
+            values["title"] = values["title"].encode().lower().decode()  # A to Z only: both databases fold these alike
+        return values
 
 
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}

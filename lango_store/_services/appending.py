@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from lango_store._connections.context import Context
-from lango_store._operations import appends, session_changes, sessions
+from lango_store._operations import appends, sessions
 from lango_store._operations.batches import Batch
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._values.model import UNSET, Message, SessionFields, Unset
@@ -66,17 +66,10 @@ def append(
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
-        return _replace(context, key, batch, replace_after, expected)
+        # A second run would drop what others appended since, unless `expected` says where the session has to be.
+        run = context.remove if expected == ANYTHING else context.transact
+        return run(appends.replace, key, batch, after=replace_after, expected=expected)
     return append_once(context, key, batch, expected, make, appends.append, appends.append_new_ids)
-
-
-def _replace(context: Context, key: str, new: Batch, after: int, expected: Expected) -> list[Message]:
-    def replace() -> list[Message]:
-        with context.transaction() as connection:
-            return appends.replace(connection, context.now(connection), key, new, after=after, expected=expected)
-
-    # Done already, it would drop what came in since, unless it says where the session has to stand.
-    return context.trying(replace, if_lost=expected != ANYTHING)
 
 
 def append_once(
@@ -106,7 +99,11 @@ def append_once(
     except SessionNotFound as error:
         if make is None or create is not None:
             raise
-        raise expected.missed(key) from error
+        wanted = f"after={expected.last_seq}, expect={expected.revision}"
+        message = f"there is no session {key!r}, and a new one does not match {wanted}: leave them out to create one"
+        raise Conflict(
+            key, expected=expected.last_seq or expected.revision or 0, last_seq=0, message=message
+        ) from error
 
 
 def _append_once(
@@ -139,7 +136,7 @@ def _append_once(
             with context.transaction() as connection:
                 now = context.now(connection)
                 if create is not None:
-                    session_changes.delete_expired(connection, now, key)
+                    sessions.delete_expired(connection, now, key)
                     sessions.insert(connection, now, create)
                 return append_new_ids(connection, now, key, new, expected)
         except SessionNotFound:  # deleted between two statements

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import appends, expiry, messages, references, session_changes, sessions
+from lango_store._operations import appends, expiry, messages, references, sessions
 from lango_store._operations.batches import Batch
 from lango_store._operations.binds import SESSION, of_session
 from lango_store._operations.expiry import Policy
@@ -70,7 +70,7 @@ def find_or_create(context: Context, new: New, first: Batch, find: Find[R], *, r
         with context.transaction() as connection:
             now = context.now(connection)
             if renew:
-                session_changes.delete_expired(connection, now, new.key)
+                sessions.delete_expired(connection, now, new.key)
             return _insert(connection, now, new, first) or find(connection, now, new.key)
 
     return context.trying(run)
@@ -96,7 +96,7 @@ def delete(context: Context, key: str, expected: Expected) -> bool:
 
     def run() -> bool:
         with get_connection() as connection:
-            return session_changes.delete(connection, key, expected)
+            return sessions.delete(connection, key, expected)
 
     try:
         return context.trying(run, if_lost=False)
