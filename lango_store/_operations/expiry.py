@@ -67,11 +67,8 @@ class Policy:
 
     def narrowed(self) -> list[sa.ColumnElement[bool]]:
         """Return what has to hold of a session in any case."""
-        conditions: list[sa.ColumnElement[bool]] = []
-        if self.agent_id is not None:
-            conditions.append(SESSION.c.agent_id == encode_text(self.agent_id, "agent_id"))
-        if self.user_id is not None:
-            conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))
+        owners = {"agent_id": self.agent_id, "user_id": self.user_id}
+        conditions = [SESSION.c[n] == encode_text(value, n) for n, value in owners.items() if value is not None]
         if self.key_prefix is not None:
             prefix = encode_text(self.key_prefix, "key_prefix") or ""
             conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter, ValidationError
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
@@ -92,39 +91,35 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
 _LIMIT: Final = number("limit")
 
 
-def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    for name in conditions:
-        yield dialect.holds(SESSION.c.title, text("title")) if name == "title" else _CONDITIONS[name]
+def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
+    title = dialect.holds(SESSION.c.title, text("title"))
+    return query.where(*(title if name == "title" else _CONDITIONS[name] for name in conditions))
 
 
 @cache
 def _page(order: Order, *conditions: str) -> Statement:
     if order not in _ORDERS:
         raise ValueError(f"order={order!r}: give one of {', '.join(_ORDERS)}")
-    place = _ORDERS[order]
-    return Statement(
-        lambda dialect: (
-            sa.select(*SESSION_COLUMNS)
-            .where(*_where(dialect, conditions))
-            .order_by(place.desc(), SESSION.c.key.desc())
-            .limit(_LIMIT)
-        )
-    )
+    newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
+    query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(_LIMIT)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
 @cache
-def _walk(*conditions: str, keys_only: bool) -> Statement:
-    columns = [SESSION.c.key] if keys_only else SESSION_COLUMNS
-    return Statement(
-        lambda dialect: sa.select(*columns).where(*_where(dialect, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
-    )
+def _walk(*conditions: str) -> Statement:
+    query = sa.select(*SESSION_COLUMNS).order_by(SESSION.c.key).limit(_LIMIT)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
+
+
+@cache
+def _keys(*conditions: str) -> Statement:
+    return Statement(lambda dialect: _where(sa.select(SESSION.c.key).order_by(SESSION.c.key), dialect, conditions))
 
 
 @cache
 def _count(*conditions: str) -> Statement:
-    return Statement(
-        lambda dialect: sa.select(sa.func.count()).select_from(SESSION).where(*_where(dialect, conditions))
-    )
+    query = sa.select(sa.func.count()).select_from(SESSION)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
 def page(
@@ -140,13 +135,16 @@ def page(
         moment, values["cursor_key"] = _read_cursor(cursor, order)
         values["cursor_time"] = dialect.time(moment)
         conditions += (f"behind in {order}",)
-    items = _values([decode_session(row) for row in _page(order, *conditions).run(connection, values)])
+    items = _infos(_page(order, *conditions).run(connection, values))
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
     """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
-    return _values([decode_session(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
+    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
+    return _infos(_walk(*chosen.named(), "after").run(connection, values))
 
 
 def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
@@ -160,28 +158,14 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
         after = next_place(after, found[-1].key)
 
 
-def keys(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:
-    """Read the keys alone of what `walk` reads: sessions that cannot be read too."""
-    return [key for (key,) in _walked(connection, now, chosen, after, limit, keys_only=True)]
+def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:
+    """Read the keys of sessions in their order, those of sessions that cannot be read too."""
+    rows = _keys(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
+    return [key for (key,) in rows]
 
 
-def _walked(
-    connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool
-) -> list[Any]:
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
-    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
-    return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
-
-
-_infos: Final = TypeAdapter(list[SessionInfo])
-
-
-def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
-    try:
-        return _infos.validate_python(rows)
-    except ValidationError:
-        return [session_value(SessionInfo, row) for row in rows]  # for the error that names the session
+def _infos(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
+    return [session_value(SessionInfo, decode_session(row)) for row in rows]
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
