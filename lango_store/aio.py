@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -69,6 +68,26 @@ def opening(
     return call
 
 
+async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R]:
+    """Yield what pages hold, each page read in a thread."""
+    while page := await threads.run(functools.partial(next, pages, None)):
+        for each in page:
+            yield each
+
+
+class StoreOptions(TypedDict, total=False):
+    """The options of `Store`."""
+
+    migrate: bool
+    default_ttl: DefaultTTL
+    clock: Clock | None
+    durability: Durability
+    token_counter: TokenCounter | None
+    on_statement: Observer | None
+    retry: timedelta | None
+    replica: str | sa.URL | None
+
+
 class AsyncStore:
     """`Store` for async code: the same verbs, awaited.
 
@@ -84,36 +103,10 @@ class AsyncStore:
     `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
     """
 
-    def __init__(
-        self,
-        database: str | sa.URL | sa.Engine | Store,
-        *,
-        migrate: bool = False,
-        default_ttl: DefaultTTL = None,
-        clock: Clock | None = None,
-        durability: Durability = "full",
-        token_counter: TokenCounter | None = None,
-        on_statement: Observer | None = None,
-        retry: timedelta | None = None,
-        replica: str | sa.URL | None = None,
-    ) -> None:
-        self._owned = not isinstance(database, Store)
-        self.store = (
-            database
-            if isinstance(database, Store)
-            else Store(
-                database,
-                migrate=migrate,
-                default_ttl=default_ttl,
-                clock=clock,
-                durability=durability,
-                token_counter=token_counter,
-                on_statement=on_statement,
-                retry=retry,
-                replica=replica,
-            )
-        )
-        self._threads = Threads(self.store.engine, at_end=self.store.close if self._owned else None)
+    def __init__(self, database: str | sa.URL | sa.Engine | Store, **options: Unpack[StoreOptions]) -> None:
+        is_borrowed = isinstance(database, Store)
+        self.store = database if isinstance(database, Store) else Store(database, **options)
+        self._threads = Threads(self.store.engine, at_end=None if is_borrowed else self.store.close)
         self._is_derived = False
 
     @property
@@ -182,17 +175,13 @@ class AsyncStore:
     delete_where = awaited(Store.delete_where)
     restore = awaited(Store.restore)
 
-    async def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
+    def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
 
         Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
         or deleted meanwhile may be seen or not.
         """
-        chosen = Filter(**which)
-        pages = session_pages(self.store.context, chosen, page_size)
-        while page := await self._threads.run(functools.partial(next, pages, None)):
-            for info in page:
-                yield info
+        return iterate(self._threads, session_pages(self.store.context, Filter(**which), page_size))
 
     async def close(self) -> None:
         """Wait for the calls under way, then close the connections, unless they are borrowed.
@@ -261,15 +250,11 @@ class AsyncConversation:
     compactions = awaited(Conversation.compactions)
     history = awaited(Conversation.history)
 
-    async def iter_messages(
+    def iter_messages(
         self, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        found = self._twin.iter_messages(after=after, before=before, page_size=page_size)
-        read_page = functools.partial(itertools.islice, found, max(page_size, 1))
-        while page := await self._threads.run(lambda: list(read_page())):
-            for message in page:
-                yield message
+        return iterate(self._threads, self._twin._message_pages(after, before, page_size))
 
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)

@@ -6,23 +6,19 @@ All its verbs are in this file, where they are looked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 
 from lango_store import window
 from lango_store._connections.context import Context
-from lango_store._connections.retry import retried, retried_unless_lost
-from lango_store._dialect import AnyConnection, Moment
-from lango_store._operations import compactions, edits, forks, history, removals, session_changes, sessions, turns
+from lango_store._dialect import Moment
+from lango_store._operations import compactions, edits, forks, history, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
-from lango_store._operations.batches import Batch
-from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.compactions import PendingCompaction
 from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
@@ -43,7 +39,10 @@ from lango_store._values.model import (
 from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
-from lango_store.errors import DamagedMessage
+from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Conversation:
@@ -64,35 +63,23 @@ class Conversation:
 
     # The session
 
-    @retried
     def get(self, *, expired: bool = False, records: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so.
 
         With `records`, the records that stand between the messages are loaded with them.
         """
-        with self._context.single_read(anywhere=True) as connection:
-            return log.load(connection, self._moment(connection, expired), self.key, records=records)
+        return self._reading(expired).read(log.load, self.key, records=records)
 
-    @retried
     def info(self, *, expired: bool = False) -> SessionInfo:
         """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
-        with self._context.single_read(anywhere=True) as connection:
-            return sessions.info(connection, self._moment(connection, expired), self.key)
+        return self._reading(expired).read(sessions.info, self.key)
 
-    @retried
     def update(
         self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
     ) -> SessionInfo:
-        """Change fields of the session: what is left out stays, None clears, JSON is replaced whole.
-
-        The fields are those of `Store.create`, and `last_consolidated`, a count of messages: ValueError if negative or
-        above `message_count`. `updated_at` stays, and with it the session's place in lists and its idle time, unless
-        this counts as `activity`. With `expect`, its `revision` has to be that, else `Conflict`.
-        """
+        """Change fields of the session; what is left out stays, None clears. See `Store.update`."""
         expected = Expected(revision=expect)
-        with self._context.single_write() as connection:
-            now = self._context.moment(connection)
-            return session_changes.update(connection, now, self.key, changes, activity=activity, expected=expected)
+        return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
     # Messages
 
@@ -136,7 +123,7 @@ class Conversation:
         """
         if last is None:
             return self.get(records=records).messages
-        return self._tail(Range(last=last).last or 0, records)
+        return self._context.read(log.tail, self.key, Range(last=last).last or 0, records=records).messages
 
     @overload
     def all_messages(
@@ -178,41 +165,32 @@ class Conversation:
         message. By default the first such row raises it. `expired` as in `get`.
         """
         chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
-        return self._read(chosen, expired, damaged)
+        return self._reading(expired).read(log.read, self.key, chosen, damaged)
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
         """Read the log message by message, however long, a page in memory and no connection held in between."""
-        chosen = Range(after, log.MAX_SEQ if before is None else before)
-        for page in log.pages(self._read, chosen, page_size):
-            yield from page
+        return (message for page in self._message_pages(after, before, page_size) for message in page)
 
-    @retried
     def find_message(self, id: str) -> Message | None:
         """Return the message with an `id`; None if the session has none."""
-        with self._context.single_read(anywhere=True) as connection:
-            return log.find(connection, self._context.moment(connection), self.key, id)
+        return self._context.read(log.find, self.key, id)
 
-    @retried
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
         A summary is nobody's message, and neither is a record. None if there is no message of that role.
         """
         wanted = None if role is None else MessageRole(role)
-        with self._context.snapshot(anywhere=True) as connection:
-            return log.last_of(connection, self._context.moment(connection), self.key, wanted)
+        return self._context.read_together(log.last_of, self.key, wanted)
 
-    @retried_unless_lost
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window and return it; None if there is none.
 
         With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
         goes, what it replaced is in the window again, unless `compact` discarded that.
         """
-        with self._context.transaction() as connection:
-            return edits.pop(connection, self._context.now(connection), self.key, records=records)
+        return self._context.remove(edits.pop, self.key, records=records)
 
-    @retried
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
@@ -220,20 +198,21 @@ class Conversation:
         there is no such message, `InvalidMessage` if another one has its id. An id that it had before is free again: a
         late retry of the append that wrote it is written. `expect` as in `update`.
         """
-        return appending.update_message(self._context, self.key, seq_or_id, message, Expected(revision=expect))
+        message = self._context.counted(message)
+        try:
+            return self._context.transact(edits.update, self.key, seq_or_id, message, Expected(revision=expect))
+        except UniqueViolation as error:
+            reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
+            raise InvalidMessage("id", reason) from error
 
-    @retried_unless_lost
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
         Its turn stays, with what it cost, and so does a summary that speaks of it. Of a summary it is that part which
         goes, and what the summary replaced does not come back. Its id is free again. `expect` as in `update`.
         """
-        expected = Expected(revision=expect)
-        with self._context.transaction() as connection:
-            edits.delete(connection, self._context.now(connection), self.key, seq_or_id, expected)
+        self._context.remove(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
-    @retried
     def redact_message(
         self,
         seq_or_id: int | str,
@@ -252,7 +231,6 @@ class Conversation:
         searching.drain(self._context)
         return message
 
-    @retried_unless_lost
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
@@ -261,19 +239,15 @@ class Conversation:
         speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
         `Conflict`, and nothing is changed. 0 drops everything.
         """
-        with self._context.transaction() as connection:
-            return removals.truncate(connection, self._context.now(connection), self.key, after)
+        return self._context.remove(removals.truncate, self.key, after)
 
-    @retried_unless_lost
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
         Turns, records and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
         """
-        with self._context.transaction() as connection:
-            return removals.clear(connection, self._context.now(connection), self.key, keep_system=keep_system)
+        return self._context.remove(removals.clear, self.key, keep_system=keep_system)
 
-    @retried
     def search(
         self,
         words: str,
@@ -286,7 +260,7 @@ class Conversation:
     ) -> SearchPage:
         """Find messages of the session by their words, the best first; see `Store.search`."""
         which: SearchFilters = {"role": role, "since": since, "until": until}
-        return searching.find(self._context, words, limit, offset, which, self.key)
+        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which, self.key))
 
     # Turns
 
@@ -313,8 +287,8 @@ class Conversation:
         the session's metadata, which is `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
-        make = appending.missing(self._context, self.key, create, ttl, about, metadata="session_metadata")
-        new = self._encoded(messages)
+        make = appending.missing(self._context, self.key, create, ttl, about)
+        new = appending.encoded(self._context, messages)
         if id is None and self._context.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._context.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
@@ -329,54 +303,39 @@ class Conversation:
             has_ids=turn.id is not None,
         )
 
-    @retried
     def turns(self) -> list[Turn]:
         """List the turns and compactions, the first one first, without their messages."""
-        with self._beside_session() as connection:
-            return turns.read(connection, self.key)
+        return self._read_part(turns.read)
 
-    @retried
     def find_turn(self, id: str) -> Turn | None:
         """Return the turn with an `id`, without its messages; None if the session has none."""
-        with self._beside_session() as connection:
-            return turns.find(connection, self.key, id)
+        return self._read_part(turns.find, id)
 
-    @retried
     def messages_of(self, turn: Turn) -> list[Message]:
         """Read the messages of a turn or of a compaction, as far as they are still there."""
-        with self._beside_session() as connection:
-            return turns.messages_of(connection, self.key, turn)
+        return self._read_part(turns.messages_of, turn)
 
     def event_count(self) -> int:
         """Count the turns and compactions."""
         return self.info().turn_count
 
-    @retried
     def total_usage(self) -> dict[str, Any]:
         """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
-        with self._beside_session() as connection:
-            return turns.total(turns.usages(connection, self.key))
+        return self._read_part(lambda connection, key: turns.total(turns.usages(connection, key)))
 
     # Values
 
-    @retried
     def values(self, prefix: str | None = None) -> dict[str, Any]:
         """Return the session's values by name, in the order of their names; with a `prefix`, those that begin so."""
-        with self._context.single_read(anywhere=True) as connection:
-            return named_values.read(connection, self._context.moment(connection), self.key, prefix)
+        return self._context.read(named_values.read, self.key, prefix)
 
-    @retried
     def set_values(self, values: dict[str, Any]) -> None:
         """Set values of the session by name, all or none; see `Store.set_values`."""
-        encoded = named_values.encode_values(self.key, values)
-        with self._context.single_write() as connection:
-            named_values.write(connection, self._context.moment(connection), self.key, encoded)
+        self._context.write(named_values.write, self.key, named_values.encode_values(self.key, values))
 
-    @retried_unless_lost
     def drop_values(self, names: Sequence[str] | None = None) -> int:
         """Delete values of the session by name, or all of them; return how many there were."""
-        with self._context.transaction() as connection:
-            return named_values.drop(connection, self._context.moment(connection), self.key, names)
+        return self._context.remove(named_values.drop, self.key, names)
 
     # Branches and summaries
 
@@ -397,13 +356,7 @@ class Conversation:
         if upto is not None and before_user_message is not None:
             raise ValueError("upto and before_user_message both say where a fork ends: give one of them")
         new = self._context.new_id() if key is None else key
-
-        def copy() -> None:
-            with self._context.transaction() as connection:
-                now = self._context.now(connection)
-                forks.fork(connection, now, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
-
-        self._context.trying(copy)
+        self._context.transact(forks.fork, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
@@ -419,29 +372,22 @@ class Conversation:
             return None
         return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
-    @retried
     def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
         """Read the window, the first half of `compact`; None if it is empty. `records` as in `get`."""
-        with self._context.single_read() as connection:
-            pending = compactions.begin(connection, self._context.moment(connection), self.key, records=records)
+        pending = self._context.on_primary().read(compactions.begin, self.key, records=records)
         return pending if pending.session.messages else None
 
-    @retried
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
-        new = self._encoded([summary] if isinstance(summary, Message) else summary)
-        with self._context.transaction() as connection:
-            return compactions.finish(connection, self._context.now(connection), pending, new, discard=discard)
+        new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
+        return self._context.transact(compactions.finish, pending, new, discard=discard)
 
-    @retried
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
-        with self._context.snapshot(anywhere=True) as connection:
-            return compactions.listed(connection, self._context.moment(connection), self.key)
+        return self._context.read_together(compactions.listed, self.key)
 
     # What a model sees
 
-    @retried
     def history(
         self,
         *,
@@ -462,41 +408,33 @@ class Conversation:
             if value is not None and value < 0:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
         several = from_consolidated or max_tokens is not None
-        with (
-            self._context.snapshot(anywhere=True) if several else self._context.single_read(anywhere=True) as connection
-        ):
-            chosen = history.read(
-                connection,
-                self._context.moment(connection),
-                self.key,
-                last=last,
-                max_tokens=max_tokens,
-                from_consolidated=from_consolidated,
-                count=self._context.token_counter,
-            )
+        read = self._context.read_together if several else self._context.read
+        chosen = read(
+            history.read,
+            self.key,
+            last=last,
+            max_tokens=max_tokens,
+            from_consolidated=from_consolidated,
+            count=self._context.token_counter,
+        )
         return window.as_prompt(chosen, nested=nested)
 
     # Steps of more than one verb
 
-    def _moment(self, connection: AnyConnection, expired: bool) -> Moment:
-        return BEFORE_ANY_EXPIRY if expired else self._context.moment(connection)
+    def _message_pages(self, after: int, before: int | None, size: int) -> Iterator[list[Message]]:
+        chosen = Range(after, log.MAX_SEQ if before is None else before)
+        return log.pages(lambda part: self._context.read(log.read, self.key, part), chosen, size)
 
-    @contextmanager
-    def _beside_session(self) -> Iterator[sa.Connection]:
-        """Lend a connection for reads of a session that has to be there."""
-        with self._context.snapshot(anywhere=True) as connection:
-            sessions.row_of(connection, self._context.moment(connection), self.key)
-            yield connection
+    def _reading(self, expired: bool) -> Context:
+        return self._context.ignoring_expiry() if expired else self._context
 
-    @retried
-    def _tail(self, last: int, records: bool) -> list[Message]:
-        with self._context.single_read(anywhere=True) as connection:
-            return log.tail(connection, self._context.moment(connection), self.key, last, records=records).messages
+    def _read_part(
+        self, operation: Callable[Concatenate[sa.Connection, str, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation that reads what belongs to the session, which has to exist."""
 
-    def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return appending.encoded(self._context, messages)
+        def read(connection: sa.Connection, now: Moment) -> R:
+            sessions.row_of(connection, now, self.key)
+            return operation(connection, self.key, *args, **options)
 
-    @retried
-    def _read(self, chosen: Range, expired: bool = False, damaged: Damaged = "raise") -> list[Any]:
-        with self._context.single_read(anywhere=True) as connection:
-            return log.read(connection, self._moment(connection, expired), self.key, chosen, damaged)
+        return self._context.read_together(read)

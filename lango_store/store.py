@@ -13,24 +13,23 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
-from lango_store._connections.retry import retried, retried_unless_lost
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import lists, session_changes, sessions, stats
+from lango_store._operations import lists, sessions, stats
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
-from lango_store._operations.batches import Batch
+from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.expiry import Policy
-from lango_store._operations.lists import Filter, Filters, Order, aware
+from lango_store._operations.lists import Filter, Filters, Order
 from lango_store._operations.search import SearchFilters
-from lango_store._operations.sessions import Expected, New
-from lango_store._rows.encoding import checked_key
-from lango_store._services import appending, maintenance, searching
+from lango_store._operations.sessions import Expected
+from lango_store._rows.encoding import aware, checked_key
+from lango_store._services import appending, lifecycle, maintenance, searching
 from lango_store._values.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, SessionHeld
 
 R = TypeVar("R")
 
@@ -171,10 +170,9 @@ class Store:
 
         return self._context.trying(run, if_lost=False)
 
-    @retried
     def position(self) -> str | None:
         """Return up to where the database has written by now, as a text for `at`; None on SQLite, without replicas."""
-        return self._context.position()
+        return self._context.trying(self._context.position)
 
     def at(self, position: str | None) -> Store:
         """Return this store for reads that see all that was written up to a `position`, from a replica too.
@@ -213,8 +211,8 @@ class Store:
         `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
         session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
         """
-        new = self._new(key, ttl, fields)
-        return appending.create(self._context, new, self._encoded(messages), own_key=key is None)
+        new = appending.new_session(self._context, key, ttl, fields)
+        return lifecycle.create(self._context, new, appending.encoded(self._context, messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
         """Load a session and the messages of its window, in two statements whatever their number.
@@ -237,8 +235,9 @@ class Store:
 
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
-        new = self._new(key, ttl, fields)
-        return appending.find_or_create(self._context, new, self._encoded(messages), log.load, renew=renew)
+        new = appending.new_session(self._context, key, ttl, fields)
+        first = appending.encoded(self._context, messages)
+        return lifecycle.find_or_create(self._context, new, first, log.load, renew=renew)
 
     def open(
         self,
@@ -253,12 +252,12 @@ class Store:
 
         An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
         """
-        new = self._new(key, ttl, fields)
-        first = self._encoded(messages)
+        new = appending.new_session(self._context, key, ttl, fields)
+        first = appending.encoded(self._context, messages)
         if key is None:
-            appending.create(self._context, new, first, own_key=True)
+            lifecycle.create(self._context, new, first, own_key=True)
         else:
-            appending.find_or_create(self._context, new, first, sessions.row_of, renew=renew)
+            lifecycle.find_or_create(self._context, new, first, sessions.row_of, renew=renew)
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
@@ -269,11 +268,9 @@ class Store:
         """Load a session without its messages: one row; `expired` as in `get`."""
         return self._at(key).info(expired=expired)
 
-    @retried
     def exists(self, key: str) -> bool:
         """Return whether a live session has this key."""
-        with self._context.single_read(anywhere=True) as connection:
-            return sessions.exists(connection, self._context.moment(connection), key)
+        return self._context.read(sessions.exists, key)
 
     def update(
         self,
@@ -292,24 +289,20 @@ class Store:
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
-    @retried
-    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET, activity: bool = False) -> SessionInfo:
+    def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
         """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
 
-        Revives a session that has expired and is not purged yet. `updated_at` stays, and with it the session's place in
-        lists and its idle time, unless this counts as `activity`. `DamagedMessage` as in `update`.
+        Revives a session that has expired and is not purged yet. `updated_at` stays. `DamagedMessage` as in `update`.
         """
-        with self._context.single_write() as connection:
-            return session_changes.touch(connection, self._context.moment(connection), key, ttl, activity=activity)
+        return self._context.write(sessions.touch, key, ttl)
 
-    @retried_unless_lost
     def delete(self, key: str, *, expect: int | None = None) -> bool:
         """Delete a session, live or expired, and all its messages; False if there was none.
 
         With `expect`, its `revision` has to be that, else `Conflict`. `SessionHeld` if a row of another table refers to
         it by a foreign key without ON DELETE.
         """
-        return maintenance.delete(self._context, key, Expected(revision=expect))
+        return lifecycle.delete(self._context, key, Expected(revision=expect))
 
     # Messages
 
@@ -392,7 +385,6 @@ class Store:
         """Delete values of a session by name, or all of them; return how many there were."""
         return self._at(key).drop_values(names)
 
-    @retried
     def shared_values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
         """Return the values of a scope by name, in the order of their names; a new scope has none.
 
@@ -402,10 +394,8 @@ class Store:
             scope: The scope.
             prefix: Return only values whose names begin with this.
         """
-        with self._context.single_read(anywhere=True) as connection:
-            return named_values.read_shared(connection, scope, prefix)
+        return self._context.read(named_values.read, scope, prefix, SHARED_VALUE)
 
-    @retried
     def set_shared_values(self, scope: str, values: dict[str, Any]) -> None:
         """Set values of a scope by name, all or none; other values stay. No session takes them along when it goes.
 
@@ -417,19 +407,15 @@ class Store:
             InvalidKey: The scope or a name is not 1 to 512 characters of text.
             InvalidValue: A value is not JSON; nothing was written.
         """
-        encoded = named_values.encode_shared_values(scope, values)
-        with self._context.single_write() as connection:
-            named_values.write_shared(connection, self._context.moment(connection), scope, encoded)
+        encoded = named_values.encode_values(scope, values, SHARED_VALUE)
+        self._context.write(named_values.write, scope, encoded, SHARED_VALUE)
 
-    @retried_unless_lost
     def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
         """Delete values of a scope by name, or all of them; return how many there were."""
-        with self._context.transaction() as connection:
-            return named_values.drop_shared(connection, scope, names)
+        return self._context.remove(named_values.drop, scope, names, SHARED_VALUE)
 
     # Many sessions
 
-    @retried
     def list_sessions(
         self,
         *,
@@ -448,9 +434,7 @@ class Store:
         `InvalidCursor`, as for that of another `order`; "created" sorts what the filters leave. A session that is
         updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
         """
-        chosen = Filter(**which)
-        with self._context.single_read(anywhere=True) as connection:
-            return lists.page(connection, self._context.moment(connection), chosen, limit, cursor, order)
+        return self._context.read(lists.page, Filter(**which), limit, cursor, order)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> Iterator[SessionInfo]:
         """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
@@ -461,18 +445,15 @@ class Store:
         chosen = Filter(**which)
         return (info for page in session_pages(self._context, chosen, page_size) for info in page)
 
-    @retried
     def count(self, **which: Unpack[Filters]) -> int:
         """Count sessions; filters as in `list_sessions`."""
-        chosen = Filter(**which)
-        with self._context.single_read(anywhere=True) as connection:
-            return lists.count(connection, self._context.moment(connection), chosen)
+        return self._context.read(lists.count, Filter(**which))
 
-    @retried
     def stats(self) -> Stats:
-        """Return what the store holds: sessions, messages, tokens, bytes, by agent, by role, and by expiry."""
-        with self._context.snapshot(anywhere=True) as connection:
-            return stats.summed_up(connection, self._context.now(connection))
+        """Return what the store holds: sessions, messages, records, tokens and bytes, by agent and by expiry."""
+        return self._context.read_together(
+            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
+        )
 
     def examine(self, *, repair: bool = False) -> list[Finding]:
         """Check the store, and return what is wrong: schema, indexes, counters, summaries, orphans, values, settings.
@@ -483,7 +464,6 @@ class Store:
 
     # Search
 
-    @retried
     def search(self, words: str, *, limit: int = 20, offset: int = 0, **which: Unpack[SearchFilters]) -> SearchPage:
         """Find messages of live sessions by their words, the best first; `SearchUnavailable` without a search index.
 
@@ -494,7 +474,7 @@ class Store:
         `function` as tool), `since` and `until`, the first moment that does not count. `offset` is the `next` of the
         page before; what is written meanwhile moves hits. See `schema.enable_search`.
         """
-        return searching.find(self._context, words, limit, offset, which)
+        return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 
     # Expiry
 
@@ -523,7 +503,7 @@ class Store:
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
-        report = maintenance.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
+        report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             searching.drain(self._context)
         return report
@@ -546,11 +526,12 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
-        deleted = maintenance.delete_all(self._context, policy, batch_size)
+        report = lifecycle.purge(self._context, policy, None, batch_size)
+        if report.held:
+            raise SessionHeld(*next(iter(report.held.items())))
         searching.drain(self._context)
-        return deleted
+        return report.sessions
 
-    @retried
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
         """Restore a session from an archive, without a TTL unless one is given; the archive keeps it too.
 
@@ -565,25 +546,13 @@ class Store:
         store._context = context
         return store
 
-    def _new(self, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
-        key = self._context.new_id() if key is None else key
-        return appending.new_session(self._context, key, ttl, fields)
-
     def _at(self, key: str) -> Conversation:
         return Conversation(self._context, key)
-
-    def _encoded(self, messages: Sequence[Message]) -> Batch:
-        return appending.encoded(self._context, messages)
 
 
 def session_pages(context: Context, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
     """Read sessions in the order of their keys page by page, no connection held in between."""
-
-    def read_page(after: str) -> list[SessionInfo]:
-        with context.single_read(anywhere=True) as connection:
-            return lists.walk(connection, context.moment(connection), chosen, after, page_size)
-
-    return lists.pages(lambda after: context.trying(lambda: read_page(after)), page_size)
+    return lists.pages(lambda after: context.read(lists.walk, chosen, after, page_size), page_size)
 
 
 def _replica(url: str | sa.URL) -> sa.Engine:

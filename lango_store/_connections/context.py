@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -19,9 +20,11 @@ from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
+from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 IN_ASYNC_SESSIONS: Final = (
@@ -74,6 +77,7 @@ class Context:
             self._gates.append(SchemaGate(migrate=False))
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
+        self._anywhere = True
         self._is_bound = False
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
@@ -147,6 +151,59 @@ class Context:
             raise error
         return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
 
+    # Operations, each over a connection of its own and called again where that may help
+
+    def read(
+        self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation that reads with one statement, on a replica too."""
+
+        def run() -> R:
+            with self.single_read(anywhere=self._anywhere) as connection:
+                return operation(connection, self.moment(connection), *args, **options)
+
+        return self.trying(run)
+
+    def read_together(
+        self, operation: Callable[Concatenate[sa.Connection, Moment, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation of several reads that see one moment, on a replica too."""
+
+        def run() -> R:
+            with self.snapshot(anywhere=self._anywhere) as connection:
+                return operation(connection, self.moment(connection), *args, **options)
+
+        return self.trying(run)
+
+    def write(
+        self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation that writes with one statement."""
+
+        def run() -> R:
+            with self.single_write() as connection:
+                return operation(connection, self.moment(connection), *args, **options)
+
+        return self.trying(run)
+
+    def transact(
+        self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation in a transaction."""
+        return self.trying(functools.partial(self._transact, operation, *args, **options))
+
+    def remove(
+        self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Run an operation that removes rows in a transaction: a second run could remove what was written since."""
+        return self.trying(functools.partial(self._transact, operation, *args, **options), if_lost=False)
+
+    def _transact(
+        self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        with self.transaction() as connection:
+            return operation(connection, self.now(connection), *args, **options)
+
     # Connections
 
     def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
@@ -206,6 +263,18 @@ class Context:
         context._is_bound = context.in_callers_transaction = True
         context.gives_ids = False
         context.stores_unchanged = self.token_counter is None
+        return context
+
+    def on_primary(self) -> Context:
+        """Return the same context for reads that are never a replica's."""
+        context = copy.copy(self)
+        context._anywhere = False
+        return context
+
+    def ignoring_expiry(self) -> Context:
+        """Return the same context for reads of sessions that have expired."""
+        context = copy.copy(self)
+        context._clock = lambda: BEFORE_ANY_EXPIRY
         return context
 
     def close(self) -> None:

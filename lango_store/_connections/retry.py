@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import random
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -24,7 +23,6 @@ from lango_store.errors import (
     SessionExists,
 )
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 logger = logging.getLogger("lango_store")
@@ -94,35 +92,3 @@ class Retry:
         if reason is None:
             return 0
         return max(self._seconds, _PATIENCE_WITH_OTHERS) if reason is Passing.UNDONE else self._seconds
-
-
-class _HasContext(Protocol):
-    @property
-    def _context(self) -> Any: ...
-
-
-S = TypeVar("S", bound=_HasContext)
-Verb = Callable[Concatenate[S, P], R]
-
-
-def retried(verb: Verb[S, P, R]) -> Verb[S, P, R]:
-    """Retry a verb that has the same result when it runs twice."""
-    return _retried(verb, if_lost=True)
-
-
-def retried_unless_lost(verb: Verb[S, P, R]) -> Verb[S, P, R]:
-    """Retry a verb unless it may have been committed: a second run would affect later messages too."""
-    return _retried(verb, if_lost=False)
-
-
-def _retried(verb: Verb[S, P, R], *, if_lost: bool) -> Verb[S, P, R]:
-    @functools.wraps(verb)
-    def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return verb(self, *arguments, **options)
-        except (DatabaseBusy, DatabaseUnavailable) as error:
-            failed = error
-        again: R = self._context.again(functools.partial(verb, self, *arguments, **options), failed, if_lost=if_lost)
-        return again
-
-    return call

@@ -265,10 +265,6 @@ class Dialect:
         """Return how many bytes tables and their indexes take."""
         raise NotImplementedError
 
-    def free_bytes(self, connection: sa.Connection) -> int | None:
-        """Return how many bytes of the database are free for new rows; None where it does not tell."""
-        raise NotImplementedError
-
     def translate_error(self, error: BaseException) -> LangoStoreError:
         """Return the store's error for a driver's."""
         raise NotImplementedError

@@ -193,9 +193,6 @@ class PostgreSQL(Dialect):
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
 
-    def free_bytes(self, connection: sa.Connection) -> None:
-        return None  # deleted rows are freed later, by a vacuum
-
     def translate_error(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
         reason = f"PostgreSQL: {str(error).strip()}"

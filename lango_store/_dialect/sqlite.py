@@ -157,13 +157,9 @@ class SQLite(Dialect):
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # What each table takes is told only by reading the whole file: this is the file, less its free pages.
-        pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-        size: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-        return pages * size - self.free_bytes(connection)
-
-    def free_bytes(self, connection: sa.Connection) -> int:
-        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
-        return int(connection.exec_driver_sql(free).scalar_one())
+        names = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names)
+        return int((pages - free) * size)
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)

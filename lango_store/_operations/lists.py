@@ -5,19 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter, ValidationError
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
+from lango_store._operations import sessions
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
-from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key, encode_text
+from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Page
 from lango_store.errors import InvalidCursor
@@ -43,41 +42,31 @@ class Filters(TypedDict, total=False):
     expired: bool | None
 
 
-@dataclass(frozen=True)
 class Filter:
     """Which sessions are meant; `expired` is False for live ones, True for expired ones, None for both."""
 
-    agent_id: str | None = None
-    user_id: str | None = None
-    key_prefix: str | None = None
-    title: str | None = None
-    updated_since: datetime | None = None
-    created_since: datetime | None = None
-    created_before: datetime | None = None
-    message_id: str | None = None
-    expired: bool | None = False
+    def __init__(self, **which: Unpack[Filters]) -> None:
+        sessions.check_fields(which, Filters)
+        self._given: dict[str, Any] = {
+            name: value for name, value in which.items() if name != "expired" and value is not None
+        }
+        self._expired = which.get("expired", False)
 
     def named(self) -> tuple[str, ...]:
         """Return the names of the conditions that this filter sets."""
-        given = tuple(
-            each.name for each in fields(self) if each.name != "expired" and getattr(self, each.name) is not None
-        )
-        return given + {False: ("live",), True: ("expired",), None: ()}[self.expired]
+        return (*sorted(self._given), *{False: ("live",), True: ("expired",), None: ()}[self._expired])
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values of those conditions, as the driver takes them."""
-        prefix = encode_text(self.key_prefix, "key_prefix") or ""
-        times = {name: getattr(self, name) for name in ("updated_since", "created_since", "created_before")}
-        return {
-            "agent_id": encode_text(self.agent_id, "agent_id"),
-            "user_id": encode_text(self.user_id, "user_id"),
-            "key_prefix": prefix,
-            "prefix_end": end_of_prefix(prefix),
-            "message_id": encode_text(self.message_id, "message_id"),
-            "title": ascii_lower(encode_text(self.title, "title") or ""),
-            "now": dialect.time(now),
-            **{name: None if moment is None else dialect.time(aware(moment)) for name, moment in times.items()},
-        }
+        values: dict[str, Any] = {"now": dialect.time(now)}
+        for name, value in self._given.items():
+            is_time = name.endswith(("_since", "_before"))
+            values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
+        if "key_prefix" in values:
+            values["prefix_end"] = end_of_prefix(values["key_prefix"])
+        if "title" in values:
+            values["title"] = values["title"].encode().lower().decode()  # A to Z only: both databases fold these alike
+        return values
 
 
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
@@ -102,39 +91,35 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
 _LIMIT: Final = number("limit")
 
 
-def _where(dialect: Dialect, conditions: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    for name in conditions:
-        yield dialect.holds(SESSION.c.title, text("title")) if name == "title" else _CONDITIONS[name]
+def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
+    title = dialect.holds(SESSION.c.title, text("title"))
+    return query.where(*(title if name == "title" else _CONDITIONS[name] for name in conditions))
 
 
 @cache
 def _page(order: Order, *conditions: str) -> Statement:
     if order not in _ORDERS:
         raise ValueError(f"order={order!r}: give one of {', '.join(_ORDERS)}")
-    place = _ORDERS[order]
-    return Statement(
-        lambda dialect: (
-            sa.select(*SESSION_COLUMNS)
-            .where(*_where(dialect, conditions))
-            .order_by(place.desc(), SESSION.c.key.desc())
-            .limit(_LIMIT)
-        )
-    )
+    newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
+    query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(_LIMIT)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
 @cache
-def _walk(*conditions: str, keys_only: bool) -> Statement:
-    columns = [SESSION.c.key] if keys_only else SESSION_COLUMNS
-    return Statement(
-        lambda dialect: sa.select(*columns).where(*_where(dialect, conditions)).order_by(SESSION.c.key).limit(_LIMIT)
-    )
+def _walk(*conditions: str) -> Statement:
+    query = sa.select(*SESSION_COLUMNS).order_by(SESSION.c.key).limit(_LIMIT)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
+
+
+@cache
+def _keys(*conditions: str) -> Statement:
+    return Statement(lambda dialect: _where(sa.select(SESSION.c.key).order_by(SESSION.c.key), dialect, conditions))
 
 
 @cache
 def _count(*conditions: str) -> Statement:
-    return Statement(
-        lambda dialect: sa.select(sa.func.count()).select_from(SESSION).where(*_where(dialect, conditions))
-    )
+    query = sa.select(sa.func.count()).select_from(SESSION)
+    return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
 def page(
@@ -150,13 +135,16 @@ def page(
         moment, values["cursor_key"] = _read_cursor(cursor, order)
         values["cursor_time"] = dialect.time(moment)
         conditions += (f"behind in {order}",)
-    items = _values([decode_session(row) for row in _page(order, *conditions).run(connection, values)])
+    items = _infos(_page(order, *conditions).run(connection, values))
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
     """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
-    return _values([decode_session(row) for row in _walked(connection, now, chosen, after, limit, keys_only=False)])
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
+    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
+    return _infos(_walk(*chosen.named(), "after").run(connection, values))
 
 
 def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
@@ -170,28 +158,14 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
         after = next_place(after, found[-1].key)
 
 
-def keys(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[str]:
-    """Read the keys alone of what `walk` reads: sessions that cannot be read too."""
-    return [key for (key,) in _walked(connection, now, chosen, after, limit, keys_only=True)]
+def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:
+    """Read the keys of sessions in their order, those of sessions that cannot be read too."""
+    rows = _keys(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
+    return [key for (key,) in rows]
 
 
-def _walked(
-    connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int, *, keys_only: bool
-) -> list[Any]:
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
-    values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
-    return _walk(*chosen.named(), "after", keys_only=keys_only).run(connection, values)
-
-
-_infos: Final = TypeAdapter(list[SessionInfo])
-
-
-def _values(rows: list[dict[str, Any]]) -> list[SessionInfo]:
-    try:
-        return _infos.validate_python(rows)
-    except ValidationError:
-        return [session_value(SessionInfo, row) for row in rows]  # for the error that names the session
+def _infos(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
+    return [session_value(SessionInfo, decode_session(row)) for row in rows]
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
@@ -215,27 +189,3 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
     if of != order:
         raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
     return place
-
-
-def aware(moment: datetime) -> datetime:
-    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
-    if getattr(moment, "tzinfo", None) is None:
-        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
-
-
-def ascii_lower(text: str) -> str:
-    """Return a text with the letters A to Z in lower case, and no others: the folding that both databases have."""
-    return text.encode().lower().decode()
-
-
-def end_of_prefix(prefix: str) -> str:
-    """Return the first text that sorts after every text with this prefix."""
-    for length in range(len(prefix), 0, -1):
-        following = ord(prefix[length - 1]) + 1
-        if following <= 0x10FFFF:
-            return prefix[: length - 1] + chr(0xE000 if following == 0xD800 else following)
-    return chr(0x10FFFF) * (MAX_KEY_LENGTH + 1)

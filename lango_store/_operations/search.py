@@ -13,10 +13,9 @@ from pydantic import ValidationError
 from lango_store._dialect import dialect_of
 from lango_store._dialect.search import QUEUE, REBUILD, Place, read_messages
 from lango_store._operations.binds import LIVE, MESSAGE, SESSION, of_session
-from lango_store._operations.lists import aware, end_of_prefix
 from lango_store._operations.rows import seq_or_zero
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import decode_time, encode_text
+from lango_store._rows.encoding import aware, decode_time, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
 from lango_store._values.search_query import Places, Terms, distinct_words, finder, snippet, terms

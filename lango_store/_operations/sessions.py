@@ -1,30 +1,35 @@
-"""Sessions as rows of their own: look up, lock, create; and why a write met none."""
+"""The rows of sessions: look up, lock, create, change, delete; and why a write met none."""
 
 from __future__ import annotations
 
+import functools
 import secrets
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import BEFORE_ANY_EXPIRY, LIVE, LIVE_SESSION, NOW, SESSION, column, of_session
+from lango_store._operations.binds import (
+    BEFORE_ANY_EXPIRY,
+    LIVE,
+    LIVE_SESSION,
+    NOW,
+    SESSION,
+    column,
+    number,
+    of_session,
+)
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_value, whole_number
 from lango_store._rows.encoding import checked_key, decode_time
-from lango_store._values.model import SessionFields, SessionInfo
-from lango_store.errors import (
-    Conflict,
-    LangoStoreError,
-    NotPermitted,
-    SessionExists,
-    SessionExpired,
-    SessionNotFound,
-)
+from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
+from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound
+from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
 
@@ -57,11 +62,8 @@ def server_time(connection: AnyConnection) -> datetime:
 
 
 def new_life() -> dict[str, int]:
-    """Return two random numbers that tell a session that is made now from those that had its key before.
-
-    Its writes are counted from `revision` on, which is small enough to be a whole number in JSON for everybody.
-    """
-    return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}
+    """Return random numbers that differ from those of an earlier session with the same key."""
+    return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}  # a float holds 53 bits
 
 
 REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
@@ -95,12 +97,6 @@ def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str
     return incarnation, value
 
 
-def any_row_of(connection: AnyConnection, key: str) -> dict[str, Any] | None:
-    """Return a session's row, expired or not; None if there is none."""
-    rows = _select.run(connection, {"key": key, "now": dialect_of(connection).time(BEFORE_ANY_EXPIRY)})
-    return decoded_life(key, rows)[1] if rows else None
-
-
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     """Return a live session without its messages."""
     return session_value(SessionInfo, row_of(connection, now, key))
@@ -126,18 +122,8 @@ class Expected:
         """Whether these expectations can only hold for a session that already exists."""
         return bool(self.last_seq) or self.revision is not None
 
-    def missed(self, key: str) -> Conflict:
-        """Return the error for a write that would make its session, and needs one that was there before."""
-        name, value = ("after", self.last_seq) if self.last_seq else ("expect", self.revision)
-        return Conflict(
-            key,
-            expected=value or 0,
-            last_seq=0,
-            message=f"there is no session {key!r} that {name}={value} could be of: leave it out to make one",
-        )
-
     def check(self, key: str, last_seq: int, revision: int) -> None:
-        """Raise `Conflict` for a session that is not there."""
+        """Raise `Conflict` for a session with another `last_seq` or `revision`."""
         if self.last_seq is not None and last_seq != self.last_seq:
             raise Conflict(key, expected=self.last_seq, last_seq=last_seq)
         if self.revision is not None and revision != self.revision:
@@ -210,18 +196,9 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; `NotPermitted` if the database keeps it as it is."""
-    statement = (
-        sa.update(SESSION)
-        .where(of_session(SESSION, key))
-        .values({SESSION.c[n]: v for n, v in (REVISED | dict(values)).items()})
-    )
-    if not connection.execute(statement).rowcount:
-        raise not_written(connection, key)
-
-
-def not_written(connection: AnyConnection, key: str) -> LangoStoreError:
-    """Return why a write to a session, expired or not, met no row: there is none, or the database keeps it."""
-    return SessionNotFound(key) if any_row_of(connection, key) is None else not_permitted(key)
+    changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}
+    if not connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(changed)).rowcount:
+        refuse(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
 
 
 _UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
@@ -248,6 +225,13 @@ _insert = Statement(
         .returning(SESSION.c.created_at, SESSION.c.expires_at, SESSION.c.revision)
     )
 )
+
+
+def check_fields(fields: Mapping[str, Any], kind: type) -> None:
+    """Raise TypeError for a name that is not a field of a TypedDict."""
+    known = tuple(typing.get_type_hints(kind))
+    for name in fields.keys() - known:
+        raise TypeError(f"a session has no {name!r}: give {', '.join(known)}")
 
 
 class New:
@@ -291,3 +275,105 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:
     """Return the error for a key that is taken, saying whether its session has expired."""
     return SessionExists(key, expired=not exists(connection, now, key))
+
+
+# Change, revive, delete
+
+
+def _build_update(dialect: Dialect, names: Sequence[str], *, activity: bool, expect: bool) -> sa.Executable:
+    values: dict[str, Any] = {name: column(SESSION.c[name], f"new_{name}") for name in names}
+    if activity:
+        values["updated_at"] = NOW
+    values |= REVISED if values or expect else {"revision": SESSION.c.revision}
+    statement = (
+        sa.update(SESSION).where(LIVE_SESSION).values({SESSION.c[name]: value for name, value in values.items()})
+    )
+    if expect:
+        statement = statement.where(SESSION.c.revision == number("expect"))
+    if "last_consolidated" in names:
+        statement = statement.where(SESSION.c.message_count >= values["last_consolidated"])
+    return statement.returning(*SESSION_COLUMNS)
+
+
+@functools.cache
+def _update(names: tuple[str, ...], activity: bool, expect: bool) -> Statement:
+    return Statement(lambda dialect: _build_update(dialect, names, activity=activity, expect=expect))
+
+
+def update(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    fields: Mapping[str, Any],
+    *,
+    activity: bool,
+    expected: Expected,
+) -> SessionInfo:
+    """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
+    check_fields(fields, SessionChanges)
+    given = encode_session(fields)
+    consolidated = given.get("last_consolidated")
+    if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
+        raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
+    statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
+    values = {f"new_{name}": value for name, value in given.items()}
+    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
+    tries = TRIES
+    while not (rows := _written(connection, statement, values)):
+        tries -= 1
+        count = row_of(connection, now, key)["message_count"]
+        if consolidated is not None and consolidated > count:
+            raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
+        refuse(connection, now, key, expected, tries_left=tries)
+    return session_value(SessionInfo, decode_session(rows[0]))
+
+
+def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
+    with dialect_of(connection).bytes_for_bad_text(connection):  # what was written cannot be read a second time
+        return statement.run(connection, values)
+
+
+def _build_touch(dialect: Dialect, *, with_ttl: bool) -> sa.Executable:
+    values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, SESSION.c.ttl_seconds)}
+    if with_ttl:
+        ttl = column(SESSION.c.ttl_seconds, "ttl")
+        expires_at = WhereGiven(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
+        values = {"ttl_seconds": ttl, "expires_at": expires_at}
+    return sa.update(SESSION).where(of_session(SESSION)).values(values | REVISED).returning(*SESSION_COLUMNS)
+
+
+_touch = Statement(lambda dialect: _build_touch(dialect, with_ttl=False))
+_touch_with_ttl = Statement(lambda dialect: _build_touch(dialect, with_ttl=True))
+
+
+def touch(connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset) -> SessionInfo:
+    """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
+    dialect = dialect_of(connection)
+    values: dict[str, Any] = {"key": checked_key(key), "now": dialect.time(now)}
+    if ttl is not UNSET:
+        values |= {"ttl": seconds(ttl), "until": dialect.time(now + ttl) if now and ttl else None}
+    rows = _written(connection, _touch if ttl is UNSET else _touch_with_ttl, values)
+    if not rows:
+        refuse(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
+    return session_value(SessionInfo, decode_session(rows[0]))
+
+
+_any = sa.delete(SESSION).where(of_session(SESSION)).returning(SESSION.c.key)
+_delete_any = Statement(lambda _: _any)
+_delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == number("expect")))
+
+
+def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
+    """Delete a session and all that belongs to it; False if there was none."""
+    statement = _delete_any if expected.revision is None else _delete_at_revision
+    if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
+        return True
+    if expected.revision is not None:
+        with suppress(SessionNotFound):
+            refuse(connection, BEFORE_ANY_EXPIRY, key, expected)
+    return False
+
+
+def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
+    """Delete a session if it has expired."""
+    connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now)))

@@ -12,7 +12,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import (
-    LIVE,
+    KEY,
     LIVE_SESSION,
     NOW,
     SESSION,
@@ -22,30 +22,21 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
     session_key,
-    text,
 )
-from lango_store._operations.lists import end_of_prefix
 from lango_store._operations.rows import stored_json
 from lango_store._rows.columns import KEY_TEXT, as_stored
-from lango_store._rows.encoding import checked_key, checked_name, encode_json, encode_text
+from lango_store._rows.encoding import checked_key, checked_name, encode_json, encode_text, end_of_prefix
 
-_NAMES_AT_ONCE: Final = 500
+_OWNERS: Final = {VALUE: "session key", SHARED_VALUE: "scope"}
+_NAMES_AT_ONCE: Final = 500  # a statement binds 65,535 values at most
 
 NamedJson = list[tuple[str, str]]
 """Names and the JSON of their values, sorted, so that two writers of the same names never deadlock."""
 
 
-def encode_values(key: str, values: Mapping[str, Any]) -> NamedJson:
-    """Encode values of a session; `InvalidKey` or `InvalidValue` for what cannot be stored."""
-    return _encode(key, values, "session key")
-
-
-def encode_shared_values(scope: str, values: Mapping[str, Any]) -> NamedJson:
-    """Encode values of a scope; `InvalidKey` or `InvalidValue` for what cannot be stored."""
-    return _encode(scope, values, "scope")
-
-
-def _encode(owner: str, values: Mapping[str, Any], kind: str) -> NamedJson:
+def encode_values(owner: str, values: Mapping[str, Any], table: sa.Table = VALUE) -> NamedJson:
+    """Encode values of a session or a scope; `InvalidKey` or `InvalidValue` for what cannot be stored."""
+    kind = _OWNERS[table]
     checked_key(owner, kind)
     if not isinstance(values, dict):
         raise TypeError(f"values is {type(values).__name__}: give a dict of values by their names")
@@ -58,169 +49,110 @@ def _encode(owner: str, values: Mapping[str, Any], kind: str) -> NamedJson:
 # Write
 
 
-def _upsert(dialect: Dialect, table: sa.Table, rows: sa.Select[Any] | Mapping[str, Any]) -> Any:
-    names = [key_column(table).name, "name", "value", "updated_at"]
-    insert = dialect.insert(table)
-    insert = insert.from_select(names, rows) if isinstance(rows, sa.Select) else insert.values(rows)
+def _upsert(dialect: Dialect, table: sa.Table, rows: sa.Select[Any]) -> Any:
+    insert = dialect.insert(table).from_select([key_column(table).name, "name", "value", "updated_at"], rows)
     replaced = {name: insert.excluded[name] for name in ("value", "updated_at")}
     return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced)
 
 
 def _upsert_one(dialect: Dialect, table: sa.Table) -> Any:
-    return _upsert(dialect, table, {each.name: column(each) for each in table.c} | {"updated_at": NOW})
+    return _upsert(dialect, table, sa.select(KEY, column(table.c.name), column(table.c.value), NOW))
 
 
-def _upsert_arrays(
-    dialect: Dialect, table: sa.Table, owner: sa.ColumnElement[str], source: sa.FromClause | None = None
-) -> Any:
+def _upsert_all(dialect: Dialect, table: sa.Table) -> Any:
     """Write all values in one statement, with names and values bound as arrays."""
     arrays = [sa.bindparam(name, type_=postgresql.ARRAY(sa.Text()), required=True) for name in ("names", "jsons")]
     columns = (sa.column("name", KEY_TEXT), sa.column("value", sa.Text()))
     named = sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="named")
-    chosen = sa.select(owner, named.c.name, sa.cast(named.c.value, table.c.value.type), NOW)
-    return _upsert(dialect, table, chosen.select_from(named if source is None else source.join(named, sa.true())))
+    rows = sa.select(KEY, named.c.name, sa.cast(named.c.value, table.c.value.type), NOW)
+    if table is SHARED_VALUE:
+        return _upsert(dialect, table, rows).returning(table.c.name)
+    touched = _touch.cte("touched")
+    stored = _upsert(dialect, table, rows.select_from(named.join(touched, sa.true()))).returning(table.c.name)
+    return sa.select(touched.c.key).add_cte(stored.cte("stored"))
 
 
-def _touch() -> sa.Update:
-    return sa.update(SESSION).where(LIVE_SESSION).values(sessions.REVISED)
+_touch: Final = sa.update(SESSION).where(LIVE_SESSION).values(sessions.REVISED).returning(SESSION.c.key)
+_touched = Statement(lambda _: _touch)
+_one = {table: Statement(lambda dialect, table=table: _upsert_one(dialect, table)) for table in _OWNERS}  # type: ignore[misc]
+_all = {table: Statement(lambda dialect, table=table: _upsert_all(dialect, table)) for table in _OWNERS}  # type: ignore[misc]
 
 
-def _build_at_once(dialect: Dialect) -> sa.Executable:
-    touched = _touch().returning(SESSION.c.key).cte("touched")
-    stored = _upsert_arrays(dialect, VALUE, touched.c.key, touched).returning(VALUE.c.name).cte("stored")
-    return sa.select(touched.c.key).add_cte(stored)
-
-
-_at_once = Statement(_build_at_once)
-_touched = Statement(lambda _: _touch().returning(SESSION.c.key))
-_one = Statement(lambda dialect: _upsert_one(dialect, VALUE))
-_shared_at_once = Statement(
-    lambda dialect: _upsert_arrays(dialect, SHARED_VALUE, text("scope")).returning(SHARED_VALUE.c.name)
-)
-_shared_one = Statement(lambda dialect: _upsert_one(dialect, SHARED_VALUE))
-
-
-def write(connection: AnyConnection, now: Moment, key: str, values: NamedJson) -> None:
-    """Set values of a live session, all or none; other names are left alone."""
+def write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson, table: sa.Table = VALUE) -> None:
+    """Set values of a live session or of a scope, all or none; other names are left alone."""
+    if table is SHARED_VALUE:
+        if values:
+            _write(connection, now, owner, values, table)
+        return
     if not values:
-        sessions.row_of(connection, now, key)
+        sessions.row_of(connection, now, owner)
         return
     tries = sessions.TRIES
-    while not _write(connection, now, key, values):
+    while not _write(connection, now, owner, values, table):
         tries -= 1
-        sessions.refuse(connection, now, key, tries_left=tries)
+        sessions.refuse(connection, now, owner, tries_left=tries)
 
 
-def _write(connection: AnyConnection, now: Moment, key: str, values: NamedJson) -> bool:
+def _write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson, table: sa.Table) -> bool:
     """Write values; False, with nothing written, if there is no live session."""
     dialect = dialect_of(connection)
-    bound = {"key": key, "now": dialect.time(now)}
+    bound = {"key": owner, "now": dialect.time(now)}
     if dialect.modifying_cte:
-        return bool(_at_once.run(connection, bound | _arrays(values)))
+        names, jsons = zip(*values, strict=True)
+        return bool(_all[table].run(connection, bound | {"names": list(names), "jsons": list(jsons)}))
     with dialect.several(connection):
-        if not _touched.run(connection, bound):
+        if table is VALUE and not _touched.run(connection, bound):
             return False
-        _one.run_many(connection, [_row(bound, name, json) | {"session_key": key} for name, json in values])
+        _one[table].run_many(connection, [bound | {"name": name, "value": json} for name, json in values])
     return True
-
-
-def write_shared(connection: AnyConnection, now: Moment, scope: str, values: NamedJson) -> None:
-    """Set values of a scope, all or none; other names are left alone."""
-    if not values:
-        return
-    dialect = dialect_of(connection)
-    bound = {"scope": scope, "now": dialect.time(now)}
-    if dialect.modifying_cte:
-        _shared_at_once.run(connection, bound | _arrays(values))
-        return
-    with dialect.several(connection):
-        _shared_one.run_many(connection, [_row(bound, name, json) for name, json in values])
-
-
-def _arrays(values: NamedJson) -> dict[str, Any]:
-    names, jsons = zip(*values, strict=True)
-    return {"names": list(names), "jsons": list(jsons)}
-
-
-def _row(bound: Mapping[str, Any], name: str, json: str) -> dict[str, Any]:
-    return {**bound, "name": name, "value": json}
 
 
 # Read
 
 
-def _has_prefix(table: sa.Table) -> sa.ColumnElement[bool]:
-    return sa.and_(table.c.name >= session_key("prefix"), table.c.name < session_key("prefix_end"))
+def _select(table: sa.Table) -> sa.Select[Any]:
+    prefixed = (table.c.name >= session_key("prefix"), table.c.name < session_key("prefix_end"))
+    query = sa.select(table.c.name, as_stored(table.c.value)).where(of_session(table), *prefixed).order_by(table.c.name)
+    return query if table is SHARED_VALUE else query.where(sa.exists().where(LIVE_SESSION))
 
 
-_read = Statement(
-    lambda _: (
-        sa.select(LIVE, VALUE.c.name, as_stored(VALUE.c.value))
-        .select_from(SESSION.outerjoin(VALUE, sa.and_(of_session(VALUE, SESSION.c.key), _has_prefix(VALUE))))
-        .where(of_session(SESSION))
-        .order_by(VALUE.c.name)
-    )
-)
-_read_shared = Statement(
-    lambda _: (
-        sa.select(SHARED_VALUE.c.name, as_stored(SHARED_VALUE.c.value))
-        .where(of_session(SHARED_VALUE, text("scope")), _has_prefix(SHARED_VALUE))
-        .order_by(SHARED_VALUE.c.name)
-    )
-)
+_read = {table: Statement(lambda _, table=table: _select(table)) for table in _OWNERS}  # type: ignore[misc]
 
 
-def read(connection: AnyConnection, now: Moment, key: str, prefix: str | None) -> dict[str, Any]:
-    """Return the values of a live session by their names, in the order of the names."""
-    bound = {"key": checked_key(key), "now": dialect_of(connection).time(now)} | _bounds(prefix)
-    rows = _read.run(connection, bound)
-    if not rows or not rows[0][0]:
-        sessions.row_of(connection, now, key)
-    return {name: _decoded(key, name, json) for _, name, json in rows if name is not None}
-
-
-def read_shared(connection: AnyConnection, scope: str, prefix: str | None) -> dict[str, Any]:
-    """Return the values of a scope by their names, in the order of the names."""
-    rows = _read_shared.run(connection, {"scope": checked_key(scope, "scope")} | _bounds(prefix))
-    return {name: _decoded(scope, name, json) for name, json in rows}
-
-
-def _bounds(prefix: str | None) -> dict[str, str]:
+def read(
+    connection: AnyConnection, now: Moment, owner: str, prefix: str | None, table: sa.Table = VALUE
+) -> dict[str, Any]:
+    """Return the values of a live session or of a scope by their names, in the order of the names."""
     prefix = encode_text(prefix, "prefix") or ""
-    return {"prefix": prefix, "prefix_end": end_of_prefix(prefix)}
-
-
-def _decoded(owner: str, name: str, json: str) -> Any:
-    return stored_json(owner, 0, f"value {name!r}", json)
+    bound = {"key": checked_key(owner, _OWNERS[table]), "now": dialect_of(connection).time(now)}
+    rows = _read[table].run(connection, bound | {"prefix": prefix, "prefix_end": end_of_prefix(prefix)})
+    if not rows and table is VALUE:
+        sessions.refuse(connection, now, owner)
+    return {name: stored_json(owner, 0, f"value {name!r}", json) for name, json in rows}
 
 
 # Drop
 
 
-def drop(connection: sa.Connection, now: Moment, key: str, names: Sequence[str] | None) -> int:
-    """Delete values of a live session by their names, or all of them; return how many."""
-    wanted = None if names is None else {checked_name(key, name, "session key") for name in names}
-    sessions.lock(connection, now, key)
-    if count := _drop(connection, VALUE, key, wanted):
-        sessions.change(connection, key, {})
+def drop(
+    connection: sa.Connection, now: Moment, owner: str, names: Sequence[str] | None, table: sa.Table = VALUE
+) -> int:
+    """Delete values of a live session or of a scope by their names, or all of them; return how many."""
+    checked_key(owner, _OWNERS[table])
+    conditions: list[sa.ColumnElement[bool]] = [sa.true()]
+    if names is not None:
+        wanted = sorted({checked_name(owner, name, _OWNERS[table]) for name in names})
+        starts = range(0, len(wanted), _NAMES_AT_ONCE)
+        conditions = [table.c.name.in_(wanted[start : start + _NAMES_AT_ONCE]) for start in starts]
+    if table is VALUE:
+        sessions.lock(connection, now, owner)
+    count = sum(_drop(connection, table, owner, condition) for condition in conditions)
+    if count and table is VALUE:
+        sessions.change(connection, owner, {})
     return count
 
 
-def drop_shared(connection: sa.Connection, scope: str, names: Sequence[str] | None) -> int:
-    """Delete values of a scope by their names, or all of them; return how many."""
-    wanted = None if names is None else {checked_name(scope, name, "scope") for name in names}
-    return _drop(connection, SHARED_VALUE, checked_key(scope, "scope"), wanted)
-
-
-def _drop(connection: sa.Connection, table: sa.Table, owner: str, names: set[str] | None) -> int:
-    if names is None:
-        return _drop_where(connection, table, owner, sa.true())
-    ordered = sorted(names)  # a statement binds 65,535 values at most
-    pages = (ordered[first : first + _NAMES_AT_ONCE] for first in range(0, len(ordered), _NAMES_AT_ONCE))
-    return sum(_drop_where(connection, table, owner, table.c.name.in_(page)) for page in pages)
-
-
-def _drop_where(connection: sa.Connection, table: sa.Table, owner: str, condition: sa.ColumnElement[bool]) -> int:
+def _drop(connection: sa.Connection, table: sa.Table, owner: str, condition: sa.ColumnElement[bool]) -> int:
     # Rows are locked in the order in which writers set them, so that the two never deadlock.
     wanted = sa.select(table.c.name).where(of_session(table, owner), condition).order_by(table.c.name)
     locked = wanted.with_for_update().cte("locked")

@@ -201,3 +201,22 @@ def decode_time(stored: datetime | str) -> datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC") from None
+
+
+def aware(moment: datetime) -> datetime:
+    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
+    if getattr(moment, "tzinfo", None) is None:
+        raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC: give a time within them") from None
+
+
+def end_of_prefix(prefix: str) -> str:
+    """Return the first text that sorts after every text with this prefix."""
+    for length in range(len(prefix), 0, -1):
+        following = ord(prefix[length - 1]) + 1
+        if following <= 0x10FFFF:
+            return prefix[: length - 1] + chr(0xE000 if following == 0xD800 else following)
+    return chr(0x10FFFF) * (MAX_KEY_LENGTH + 1)

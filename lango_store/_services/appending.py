@@ -1,27 +1,22 @@
-"""Writes that may find somebody was first: one statement where that suffices, else a transaction that looks."""
+"""Appends that may be retried: one statement if possible, otherwise a transaction that looks for stored ids."""
 
 from __future__ import annotations
 
 import functools
-import typing
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from lango_store._connections.context import Context
-from lango_store._dialect import AnyConnection, Moment
-from lango_store._operations import appends, edits, messages, session_changes, sessions
+from lango_store._operations import appends, sessions
 from lango_store._operations.batches import Batch
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._values.model import UNSET, Message, SessionFields, Unset
-from lango_store._values.session import Session
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
     DatabaseUnavailable,
-    InvalidMessage,
     NotPermitted,
-    SessionExists,
     SessionExpired,
     SessionNotFound,
     UniqueViolation,
@@ -29,42 +24,27 @@ from lango_store.errors import (
 
 R = TypeVar("R")
 
-_FIELDS: Final = tuple(typing.get_type_hints(SessionFields))
-
 
 def encoded(context: Context, new: Sequence[Message]) -> Batch:
     """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
     return Batch([context.identified(context.counted(message)) for message in new])
 
 
-def new_session(context: Context, key: str, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
-    """Return what a session is to be made of, with the store's TTL where none is given."""
-    for name in fields.keys() - _FIELDS:
-        raise TypeError(f"a session has no field {name!r}: give {', '.join(_FIELDS)}")
+def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
+    """Return what a session is made of, with a new key and the store's TTL where none is given."""
+    sessions.check_fields(fields, SessionFields)
+    key = context.new_id() if key is None else key
     return New(key, context.ttl(key, ttl), fields)
 
 
 def missing(
-    context: Context,
-    key: str,
-    create: bool,
-    ttl: timedelta | None | Unset,
-    fields: SessionFields,
-    *,
-    metadata: str = "metadata",
+    context: Context, key: str, create: bool, ttl: timedelta | None | Unset, fields: SessionFields
 ) -> New | None:
-    """Return what a write makes its session of if there is none; None if it does not.
-
-    TypeError for fields without `create`; that of the metadata is called `metadata` by the caller.
-    """
+    """Return what a write makes its session of if there is none; None if it does not make one."""
     if create:
         return new_session(context, key, ttl, fields)
-    if ttl is UNSET and not fields:
-        return None
-    given = [metadata if name == "metadata" else name for name, value in fields.items() if value is not None]
-    if given or ttl is not UNSET:
-        named = ", ".join(given) or "ttl"
-        raise TypeError(f"{named}: fields of a new session need create=True; those of one that is there, update()")
+    if ttl is not UNSET or any(value is not None for value in fields.values()):
+        raise TypeError("the ttl and fields of a new session need create=True; those of an existing one, update()")
     return None
 
 
@@ -86,17 +66,10 @@ def append(
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
-        return _replace(context, key, batch, replace_after, expected)
+        # A second run would drop what others appended since, unless `expected` says where the session has to be.
+        run = context.remove if expected == ANYTHING else context.transact
+        return run(appends.replace, key, batch, after=replace_after, expected=expected)
     return append_once(context, key, batch, expected, make, appends.append, appends.append_new_ids)
-
-
-def _replace(context: Context, key: str, new: Batch, after: int, expected: Expected) -> list[Message]:
-    def replace() -> list[Message]:
-        with context.transaction() as connection:
-            return appends.replace(connection, context.now(connection), key, new, after=after, expected=expected)
-
-    # Done already, it would drop what came in since, unless it says where the session has to stand.
-    return context.trying(replace, if_lost=expected != ANYTHING)
 
 
 def append_once(
@@ -126,7 +99,11 @@ def append_once(
     except SessionNotFound as error:
         if make is None or create is not None:
             raise
-        raise expected.missed(key) from error
+        wanted = f"after={expected.last_seq}, expect={expected.revision}"
+        message = f"there is no session {key!r}, and a new one does not match {wanted}: leave them out to create one"
+        raise Conflict(
+            key, expected=expected.last_seq or expected.revision or 0, last_seq=0, message=message
+        ) from error
 
 
 def _append_once(
@@ -159,78 +136,9 @@ def _append_once(
             with context.transaction() as connection:
                 now = context.now(connection)
                 if create is not None:
-                    session_changes.delete_expired(connection, now, key)
+                    sessions.delete_expired(connection, now, key)
                     sessions.insert(connection, now, create)
                 return append_new_ids(connection, now, key, new, expected)
         except SessionNotFound:  # deleted between two statements
             if create is None or not tries:
                 raise
-
-
-def update_message(context: Context, key: str, seq_or_id: int | str, message: Message, expected: Expected) -> Message:
-    """Put a message in the place of another; `InvalidMessage` if a third one has its id."""
-    message = context.counted(message)
-    try:
-        with context.transaction() as connection:
-            return edits.update(connection, context.now(connection), key, seq_or_id, message, expected)
-    except UniqueViolation as error:
-        reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
-        raise InvalidMessage("id", reason) from error
-
-
-def create(context: Context, new: New, first: Batch, *, own_key: bool = False) -> Session:
-    """Create a session with its first messages; `SessionExists` if its key is taken.
-
-    With a key of our own, which nobody else has, a second try finds what the first one made.
-    """
-
-    def make() -> Session:
-        get_connection = context.transaction if first.rows else context.single_write
-        try:
-            with get_connection() as connection:
-                now = context.moment(connection)
-                if (session := _insert(connection, now, new, first)) is None:
-                    raise sessions.exists_error(connection, now, new.key)
-                return session
-        except SessionExists:
-            if not own_key:
-                raise
-        with context.single_read() as connection:
-            return messages.load(connection, context.moment(connection), new.key)
-
-    return context.trying(make)
-
-
-def find_or_create(
-    context: Context, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
-) -> Session | R:
-    """Find a live session, or create it with its first messages; with `renew` in the place of an expired one."""
-    return context.trying(lambda: _find_or_create(context, new, first, find, renew=renew))
-
-
-def _find_or_create(
-    context: Context, new: New, first: Batch, find: Callable[[AnyConnection, Moment, str], R], *, renew: bool
-) -> Session | R:
-    try:
-        with context.single_read() as connection:
-            return find(connection, context.moment(connection), new.key)
-    except SessionExpired:
-        if not renew:
-            raise
-    except SessionNotFound:
-        pass
-    with context.transaction() as connection:
-        now = context.now(connection)
-        if renew:
-            session_changes.delete_expired(connection, now, new.key)
-        return _insert(connection, now, new, first) or find(connection, now, new.key)
-
-
-def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
-    """Create a session with its first messages; None if its key is taken. With messages, needs a transaction."""
-    info = sessions.insert(connection, now, new)
-    if info is None or not first.rows:
-        return None if info is None else Session(**dict(info))
-    append = appends.append_new_ids if first.repeats else appends.append
-    append(connection, now, new.key, first)  # type: ignore[arg-type]
-    return messages.load(connection, now, new.key)

@@ -72,19 +72,17 @@ class AgentStats(Value):
 class Stats(Value):
     """A store summed up. Counts come from the sessions' own counters and are exact.
 
-    Records are not messages and have no tokens here; they are one of the `roles`, estimated from a sample when
-    `roles_estimated` says so. `bytes` is what the tables and their indexes take on disk.
+    Records are not messages and have no tokens here. `bytes` is what the tables and their indexes take on disk.
     `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
     """
 
     sessions: int
     expired: int
     messages: int
+    records: int
     tokens: int
     bytes: int
     agents: list[AgentStats]
-    roles: dict[str, int]
-    roles_estimated: bool
     expiring: dict[str, int]
 
 
@@ -101,14 +99,12 @@ class Finding(Value):
 class ExpiryReport(Value):
     """The result of a purge, or with `dry_run` the result that it would have.
 
-    `bytes_freed` is what the database can use again, None where it does not tell. `oldest` lists the first that would
-    go, on dry runs only. `held` names sessions that stayed, at most 1,000, each with the foreign key of another table
-    that holds it.
+    `oldest` lists the first that would go, on dry runs only. `held` names sessions that stayed, at most 1,000, each
+    with the foreign key of another table that holds it.
     """
 
     sessions: int = 0
     messages: int = 0
-    bytes_freed: int | None = None
     batches: int = 0
     seconds: float = 0.0
     dry_run: bool = False

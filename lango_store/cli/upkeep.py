@@ -91,11 +91,8 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     if json_:
         print_json(report)
         return
-    freed = "" if report.bytes_freed is None else f", {report.bytes_freed:,} bytes free again"
     batches = "" if report.dry_run else f" in {report.batches} batches"
-    print(
-        f"{action} {report.sessions:,} sessions, {report.messages:,} messages{freed}{batches}, {report.seconds:.1f} s"
-    )
+    print(f"{action} {report.sessions:,} sessions, {report.messages:,} messages{batches}, {report.seconds:.1f} s")
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
@@ -105,15 +102,14 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     if json_:
         print_json(found)
         return
+    records = f"{found.records:,} records, " if found.records else ""
     print(
-        f"{found.sessions:,} sessions ({found.expired:,} expired), {found.messages:,} messages, "
+        f"{found.sessions:,} sessions ({found.expired:,} expired), {found.messages:,} messages, {records}"
         f"{found.tokens:,} tokens, {filesize.decimal(found.bytes)} on disk"
     )
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in found.agents[:20]]
-    _print_bars("By agent (exact)", ("agent", "sessions", "tokens", "messages"), agents)
-    precision = "estimated from a sample" if found.roles_estimated else "exact"
-    _print_bars(f"By role ({precision})", ("role", "messages"), found.roles.items())
-    _print_bars("When they expire (exact)", ("expires", "sessions"), found.expiring.items())
+    _print_bars("By agent", ("agent", "sessions", "tokens", "messages"), agents)
+    _print_bars("When they expire", ("expires", "sessions"), found.expiring.items())
 
 
 def _print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int, ...]]) -> None:

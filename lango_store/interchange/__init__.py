@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store._operations import lists
 from lango_store._operations.lists import Filter
 from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
-from lango_store.interchange import exporting
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.format import Format
 from lango_store.interchange.formats import FORMATS
@@ -140,7 +140,7 @@ def export(
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
     with store.context.snapshot(anywhere=True) as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
-        return list(exporting.keys(connection, store.context.moment(connection), chosen))
+        return lists.keys(connection, store.context.moment(connection), chosen)
 
 
 def _known(format: str) -> Format | Backups:

@@ -9,9 +9,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import lists, messages, sessions, values
+from lango_store._operations import messages, sessions, values
 from lango_store._operations.binds import TURN, of_session
-from lango_store._operations.lists import Filter
 from lango_store._operations.rows import turn_json
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
@@ -19,7 +18,6 @@ from lango_store._values.model import Message, MessageRole, SessionFields
 from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping
 
-_KEYS: Final = 500
 _FIELDS: Final = tuple(SessionFields.__annotations__)
 _TURN: Final = [column.name for column in TURN.c]
 
@@ -47,14 +45,6 @@ def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
     """Yield the messages of a session without its records, which no other system has."""
     for page in messages.log_pages(connection, now, key):
         yield from (message for message in page if message.role is not MessageRole.RECORD)
-
-
-def keys(connection: sa.Connection, now: Moment, chosen: Filter) -> Iterator[str]:
-    """Yield the keys of sessions in their order, a page of them in memory; of sessions that cannot be read too."""
-    page = lists.keys(connection, now, chosen, "", _KEYS)
-    while page:
-        yield from page
-        page = lists.keys(connection, now, chosen, page[-1], _KEYS)
 
 
 def _parts(connection: sa.Connection, now: Moment, key: str) -> list[Part]:

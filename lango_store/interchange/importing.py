@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import session_changes, sessions, values
+from lango_store._operations import sessions, values
 from lango_store._operations.batches import Batch
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.rows import encode_session
@@ -105,7 +105,7 @@ def import_draft(
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
     }
-    session_changes.adopt(connection, draft.key, fields | counters)
+    sessions.change(connection, draft.key, fields | counters)
     values.write(connection, now, draft.key, extra)
     return len(messages)
 

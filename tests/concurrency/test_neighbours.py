@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[[Store, Conversation], Any]] = {
     "truncate nothing": lambda s, c: c.truncate(after=c.info().last_seq),
     "pop": lambda s, c: [c.pop_message() for _ in range(6)],
     "pop records too": lambda s, c: [c.pop_message(records=True) for _ in range(3)],
-    "pop behind a deleted end": lambda s, c: [c.delete_message(c.turns()[-2].last_seq), c.pop_message()],
+    "pop behind a deleted end": lambda s, c: [c.delete_message(c.turns()[-2].last_seq), c.pop_message()],  # type: ignore[func-returns-value]
     "delete a message": lambda s, c: c.delete_message("meanwhile"),
     "clear": lambda s, c: c.clear(),
     "clear but the system": lambda s, c: c.clear(keep_system=True),

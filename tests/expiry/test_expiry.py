@@ -101,15 +101,6 @@ def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> N
     assert filled.expire(batch_size=2).sessions == 1
 
 
-def test_freed_bytes_are_reported_where_the_database_knows_them(store: Store, clock: Clock) -> None:
-    for key, hours in (("a", 1), ("b", 3)):
-        store.create(key, ttl=timedelta(hours=hours), messages=[message("x" * 100_000)])
-    for _ in range(2):  # what was free before is not freed again
-        clock.move(hours=2)
-        freed = store.expire().bytes_freed
-        assert freed is None if store.engine.dialect.name == "postgresql" else 90_000 < (freed or 0) < 150_000
-
-
 @pytest.mark.parametrize("archive", [None, "cold.db"], ids=["deleted", "archived"])
 def test_a_session_that_is_appended_to_between_choice_and_delete_survives(
     make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None

@@ -172,7 +172,7 @@ def test_stats(filled: str) -> None:
     assert "4 sessions (2 expired), 16 messages, 12 tokens" in done.stdout
     assert "█" in done.stdout
     found = json.loads(run("stats", "--json", "--url", filled).stdout)
-    assert (found["sessions"], found["roles"]) == (4, {"user": 8, "assistant": 4, "tool": 4})
+    assert (found["sessions"], found["messages"], found["records"]) == (4, 16, 0)
 
 
 def test_doctor(filled: str) -> None:

@@ -19,14 +19,12 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store._operations import stats
 
 
 def test_stats_sum_the_store_up(filled: Store) -> None:
     filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
     found = filled.stats()
     assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
-    assert (list(found.roles.items()), found.roles_estimated) == ([("user", 55), ("system", 1)], False)
     assert [(a.agent_id, a.sessions, a.messages) for a in found.agents] == [
         ("a0", 4, 22),
         ("a2", 3, 18),
@@ -64,83 +62,11 @@ def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase
         assert store.stats().bytes < before + 10_000
 
 
-def test_roles_of_many_messages_are_estimated(store: Store) -> None:
-    batch = [message("x", role=role) for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL) * 200]
-    batch += [message("x", role=MessageRole.ASSISTANT)] * 200
-    for n in range(30):
-        store.create(f"k{n}", messages=batch)
-    found = store.stats()
-    assert (found.messages, found.roles_estimated) == (24_000, True)
-    assert sum(found.roles.values()) == pytest.approx(24_000, rel=0.01)
-    assert found.roles["assistant"] == pytest.approx(12_000, rel=0.2)
-    assert found.roles["user"] == pytest.approx(6_000, rel=0.2)
-
-
-@pytest.fixture
-def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than six messages are estimated, by about four of them."""
-    for name, value in (("EXACT_UP_TO", 6), ("_WINDOWS", 4), ("_WINDOW", 1)):
-        monkeypatch.setattr(stats, name, value)
-
-
-@pytest.mark.usefixtures("small_sample")
-def test_each_session_is_estimated_by_its_own_messages_from_their_first_to_their_last(store: Store) -> None:
-    store.create("a", messages=[message(role=role) for role in ("user", "assistant") for _ in range(8)])
-    for seq in range(1, 17, 2):
-        store.conversation("a").delete_message(seq)
-    store.create("b", messages=[message(role="record")] * 8)
-    found = store.stats()
-    assert (found.messages, found.roles_estimated) == (8, True)
-    assert found.roles == {"record": 8, "user": 4, "assistant": 4}
-
-
-@pytest.mark.usefixtures("small_sample")
-def test_so_many_messages_as_are_counted_are_not_estimated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "EXACT_UP_TO", 8)
-    store.create("k", messages=[message(role=role) for _ in range(4) for role in ("user", "assistant")])
-    assert (store.stats().roles, store.stats().roles_estimated) == ({"user": 4, "assistant": 4}, False)
-    store.append_message("k", message())
-    assert store.stats().roles_estimated
-
-
-@pytest.mark.usefixtures("small_sample")
-@pytest.mark.parametrize(("number", "user", "assistant"), [(7, 4, 3), (23, 18, 5)])
-def test_many_small_sessions_are_estimated_to_the_last_of_them_and_empty_ones_take_no_place(
-    store: Store, number: int, user: int, assistant: int
-) -> None:
-    for n in range(9):
-        store.create(f"empty {n}")
-    for n in range(number):
-        store.create(f"k{n:02}", messages=[message(role="user" if n < number - 3 else "assistant")])
-    assert store.stats().roles == {"user": user, "assistant": assistant}
-
-
-@pytest.mark.usefixtures("small_sample")
-def test_messages_are_estimated_in_their_order_however_they_lie(undistributed: str) -> None:
-    engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
-    with Store(engine) as store:
-        store.create("k", messages=[message(role=role) for role in ("user", "assistant") for _ in range(4)])
-        with engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE seq < 5")
-        assert store.stats().roles == {"user": 4, "assistant": 4}
-    engine.dispose()
-
-
 def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
     for agent in ("b", None, "a", "f", "d", "e"):
         store.create(agent_id=agent, messages=[message()])
     store.create(agent_id="c", messages=[message(), message()])
     assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
-
-
-def test_roles_are_estimated_of_the_messages_that_are_there_whatever_counters_say(store: Store) -> None:
-    store.create("k")
-    for count, found in ((30_000, {}), (30_001, {"user": 30_001})):
-        with store.engine.begin() as connection:
-            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count}, last_seq = 60000")
-            connection.exec_driver_sql("UPDATE lango_message SET seq = 1")
-        assert store.stats().roles == found
-        store.append_message("k", message())
 
 
 def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make_sqlite: MakeDatabase) -> None:
@@ -150,15 +76,6 @@ def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make
             connection.exec_driver_sql("UPDATE lango_session SET token_count = 9e999")
         with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
             store.stats()
-
-
-def test_damaged_counters_make_no_search_for_roles_endless(store: Store) -> None:
-    for key, count in (("a", 2**40), ("b", 30_000 - 2**40)):
-        store.create(key, messages=[message()])
-        with store.engine.begin() as connection:
-            connection.exec_driver_sql(f"UPDATE lango_session SET message_count = {count} WHERE key = '{key}'")
-    with pytest.raises(LangoStoreError, match="`lango-store doctor` says which"):
-        store.stats()
 
 
 def test_settings_of_a_server_that_can_cost_rows_are_found(make_postgres: MakeDatabase) -> None:

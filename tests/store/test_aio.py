@@ -28,6 +28,7 @@ from lango_store import (
     Store,
     create_engine,
 )
+from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
@@ -53,10 +54,9 @@ def test_the_twins_have_the_same_verbs(kind: type, twin: type) -> None:
 
 
 def test_the_twins_take_the_same_options() -> None:
-    options = dict(inspect.signature(Store).parameters)
-    assert {n: p.default for n, p in inspect.signature(AsyncStore).parameters.items()} == {
-        n: p.default for n, p in options.items()
-    }
+    options = {name: parameter.annotation for name, parameter in inspect.signature(Store).parameters.items()}
+    del options["database"]
+    assert {name: each.__forward_arg__ for name, each in StoreOptions.__annotations__.items()} == options
 
 
 def test_a_store_is_awaited(url: str) -> None:

@@ -139,7 +139,7 @@ def test_what_only_a_session_that_is_there_can_have_makes_none(
         store.create("k", ttl=timedelta(minutes=1), messages=messages(3))
         clock.move(minutes=2)
     with store.engine.connect() as connection:
-        with pytest.raises(Conflict, match=r"no session 'k' that (after|expect)=3") as conflict:
+        with pytest.raises(Conflict, match=r"no session 'k', .*(after|expect)=3") as conflict:
             write(store.using(connection) if using else store)
         connection.commit()
     assert (conflict.value.expected, conflict.value.last_seq, conflict.value.revision) == (3, 0, None)
@@ -181,11 +181,11 @@ def test_bad_input_makes_no_session(store: Store) -> None:
 
 def test_fields_of_a_new_session_need_create(store: Store) -> None:
     store.create("k")
-    with pytest.raises(TypeError, match=r"title: .*create=True"):
+    with pytest.raises(TypeError, match="create=True"):
         store.append_message("k", message(), title="T")
-    with pytest.raises(TypeError, match="ttl: "):
+    with pytest.raises(TypeError, match="create=True"):
         store.append_messages("k", messages(1), ttl=None)
-    with pytest.raises(TypeError, match="metadata: "):
+    with pytest.raises(TypeError, match="create=True"):
         store.conversation("k").save_turn(messages(1), session_metadata={"x": 1})
     with pytest.raises(TypeError, match="replace_after"):
         store.append_messages("k", messages(1), replace_after=0, create=True)

@@ -51,7 +51,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "update that is activity": lambda store: store.update("k", metadata={"read": True}, activity=True),
     "touch": lambda store: store.touch("k"),
     "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
-    "touch for ever": lambda store: store.touch("k", ttl=None, activity=True),
+    "touch for ever": lambda store: store.touch("k", ttl=None),
 }
 DELETES: dict[str, Callable[[Store], object]] = {
     "delete": lambda store: store.delete("k"),

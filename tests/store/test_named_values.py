@@ -322,6 +322,7 @@ def test_values_take_one_statement_on_postgresql(
 ) -> None:
     with Store(one_connection) as store:
         store.create("k")
+        store.set_values("k", {"a": 0})
         with counted(one_connection, tmp_path) as counts:
             call(store)
         assert counts == Counts(1, 1)

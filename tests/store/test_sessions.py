@@ -146,8 +146,6 @@ def test_an_update_and_a_touch_leave_the_order_and_the_idle_time_unless_they_are
     assert [info.key for info in store.list_sessions().items] == ["old", "new"]
     clock.move(days=100)
     assert store.open("old").update(activity=True).updated_at == clock.time
-    clock.move(days=100)
-    assert store.touch("old", activity=True).updated_at == clock.time
     assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.info("new")]
 
 
