@@ -267,13 +267,3 @@ def test_a_session_held_by_another_is_busy_where_the_server_says_so(make_postgre
             store.append_message("k", message())
         connection.commit()
         assert store.append_message("k", message()).seq == 2
-
-
-def test_no_connection_is_left_out_of_the_pool(store: Store) -> None:
-    store.create("k")
-    for _ in range(50):
-        store.append_message("k", message(id="a"))
-        with pytest.raises(LookupError):
-            store.get("nobody")
-    pool = store.engine.pool
-    assert pool.checkedout() == 0  # type: ignore[attr-defined]

@@ -48,12 +48,6 @@ def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
     assert listed == turn.model_copy(update={"messages": []})
 
 
-def test_single_appends_need_no_turn(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.append_message(message())
-    assert (conversation.event_count(), conversation.messages()[0].turn_no) == (0, None)
-
-
 def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
@@ -131,14 +125,6 @@ def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None
     conversation.truncate(after=2)
     assert [m.content for m in conversation.messages_of(found)] == ["a"]
     assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
-
-
-def test_what_outlasts_a_turn_is_no_longer_of_it(store: Store) -> None:
-    conversation = store.open("k")
-    turn = conversation.save_turn([message("be kind", role="system"), message("hi")])
-    conversation.clear(keep_system=True)
-    assert [m.content for m in conversation.messages()] == ["be kind"]
-    assert conversation.messages_of(turn) == []
 
 
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
@@ -232,13 +218,6 @@ def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
 
 
-def test_messages_in_turns_and_outside_of_them_stand_in_the_order_they_came(store: Store) -> None:
-    conversation = store.open("k", messages=messages(1))
-    conversation.save_turn(messages(2))
-    conversation.append_message(message("last"))
-    assert [m.seq for m in conversation.messages()] == [m.seq for m in conversation.all_messages()] == [1, 2, 3, 4]
-
-
 def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
@@ -267,14 +246,6 @@ def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_le
     assert conversation.truncate(after=1) == 0
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
     assert conversation.info().last_seq == before.last_seq + 1
-
-
-def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:
-    conversation = store.open("k", messages=messages(1))
-    conversation.save_turn(messages(3), {"tokens": 1})
-    assert conversation.truncate(after=2) == 2
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 2)]
-    assert conversation.event_count() == 1
 
 
 def test_usage_in_the_callers_transaction(url: str) -> None:

@@ -20,7 +20,6 @@ from lango_store import (
     InvalidKey,
     InvalidValue,
     Message,
-    SessionExists,
     SessionExpired,
     SessionNotFound,
     Store,
@@ -105,12 +104,6 @@ def test_an_append_that_is_sent_again_is_written_once(store: Store) -> None:
     assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
 
 
-def test_a_batch_with_an_id_twice_makes_its_session_and_one_message(store: Store) -> None:
-    store.append_messages("k", [message("a", id="1"), message("a", id="1")], create=True)
-    assert len(store.create("l", messages=[message("a", id="1"), message("a", id="1")]).messages) == 1
-    assert len(store.messages("k")) == 1
-
-
 def test_after_is_the_place_in_a_session_that_is_there_or_0(store: Store) -> None:
     store.append_message("k", message(), after=0, create=True)
     with pytest.raises(Conflict):
@@ -190,14 +183,6 @@ def test_fields_of_a_new_session_need_create(store: Store) -> None:
     with pytest.raises(TypeError, match="replace_after"):
         store.append_messages("k", messages(1), replace_after=0, create=True)
     assert store.info("k").last_seq == 0
-
-
-def test_a_session_that_is_there_is_not_made_again(store: Store) -> None:
-    made = store.create("k", messages=messages(2, tokens=2), title="T", ttl=timedelta(hours=1))
-    assert made == store.get("k")
-    with pytest.raises(SessionExists):
-        store.create("k", messages=messages(2))
-    assert store.get("k") == made
 
 
 @pytest.mark.parametrize("ids", [False, True])

@@ -113,15 +113,6 @@ def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
     assert "time in another form" not in {each.name for each in store.examine()}
 
 
-def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
-    store.create("k")
-    clock.move(seconds=5)
-    store.append_message("k", message(tokens=5))
-    store.append_messages("k", [message(tokens=7), message()])
-    info = store.info("k")
-    assert (info.last_seq, info.message_count, info.token_count, info.updated_at) == (3, 3, 12, clock.time)
-
-
 def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k")
@@ -148,13 +139,6 @@ def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
     assert seqs(stored) == list(range(2, number + 2))
     assert store.conversation("k").all_messages(after=1) == stored
     assert contents(stored) == contents(batch)
-
-
-def test_a_batch_with_one_bad_message_writes_nothing(store: Store) -> None:
-    store.create("k")
-    with pytest.raises(InvalidMessage):
-        store.append_messages("k", [message("good"), message({"bad": {1, 2}})])
-    assert store.info("k").last_seq == 0
 
 
 # Message ids
@@ -238,23 +222,6 @@ def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store)
     conversation.compact(lambda window: [message("summary", role="assistant")])
     assert [getattr(conversation.last_message(role), "seq", None) for role in (None, "assistant", "user")] == [6, 5, 3]
     assert conversation.last_message("developer") is None
-
-
-def test_what_is_not_a_seq_is_refused(store: Store) -> None:
-    store.create("k", messages=messages(3))
-    for wrong in (-1, 2**63):
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), replace_after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", [message(id="twice"), message(id="twice")], after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), replace_after=1, after=wrong)
-    with pytest.raises(Conflict):
-        store.append_messages("k", messages(1), after=2**63 - 1)
-    assert store.conversation("k").truncate(after=2**63 - 1) == 0
-    assert len(store.messages("k")) == 3
 
 
 def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:

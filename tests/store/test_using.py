@@ -240,13 +240,6 @@ def test_foreign_keys_are_asked_for_before_migrating(tmp_path: Any) -> None:
     engine.dispose()
 
 
-def test_foreign_keys_are_asked_for_on_sqlite(tmp_path: Any, migrated_file: Any) -> None:
-    engine = sa.create_engine(f"sqlite:///{migrated_file}")
-    with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
-        Store(engine).count()
-    engine.dispose()
-
-
 REFUSE_TOOLS = {
     "sqlite": [
         "CREATE TRIGGER refuse BEFORE INSERT ON lango_message WHEN NEW.role = 'tool' "
