@@ -24,7 +24,6 @@ from lango_store import (
     Conversation,
     LangoStoreError,
     Message,
-    SessionNotFound,
     Store,
     create_engine,
 )
@@ -170,15 +169,6 @@ def test_a_closed_store_says_so(url: str) -> None:
         await store.close()
         with pytest.raises(LangoStoreError, match="closed"):
             await store.ping()
-
-    asyncio.run(work())
-
-
-def test_an_error_comes_back_as_it_is(url: str) -> None:
-    async def work() -> None:
-        async with AsyncStore(url) as store:
-            with pytest.raises(SessionNotFound, match="nobody"):
-                await store.get("nobody")
 
     asyncio.run(work())
 

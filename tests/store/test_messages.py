@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.databases import MakeDatabase
-from support.factories import ToolCallFactory, contents, message, messages, seqs
+from support.factories import contents, message, messages, seqs
 from support.statements import watched
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
@@ -134,7 +134,7 @@ def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2, 1000])
 def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
     store.create("k", messages=[message("first")])
-    batch = messages(number, tokens=1, tool_calls=[ToolCallFactory()], extra={"n": 1})
+    batch = messages(number, tokens=1, tool_calls=[ToolCall(id="c", name="n")], extra={"n": 1})
     stored = store.append_messages("k", batch)
     assert seqs(stored) == list(range(2, number + 2))
     assert store.conversation("k").all_messages(after=1) == stored

@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import factory
-
 from lango_store import Message, MessageRole, ToolCall
-
-
-class ToolCallFactory(factory.Factory):  # type: ignore[misc]
-    class Meta:
-        model = ToolCall
-
-    id = factory.Sequence(lambda n: f"call_{n}")
-    name = "get_weather"
-    arguments = factory.Sequence(lambda n: {"city": "Oslo", "day": n})
-
-
-class MessageFactory(factory.Factory):  # type: ignore[misc]
-    class Meta:
-        model = Message
-
-    role = MessageRole.USER
-    content = factory.Sequence(lambda n: f"message {n}")
 
 
 def message(content: Any = "hello", **fields: Any) -> Message:
     """Make a message of a user, unless told otherwise."""
-    made: Message = MessageFactory(content=content, **fields)
-    return made
+    return Message(**{"role": MessageRole.USER, "content": content} | fields)
 
 
 def message_of(content: str, kind: str, id: str | None, tokens: int | None, call: str) -> Message:
@@ -51,9 +31,7 @@ def message_of(content: str, kind: str, id: str | None, tokens: int | None, call
 
 
 def messages(number: int, **fields: Any) -> list[Message]:
-    """Make that many messages, past the factory, which takes ten times as long: tests make ten thousand at once."""
-    fields = {"role": MessageRole.USER} | fields
-    return [Message(content=f"message {n}", **fields) for n in range(number)]
+    return [message(f"message {n}", **fields) for n in range(number)]
 
 
 def summary(text: str = "summary") -> list[Message]:
