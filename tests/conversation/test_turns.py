@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.statements import Counts, counted
 
-from lango_store import Conflict, InvalidMessage, InvalidValue, Message, SessionNotFound, Store
+from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound, Store
 from lango_store._operations.turns import total
 
 
@@ -21,21 +18,6 @@ from lango_store._operations.turns import total
 def store(either_store: Store) -> Store:
     """Run each test here with both kinds of store."""
     return either_store
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
-@pytest.mark.parametrize("after", [None, 0])
-def test_a_turn_is_one_statement_and_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
-) -> None:
-    with Store(one_connection) as store:
-        conversation = store.open("k")
-        store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
-        with counted(one_connection, tmp_path) as counts:
-            conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
-        assert counts == Counts(1, 1)
-        assert store.info("k").message_count == len(batch)
 
 
 def test_a_turn_says_where_its_messages_stand(store: Store) -> None:

@@ -58,17 +58,6 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
     assert store.restore(cold, "k", ttl=HOUR).expires_at == clock.time + HOUR
 
 
-def test_each_life_of_a_key_is_kept(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    for life in ("first", "second"):
-        store.create("k", ttl=HOUR, messages=[message(life)])
-        clock.move(hours=2)
-        store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert len(archive.search("first")) == len(archive.search("second")) == 1
-    assert store.restore(cold, "k").messages[0].content == "second"
-
-
 def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     filled.expire(archive=cold, batch_size=2)

@@ -103,18 +103,6 @@ def test_so_many_messages_as_are_counted_are_not_estimated(store: Store, monkeyp
 
 
 @pytest.mark.usefixtures("small_sample")
-@pytest.mark.parametrize(("number", "user", "assistant"), [(7, 4, 3), (23, 18, 5)])
-def test_many_small_sessions_are_estimated_to_the_last_of_them_and_empty_ones_take_no_place(
-    store: Store, number: int, user: int, assistant: int
-) -> None:
-    for n in range(9):
-        store.create(f"empty {n}")
-    for n in range(number):
-        store.create(f"k{n:02}", messages=[message(role="user" if n < number - 3 else "assistant")])
-    assert store.stats().roles == {"user": user, "assistant": assistant}
-
-
-@pytest.mark.usefixtures("small_sample")
 def test_messages_are_estimated_in_their_order_however_they_lie(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store:

@@ -125,30 +125,6 @@ def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
     engine.dispose()
 
 
-def test_connections_of_cancelled_calls_come_back_while_the_store_goes_on(url: str) -> None:
-    engine: Any = create_engine(url)
-
-    async def work() -> None:
-        async with AsyncStore(engine) as store:
-            await store.create("k")
-            for _ in range(30):
-                tasks = [asyncio.create_task(store.append_message("k", message())) for _ in range(50)]
-                await asyncio.sleep(0)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            async with asyncio.timeout(60):  # what was under way is carried out
-                while engine.pool.checkedout():
-                    await asyncio.sleep(0)
-            await asyncio.gather(*(store.append_message("k", message()) for _ in range(64)))
-            assert engine.pool.checkedout() == 0
-            found = await store.get("k")
-            assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
-
-    asyncio.run(work())
-    engine.dispose()
-
-
 def test_closing_waits_for_what_is_under_way(url: str) -> None:
     async def work() -> list[object]:
         store = AsyncStore(url)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.statements import Counts, counted, watched
+from support.statements import watched
 
 from lango_store import (
     Conflict,
@@ -203,29 +201,6 @@ def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> 
             (each.content, each.seq) for some in written for each in some
         )
     assert faults(store) == []
-
-
-Write = Callable[[Store, str], object]
-WRITES: dict[str, Write] = {
-    "one": lambda store, key: store.append_message(key, message(), create=True, **FIELDS),
-    "with an id": lambda store, key: store.append_message(key, message(id="i"), create=True),
-    "many": lambda store, key: store.append_messages(key, messages(20), create=True, ttl=timedelta(hours=1)),
-    "turn": lambda store, key: store.conversation(key).save_turn(messages(3), {"n": 1}, create=True),
-}
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
-def test_it_takes_one_statement_and_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, write: Write, there: bool
-) -> None:
-    with Store(one_connection) as store:
-        store.create("k")
-        write(store, "other")
-        with counted(one_connection, tmp_path) as counts:
-            write(store, "k" if there else "missing")
-        assert counts == Counts(1, 1)
 
 
 def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:

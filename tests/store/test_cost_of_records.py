@@ -12,20 +12,7 @@ from support.factories import contents, message
 from support.recorded import SAID, noted, record
 from support.statements import Counts, counted, watched
 
-from lango_store import DatabaseUnavailable, Message, Store, create_engine
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("batch", [[record()], [record(id="a"), message()], [message(), *[record()] * 500]])
-def test_an_append_of_records_is_one_statement_and_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, batch: list[Message]
-) -> None:
-    with Store(one_connection) as store:
-        for key in ("other", "k"):
-            store.create(key)
-            with counted(one_connection, tmp_path) as counts:
-                store.append_messages(key, batch)
-        assert counts == Counts(1, 1)
+from lango_store import DatabaseUnavailable, Store, create_engine
 
 
 def test_a_load_of_a_log_with_records_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:

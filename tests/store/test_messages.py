@@ -11,8 +11,7 @@ from support.factories import contents, message, messages, seqs
 from support.statements import watched
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
-from lango_store._operations import paging
-from lango_store._operations.messages import firsts, log_pages
+from lango_store._operations.messages import firsts
 from lango_store.testing import Clock
 
 
@@ -276,22 +275,3 @@ def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
     with store.engine.connect() as connection:
         columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"
         assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
-
-
-@pytest.mark.parametrize("character", ["x", "\U0001f600"])
-def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
-    with Store(url) as store:
-        store.create("k", messages=[message(character * 300_000), message("b"), message(character * 300_000)])
-        with store.context.snapshot() as connection:
-            pages = list(log_pages(connection, store.context.moment(connection), "k"))
-        assert [each.seq for page in pages for each in page] == [1, 2, 3]
-
-
-def test_a_log_is_read_to_its_end_where_a_page_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "ROWS", 2)
-    with Store(url) as store:
-        for number in range(6):
-            store.create(str(number), messages=messages(number))
-            with store.context.snapshot() as connection:
-                pages = list(log_pages(connection, store.context.moment(connection), str(number)))
-            assert [each.seq for page in pages for each in page] == list(range(1, number + 1))
