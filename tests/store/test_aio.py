@@ -87,14 +87,14 @@ def test_it_belongs_to_no_event_loop(url: str) -> None:
     asyncio.run(store.close())
 
 
-def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
+def test_cancelled_appends_leave_the_pool_whole(url: str) -> None:
     engine = create_engine(url, pool_size=3, max_overflow=1)
 
     async def work() -> None:
         async with AsyncStore(engine) as store:
             await store.create("k")
             tasks = []
-            for n in range(1_000):
+            for n in range(400):
                 tasks.append(asyncio.create_task(store.append_message("k", message(n, id=f"id-{n}"))))
                 if n % 3 == 0:
                     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
                     tasks[-1].cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             cancelled = [n for n, result in enumerate(results) if isinstance(result, asyncio.CancelledError)]
-            assert len(cancelled) > 100
+            assert len(cancelled) > 40
             assert all(isinstance(result, Message | asyncio.CancelledError) for result in results)
             assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("lango_store")}) <= 4
         async with AsyncStore(engine) as store:  # the first one waited for what was under way
@@ -119,7 +119,7 @@ def test_a_thousand_cancelled_appends_leave_the_pool_whole(url: str) -> None:
                     assert looked_up == result
             for n in cancelled:  # sending again is safe
                 await store.append_message("k", message(n, id=f"id-{n}"))
-            assert (await store.info("k")).message_count == 1_000
+            assert (await store.info("k")).message_count == 400
 
     asyncio.run(work())
     engine.dispose()

@@ -185,7 +185,7 @@ def test_fields_of_a_new_session_need_create(store: Store) -> None:
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> None:
-    for number in range(5):
+    for number in range(2):
         together = Barrier(8)
 
         def race(n: int, together: Barrier = together, key: str = f"k{number}") -> list[Message]:

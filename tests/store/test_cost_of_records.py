@@ -54,7 +54,7 @@ def _parts(plan: dict[str, Any]) -> list[dict[str, Any]]:
 @not_on_a_cluster("each part of a table has a plan of its own there")
 def test_the_end_of_a_log_of_records_costs_no_more_the_longer_the_log_is(make_database: MakeDatabase) -> None:
     engines = [create_engine(make_database()) for _ in range(2)]
-    short, long = map(cost_of_the_end, engines, (500, 5_000))
+    short, long = map(cost_of_the_end, engines, (500, 2_500))
     for engine in engines:
         engine.dispose()
     assert long[0] == pytest.approx(short[0], rel=0.02)
