@@ -38,7 +38,7 @@ from lango_store import (
 )
 from lango_store.testing import Clock
 
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # the example would cost minutes in the suite
 TTL = timedelta(seconds=50)  # no sum of the steps that the clock makes
