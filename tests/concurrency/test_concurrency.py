@@ -24,7 +24,7 @@ def store(either_store: Store) -> Store:
     return either_store
 
 
-WRITERS, EACH = 8, 100
+WRITERS, EACH = 8, 40
 
 WRITER = """
 import sys
@@ -201,7 +201,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("after", [1, 50, 173])
+@pytest.mark.parametrize("after", [1, 50])
 def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: int) -> None:
     with Store(url) as store:
         store.create("k")
@@ -230,9 +230,9 @@ for url in sys.argv[1:]:
 
 
 def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
-    urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(3)]
+    urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(2)]
     running = at_once(OPENER, *[urls] * 6)
-    for last, url in zip((False, False, True), urls, strict=True):
+    for last, url in zip((False, True), urls, strict=True):
         assert [process.stdout.readline() for process in running] == ["\n"] * 6
         with Store(url) as store:
             assert store.info("k").message_count == 6
@@ -267,13 +267,3 @@ def test_a_session_held_by_another_is_busy_where_the_server_says_so(make_postgre
             store.append_message("k", message())
         connection.commit()
         assert store.append_message("k", message()).seq == 2
-
-
-def test_no_connection_is_left_out_of_the_pool(store: Store) -> None:
-    store.create("k")
-    for _ in range(50):
-        store.append_message("k", message(id="a"))
-        with pytest.raises(LookupError):
-            store.get("nobody")
-    pool = store.engine.pool
-    assert pool.checkedout() == 0  # type: ignore[attr-defined]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -93,42 +90,6 @@ def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: st
             connection.rollback()
         found = store.get("k")
         assert found.message_count == len(found.messages)
-    engine.dispose()
-
-
-# An interruption may come while Python deletes something, and is told of and forgotten there.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_thread_that_is_interrupted_again_and_again_gives_its_connections_back(url: str) -> None:
-    engine: Any = create_engine(url, pool_size=2, pool_timeout=20)
-    with Store(engine) as store:
-        store.create("k")
-        done = threading.Event()
-        ready: SimpleQueue[None] = SimpleQueue()  # an Event that is interrupted in its set() keeps its lock
-
-        def work() -> None:
-            while not done.is_set():
-                with suppress(Interrupted):
-                    ready.put(None)
-                    store.append_message("k", message())
-
-        def guarded() -> None:
-            while not done.is_set():
-                with suppress(Interrupted):
-                    work()
-
-        thread = threading.Thread(target=guarded)
-        thread.start()
-        for _ in range(50):  # more would meet the few lines in which SQLAlchemy's queue can lose one
-            while not ready.empty():
-                ready.get()
-            ready.get(timeout=30)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
-        done.set()
-        thread.join(60)
-        gc.collect()
-        assert engine.pool.checkedout() == 0
-        found = store.get("k")
-        assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
     engine.dispose()
 
 

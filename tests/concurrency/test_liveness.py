@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import sqlalchemy as sa
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.triggers import eat
 
-from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store, create_engine
+from lango_store import Conversation, DatabaseUnavailable, SessionExpired, Store
 from lango_store.testing import Clock
 
 WRITES: dict[str, Callable[[Conversation], object]] = {
@@ -72,36 +70,6 @@ def test_a_trigger_that_eats_updates_ends_a_write_at_once(
             assert said in str(raised.value)
         assert store.get("k") == before
         assert not store.exists("forked")
-
-
-@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-@pytest.mark.parametrize("write", [w for n, w in WRITES.items() if n != "fork"], ids=[n for n in WRITES if n != "fork"])
-def test_a_policy_that_hides_a_row_from_updates_ends_a_write_at_once(
-    make_postgres: MakeDatabase, administrator: sa.Engine, write: Callable[[Conversation], object]
-) -> None:
-    url = make_postgres()
-    owner = create_engine(url)
-    with Store(owner) as store:
-        store.create("k", messages=[message(id="a"), *messages(2)])
-    with administrator.connect() as connection, suppress(sa.exc.ProgrammingError):
-        connection.exec_driver_sql("CREATE ROLE lango_reader LOGIN")
-    with owner.begin() as connection:
-        for statement in (
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO lango_reader",
-            "ALTER TABLE lango_session ENABLE ROW LEVEL SECURITY",
-            "CREATE POLICY seen ON lango_session FOR SELECT USING (true)",
-            "CREATE POLICY written ON lango_session FOR UPDATE USING (false)",
-        ):
-            connection.exec_driver_sql(statement)
-    with Store(f"{url}&options=-crole%3Dlango_reader") as reader:
-        conversation = reader.open("k")
-        before = reader.get("k")
-        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
-            write(conversation)
-        with pytest.raises(DatabaseUnavailable, match="row-level security policy"):
-            touch(reader)
-        assert reader.get("k") == before
-    owner.dispose()
 
 
 FORMS: dict[str, object] = {

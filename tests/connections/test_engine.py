@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message
-from support.postgres_server import PostgresServer
 from support.processes import run_program
 
 from lango_store import (
@@ -25,7 +22,6 @@ from lango_store import (
     SessionNotFound,
     Store,
     create_engine,
-    schema,
 )
 
 
@@ -67,17 +63,6 @@ def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, u
             assert (prepared == 0) == (used is None)
 
 
-@pytest.mark.parametrize("url", ["mysql://x/y", "postgresql+pg8000://x/y", "sqlite+pysqlcipher:///x", "nonsense", ""])
-def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="sqlite:///file"):
-        Store(url)
-    with pytest.raises(ValueError, match="%40") as raised:
-        Store("postgresql://ann:hunter@2@x/y")
-    assert "hunter" not in str(raised.value)
-    with pytest.raises(ValueError, match="prepare_threshold"):
-        Store("postgresql://x/y?prepare_threshold=often")
-
-
 def test_other_databases_are_refused() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
     with pytest.raises(TypeError, match="URL"):
@@ -92,22 +77,6 @@ def test_making_a_store_connects_to_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_not_there() -> None:
-    with (
-        Store("postgresql://ann:hunter2@127.0.0.1:1/never?connect_timeout=2") as store,
-        pytest.raises(DatabaseUnavailable) as raised,
-    ):
-        store.ping()
-    assert "hunter2" not in str(raised.value)
-
-
-def test_a_server_that_does_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        url = f"postgresql://ann@127.0.0.1:{deaf.getsockname()[1]}/never?connect_timeout=2"
-        with Store(url) as store, pytest.raises(DatabaseUnavailable, match="timeout"):
-            store.ping()
-
-
 def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
     with Store(make_postgres()) as store:
         store.create("k")
@@ -119,21 +88,6 @@ def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeData
             )
         assert store.append_message("k", message()).seq == 2
         assert len(store.get("k").messages) == 2
-
-
-def test_a_server_that_goes_away_and_comes_back() -> None:
-    server = PostgresServer(fsync=True)
-    try:
-        schema.upgrade(server.url())
-        with Store(server.url()) as store:
-            store.create("k")
-            server.interrupt()
-            with pytest.raises(DatabaseUnavailable):
-                store.append_message("k", message("lost"))
-            server.resume()
-            assert store.append_message("k", message("kept")).seq == 1
-    finally:
-        server.stop()
 
 
 def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
@@ -278,24 +232,4 @@ def test_a_listener_of_the_pool_sees_every_verb(url: str, moment: str) -> None:
         store.append_message("k", message())
         store.get("k")
         assert len(told) == 2
-    engine.dispose()
-
-
-def test_an_interrupted_verb_leaves_the_pool_whole(url: str) -> None:
-    interrupted = False
-
-    def clock() -> datetime:
-        if interrupted:
-            raise KeyboardInterrupt
-        return datetime.now(UTC)
-
-    engine = create_engine(url, pool_size=1)
-    with Store(engine, clock=clock) as store:
-        store.create("k", messages=[message()])
-        interrupted = True
-        with pytest.raises(KeyboardInterrupt):
-            store.get("k")
-        interrupted = False
-        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-        assert store.append_message("k", message()).seq == 2
     engine.dispose()

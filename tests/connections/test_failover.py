@@ -77,21 +77,6 @@ def test_a_primary_that_was_demoted_is_left_with_all_connections_to_it(pair: Pai
     engine.dispose()
 
 
-def test_a_callers_transaction_on_a_demoted_primary_fails_once_and_the_next_is_on_the_new_one(pair: Pair) -> None:
-    engine = sa.create_engine(create_engine(pair.url).url)
-    with Store(engine) as store:
-        store.create("k")
-        connect_several(engine)
-        pair.hand_over()
-        with engine.connect() as connection, pytest.raises(DatabaseUnavailable, match="takes no writes"):
-            store.using(connection).append_messages("k", [message(id="a"), message()])
-        for _ in range(4):
-            with engine.begin() as connection:
-                store.using(connection).append_message("k", message("there"))
-        assert [m.content for m in store.get("k").messages] == ["there"] * 4
-    engine.dispose()
-
-
 def test_a_standby_is_left_once_the_address_leads_to_the_primary(pair: Pair) -> None:
     primary, standby = (sa.make_url(each.url()) for each in pair)
     relay = Relay(primary)

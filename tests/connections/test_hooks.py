@@ -99,21 +99,6 @@ def test_an_engines_log_has_the_text_and_the_time_but_no_content(url: str, caplo
     assert not any("a secret" in line for line in lines)
 
 
-def test_the_hook_and_the_log_see_the_same_statements(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    told: Seen = []
-    with caplog.at_level(logging.INFO, "sqlalchemy.engine"):
-        engine = create_engine(url)
-        for hook in (None, lambda text, seconds: told.append((text, seconds))):
-            with Store(engine, on_statement=hook) as store:
-                caplog.clear()
-                verbs(store)
-                store.delete("k")
-        logged = [record.getMessage() for record in caplog.records]
-        engine.dispose()
-    assert len(told) > 10
-    assert all(any(line.startswith(text) for line in logged) for text, _ in told if is_ours(text))
-
-
 def test_a_hook_knows_nothing_of_what_another_store_does_on_the_same_connection(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)

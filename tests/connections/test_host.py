@@ -15,7 +15,7 @@ from support.factories import message, messages
 from support.processes import run_program
 
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
-from lango_store.tables import Base, MessageRow, SessionRow
+from lango_store.tables import MessageRow, SessionRow
 
 OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_shared_value", "lango_store_version"}
 
@@ -109,29 +109,6 @@ def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, stor
         session.commit()
     assert store.conversation("k").all_messages()[0].content == {"b": 1}
     assert store.info("k").metadata == {"a": [2]}
-
-
-def test_the_tables_can_be_distributed_by_session_key() -> None:
-    column_of = {
-        "lango_session": "key",
-        "lango_turn": "session_key",
-        "lango_message": "session_key",
-        "lango_value": "session_key",
-        "lango_shared_value": "scope",
-    }
-    assert set(Base.metadata.tables) == set(column_of)
-    for name, column in column_of.items():
-        table = Base.metadata.tables[name]
-        for constraint in table.constraints:
-            assert constraint.name is not None
-            if isinstance(constraint, sa.PrimaryKeyConstraint | sa.UniqueConstraint):
-                assert column in constraint.columns
-            if isinstance(constraint, sa.ForeignKeyConstraint):
-                assert constraint.referred_table.name == "lango_session"
-                assert [(e.parent.name, e.column.name) for e in constraint.elements] == [("session_key", "key")]
-                assert (constraint.ondelete, constraint.onupdate) == ("CASCADE", None)
-        assert all(column in index.columns for index in table.indexes if index.unique)
-        assert not any(c.identity or c is table.autoincrement_column for c in table.columns)
 
 
 def test_both_processes_of_a_fork_go_on(url: str) -> None:

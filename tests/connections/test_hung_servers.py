@@ -31,20 +31,6 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - started < seconds
 
 
-@pytest.fixture
-def relay(server_url: sa.URL) -> Iterator[Relay]:
-    made = Relay(server_url)
-    yield made
-    made.close()
-
-
-def through(relay: Relay, url: str, **parameters: str) -> sa.URL:
-    """The URL of a database behind a relay, by TCP."""
-    made = sa.make_url(url)
-    there = made.difference_update_query(["host"]).set(host="127.0.0.1", port=relay.port)
-    return there.update_query_dict(parameters)
-
-
 def driver_of(engine: sa.Engine) -> psycopg.Connection[Any]:
     with engine.connect() as connection:
         driver = connection.connection.dbapi_connection
@@ -67,7 +53,7 @@ def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
     url = make_postgres()
 
     def used(*, connect_args: dict[str, Any] | None = None, **parameters: str) -> dict[str, str]:
-        engine = create_engine(through(relay, url, **parameters), connect_args=connect_args or {})
+        engine = create_engine(relay.url(url, **parameters), connect_args=connect_args or {})
         found = driver_of(engine).info.get_parameters()
         engine.dispose()
         return {name: found[name] for name in BOUNDS}
@@ -111,7 +97,7 @@ def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
 def test_what_no_peer_acknowledges_is_given_up_after_tcp_user_timeout(
     make_postgres: MakeDatabase, relay: Relay
 ) -> None:
-    with Store(through(relay, make_postgres(), tcp_user_timeout="1000")) as store:
+    with Store(relay.url(make_postgres(), tcp_user_timeout="1000")) as store:
         store.create("k")
         relay.stall()
         with pytest.raises(DatabaseUnavailable), within(LONG):
@@ -126,7 +112,7 @@ def test_an_idle_connection_is_asked_for_a_while_only(
 ) -> None:
     monkeypatch.setattr(pool, "_IDLE_BEFORE_PING", -1.0)
     monkeypatch.setattr(pool, "_PING_TIMEOUT", 0.2)
-    with Store(through(relay, make_postgres(), connect_timeout="1")) as store:
+    with Store(relay.url(make_postgres(), connect_timeout="1")) as store:
         store.create("k")
         store.append_message("k", message("before"))
         relay.stall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -48,21 +48,11 @@ def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
     engine.dispose()
 
 
-@pytest.fixture
-def relay(server_url: sa.URL) -> Iterator[Relay]:
-    made = Relay(server_url)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
 def test_a_connection_that_was_idle_for_long_is_asked_before_it_is_lent(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch, call: Callable[[Store], object]
 ) -> None:
-    url = sa.make_url(make_postgres())
-    query = {name: value for name, value in url.query.items() if name != "host"}
-    through = url.set(host="127.0.0.1", port=relay.port, query=query)
-    engine = create_engine(through, pool_size=1)
+    engine = create_engine(relay.url(make_postgres()), pool_size=1)
     now = [1000.0]
     monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with Store(engine) as store:

@@ -12,7 +12,7 @@ from support.databases import MakeDatabase
 from support.factories import message
 from support.pgbouncer import PgBouncer
 
-from lango_store import DatabaseUnavailable, Store, create_engine, schema
+from lango_store import DatabaseUnavailable, Store, schema
 
 pytestmark = pytest.mark.pgbouncer
 
@@ -22,21 +22,6 @@ def pooler(server_url: sa.URL) -> Iterator[PgBouncer]:
     made = PgBouncer(server_url)
     yield made
     made.stop()
-
-
-def settings_left(url: str) -> list[str]:
-    """What connections of the pooler to its server have kept, seen through many of them at once."""
-    shown = "SELECT current_setting('search_path') || current_setting('lock_timeout') FROM pg_sleep(0.05)"
-    engine = create_engine(url)
-
-    def look(_: int) -> str:
-        with engine.connect() as connection:
-            return str(connection.exec_driver_sql(shown).scalar_one())
-
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(look, range(16)))
-    engine.dispose()
-    return sorted(set(found))
 
 
 def advisory_locks(url: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.postgres_server import PostgresServer
 
-from lango_store import AsyncStore, DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
+from lango_store import DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
 
 PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "160"))
 
@@ -166,26 +165,6 @@ def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServe
         assert reader.count(key_prefix="k") == 1
     with pytest.raises(LangoStoreError, match="closed"):
         seeing.get("k")
-
-
-def test_a_position_is_handed_on_awaited(primary: PostgresServer, replica: PostgresServer) -> None:
-    replica.delay(60)
-
-    async def main() -> None:
-        async with AsyncStore(primary.url()) as writer, AsyncStore(primary.url(), replica=replica.url()) as reader:
-            await writer.create("k", messages=messages(3))
-            position = await writer.position()
-            with pytest.raises(SessionNotFound):
-                await reader.get("k")
-            seeing = reader.at(position)
-            assert (await seeing.get("k")).message_count == 3
-            assert (await seeing.conversation("k").info()).message_count == 3
-            await seeing.close()
-            assert await reader.count(key_prefix="k") == 0
-        with pytest.raises(LangoStoreError, match="closed"):
-            await seeing.get("k")
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])

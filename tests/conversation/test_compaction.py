@@ -49,14 +49,6 @@ def test_a_summary_that_is_made_elsewhere_takes_the_place_of_the_window_that_was
     assert store.open("empty").begin_compaction() is None
 
 
-def test_a_compaction_uses_one_seq_up(store: Store) -> None:
-    conversation = store.open("k", messages=messages(3))
-    conversation.compact(lambda window: summary())
-    assert conversation.info().last_seq == 5
-    assert [m.seq for m in conversation.all_messages()] == [1, 2, 3, 5]
-    assert [each.discarded for each in conversation.compactions()] == [False]
-
-
 def test_a_summary_of_another_session_hides_no_message_of_this_one(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
@@ -111,18 +103,6 @@ def test_a_summarizer_that_fails_changes_nothing(store: Store) -> None:
     assert store.get("k") == before
 
 
-def test_a_summarizer_may_change_what_it_was_given(store: Store) -> None:
-    conversation = store.open("k", messages=[message(["x"])])
-
-    def summarize(window: list[Message]) -> list[Message]:
-        window[0].content.append("changed")
-        window.clear()
-        return summary()
-
-    conversation.compact(summarize)
-    assert contents(conversation.all_messages()) == [["x"], "summary"]
-
-
 def test_what_is_changed_in_a_window_is_not_in_the_next_one_that_is_asked_for(store: Store) -> None:
     store.create("k", messages=[message([{"type": "text", "text": "a"}])])
     conversation = store.conversation("k")
@@ -136,20 +116,6 @@ def test_an_empty_window_needs_no_summary(store: Store) -> None:
     conversation = store.open("k")
     assert conversation.compact(lambda window: pytest.fail("called")) is None
     assert conversation.event_count() == 0
-
-
-def test_nothing_is_locked_while_the_summary_is_written(store: Store) -> None:
-    conversation = store.open("k", messages=messages(3))
-    appended: list[Message] = []
-
-    def summarize(window: list[Message]) -> list[Message]:
-        thread = threading.Thread(target=lambda: appended.append(store.append_message("k", message("meanwhile"))))
-        thread.start()
-        thread.join(20)
-        return summary()
-
-    conversation.compact(summarize)
-    assert contents(appended) == ["meanwhile"]
 
 
 def test_compactions_tell_their_history(store: Store) -> None:

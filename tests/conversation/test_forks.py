@@ -8,7 +8,7 @@ import pytest
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import Message, SessionExists, SessionNotFound, Store, create_engine
+from lango_store import SessionExists, SessionNotFound, Store, create_engine
 from lango_store.testing import Clock
 
 
@@ -114,22 +114,6 @@ def test_a_users_message_that_is_not_there(store: Store, number: int) -> None:
     with pytest.raises(ValueError, match="no user message"):
         store.open("k").fork("f", before_user_message=number)
     assert not store.exists("f")
-
-
-def test_a_fork_from_before_a_compaction_has_the_window_of_that_time(store: Store) -> None:
-    talk(store)
-    source = store.open("k")
-
-    def summarize(window: list[Message]) -> list[Message]:
-        source.append_message(message("meanwhile"))
-        return [message("summary", role="assistant")]
-
-    source.compact(summarize)
-    before = source.fork("before", upto=4)
-    assert [m.content for m in before.messages()] == ["q1", "a1", "q2", "a2"]
-    assert before.compactions() == []
-    after = source.fork("after", upto=8)
-    assert [m.content for m in after.messages()] == ["summary", "meanwhile"]
 
 
 def test_a_fork_that_ends_inside_a_summary_has_the_part_of_it_that_was_asked_for(store: Store) -> None:

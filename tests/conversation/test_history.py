@@ -93,14 +93,6 @@ def test_a_message_too_large_for_the_budget_leaves_nothing(store: Store) -> None
     assert conversation.history(max_tokens=10) == []
 
 
-@pytest.mark.parametrize("bound", ["last", "max_tokens"])
-def test_a_negative_bound_is_refused(store: Store, bound: str) -> None:
-    conversation = store.open("k")
-    options: dict[str, Any] = {bound: -1}
-    with pytest.raises(ValueError, match=bound):
-        conversation.history(**options)
-
-
 def test_a_counter_of_the_store_serves_messages_that_were_stored_without_it(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=messages(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.factories import contents, message, messages, summary
 from support.session_checks import assert_sound
 
-from lango_store import Message, Store
+from lango_store import Store
 
 
 def test_taking_the_summary_away_brings_back_what_it_replaced(store: Store) -> None:
@@ -33,19 +33,6 @@ def test_popping_a_summary_brings_back_nothing_that_was_discarded(store: Store) 
     assert (conversation.messages(), conversation.all_messages(), conversation.compactions()) == ([], [], [])
 
 
-def test_popping_summary_after_summary_goes_back_one_by_one(store: Store) -> None:
-    conversation = store.open("k", messages=messages(2))
-    for text in ("first", "second", "third"):
-        pending = conversation.begin_compaction()
-        assert pending is not None
-        conversation.finish_compaction(pending, message(text))
-    for popped, left in (("third", ["second"]), ("second", ["first"]), ("first", ["message 0", "message 1"])):
-        found = conversation.pop_message()
-        assert found is not None
-        assert (found.content, contents(conversation.messages())) == (popped, left)
-        assert_sound(store)
-
-
 def test_popping_the_only_summary_of_a_session_brings_back_none_of_another(store: Store) -> None:
     for key, times in (("k", 1), ("other", 3)):
         conversation = store.open(key, messages=messages(2))
@@ -58,16 +45,6 @@ def test_popping_the_only_summary_of_a_session_brings_back_none_of_another(store
     assert_sound(store)
 
 
-def test_cutting_summary_after_summary_goes_back_one_by_one(store: Store) -> None:
-    conversation = store.open("k", messages=messages(2))
-    for text in ("first", "second", "third", "fourth"):
-        conversation.compact(lambda _, text=text: [message(text)])  # type: ignore[misc]
-    for left in (["third"], ["second"], ["first"], ["message 0", "message 1"]):
-        conversation.truncate(after=conversation.compactions()[-1].replaced_upto - 1)
-        assert contents(conversation.messages())[:1] == left[:1]
-        assert_sound(store)
-
-
 def test_popping_takes_a_last_message_that_is_of_no_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("of a turn")])
@@ -76,20 +53,6 @@ def test_popping_takes_a_last_message_that_is_of_no_turn(store: Store) -> None:
         "of none",
         "of a turn",
     ]
-
-
-def test_popping_takes_the_last_message_of_the_window(store: Store) -> None:
-    conversation = store.open("k", messages=messages(2))
-
-    def summarize(window: list[Message]) -> list[Message]:
-        conversation.append_message(message("meanwhile"))
-        return summary()
-
-    conversation.compact(summarize)
-    popped = conversation.pop_message()
-    assert popped is not None
-    assert popped.content == "meanwhile"
-    assert contents(conversation.messages()) == ["summary"]
 
 
 def test_clearing_takes_the_summary_too_and_keeps_what_the_system_said(store: Store) -> None:

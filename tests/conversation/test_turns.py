@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.statements import Counts, counted
 
-from lango_store import Conflict, InvalidMessage, InvalidValue, Message, SessionNotFound, Store
+from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound, Store
 from lango_store._operations.turns import total
 
 
@@ -21,21 +18,6 @@ from lango_store._operations.turns import total
 def store(either_store: Store) -> Store:
     """Run each test here with both kinds of store."""
     return either_store
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("batch", [[], [message()], [message(id="a")], messages(2), messages(1_000)])
-@pytest.mark.parametrize("after", [None, 0])
-def test_a_turn_is_one_statement_and_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
-) -> None:
-    with Store(one_connection) as store:
-        conversation = store.open("k")
-        store.open("other").save_turn(messages(len(batch)), {"a": 1}, id="t")
-        with counted(one_connection, tmp_path) as counts:
-            conversation.save_turn(batch, {"input_tokens": 1}, id="t", after=after)
-        assert counts == Counts(1, 1)
-        assert store.info("k").message_count == len(batch)
 
 
 def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
@@ -46,12 +28,6 @@ def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
     assert turn.messages == conversation.all_messages(after=1)
     (listed,) = conversation.turns()
     assert listed == turn.model_copy(update={"messages": []})
-
-
-def test_single_appends_need_no_turn(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.append_message(message())
-    assert (conversation.event_count(), conversation.messages()[0].turn_no) == (0, None)
 
 
 def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
@@ -131,14 +107,6 @@ def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None
     conversation.truncate(after=2)
     assert [m.content for m in conversation.messages_of(found)] == ["a"]
     assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
-
-
-def test_what_outlasts_a_turn_is_no_longer_of_it(store: Store) -> None:
-    conversation = store.open("k")
-    turn = conversation.save_turn([message("be kind", role="system"), message("hi")])
-    conversation.clear(keep_system=True)
-    assert [m.content for m in conversation.messages()] == ["be kind"]
-    assert conversation.messages_of(turn) == []
 
 
 def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
@@ -232,13 +200,6 @@ def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
 
 
-def test_messages_in_turns_and_outside_of_them_stand_in_the_order_they_came(store: Store) -> None:
-    conversation = store.open("k", messages=messages(1))
-    conversation.save_turn(messages(2))
-    conversation.append_message(message("last"))
-    assert [m.seq for m in conversation.messages()] == [m.seq for m in conversation.all_messages()] == [1, 2, 3, 4]
-
-
 def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
@@ -267,14 +228,6 @@ def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_le
     assert conversation.truncate(after=1) == 0
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
     assert conversation.info().last_seq == before.last_seq + 1
-
-
-def test_a_turn_that_is_cut_after_its_first_message_ends_there(store: Store) -> None:
-    conversation = store.open("k", messages=messages(1))
-    conversation.save_turn(messages(3), {"tokens": 1})
-    assert conversation.truncate(after=2) == 2
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 2)]
-    assert conversation.event_count() == 1
 
 
 def test_usage_in_the_callers_transaction(url: str) -> None:

@@ -47,10 +47,6 @@ def test_what_asks_or_has_no_id_answers_nothing() -> None:
     assert answers(message(role=MessageRole.TOOL, tool_calls=[ToolCall(id="", name="n", output=1)])) == []
 
 
-def test_an_assistant_message_that_carries_outputs_answers_itself() -> None:
-    assert answers(message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id="c1", name="n", output=1)])) == ["c1"]
-
-
 # Tokens
 
 

@@ -68,11 +68,16 @@ def ours(script: str) -> list[list[str]]:
     return [words[1:] for words in commands(script) if words[0] == "lango-store"]
 
 
+def run_ours(script: str, folder: Path) -> None:
+    """Run the commands of a script, on a file in the folder."""
+    for words in ours(script):
+        done = run(*words, folder=folder, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
+        assert done.returncode == 0, (words, done.stderr)
+
+
 def test_commands_of_migrations_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
-    for words in ours(block):
-        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
-        assert done.returncode == 0, (words, done.stderr)
+    run_ours(block, tmp_path)
 
 
 def test_commands_of_operators_run(tmp_path: Path) -> None:
@@ -87,18 +92,14 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
         store.expire(archive=tmp_path / "cold.db")
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
-    for words in ours(block):
-        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": url})
-        assert done.returncode == 0, (words, done.stderr)
+    run_ours(block, tmp_path)
 
 
 def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
     sessions = DATA / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
-    for words in ours(block):
-        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
-        assert done.returncode == 0, (words, done.stderr)
+    run_ours(block, tmp_path)
     assert len(list((tmp_path / "everything").iterdir())) == 5
 
 
@@ -109,9 +110,7 @@ def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
     shutil.copy(data / "lango" / "lango.db", tmp_path)
     for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
         (block,) = (script for script in SCRIPTS.values() if name in script)
-        for words in [["db", "upgrade"], *ours(block.replace("~", str(tmp_path)))]:
-            done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
-            assert done.returncode == 0, (words, done.stderr)
+        run_ours("lango-store db upgrade\n" + block.replace("~", str(tmp_path)), tmp_path)
 
 
 def test_commands_of_backups_run(tmp_path: Path) -> None:
@@ -119,9 +118,7 @@ def test_commands_of_backups_run(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
-    for words in ours(block):
-        done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
-        assert done.returncode == 0, (words, done.stderr)
+    run_ours(block, tmp_path)
     assert (tmp_path / "backup" / "lango_store.jsonl").exists()
 
 

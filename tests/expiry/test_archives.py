@@ -58,17 +58,6 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
     assert store.restore(cold, "k", ttl=HOUR).expires_at == clock.time + HOUR
 
 
-def test_each_life_of_a_key_is_kept(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    for life in ("first", "second"):
-        store.create("k", ttl=HOUR, messages=[message(life)])
-        clock.move(hours=2)
-        store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert len(archive.search("first")) == len(archive.search("second")) == 1
-    assert store.restore(cold, "k").messages[0].content == "second"
-
-
 def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     filled.expire(archive=cold, batch_size=2)
@@ -149,14 +138,14 @@ with Store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("after", [0, 1, 5])
+@pytest.mark.parametrize("after", [0, 4])
 def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
     url: str, clock: Clock, tmp_path: Path, after: int
 ) -> None:
     cold = tmp_path / "cold.db"
     clock.move(days=-30)
     with Store(url, clock=clock) as store:
-        for n in range(150):
+        for n in range(60):
             store.create(f"k{n}", ttl=HOUR, messages=[message(f"words of {n}")] * 3)
     with Program(PURGER, url, cold) as process:
         for _ in range(after):
@@ -165,13 +154,13 @@ def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
     with Store(url) as store:
         left = {info.key for info in store.list_sessions(expired=None, limit=500).items}
         archived = archived_keys(cold) if cold.exists() else set()
-        assert left | archived == {f"k{n}" for n in range(150)}
+        assert left | archived == {f"k{n}" for n in range(60)}
         store.expire(archive=cold, batch_size=50)
         assert store.count(expired=None) == 0
     connection = sqlite3.connect(cold)
-    assert archived_keys(cold) == {f"k{n}" for n in range(150)}
-    assert connection.execute("SELECT count(*), count(DISTINCT key) FROM sessions").fetchone() == (150, 150)
-    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (450,)
+    assert archived_keys(cold) == {f"k{n}" for n in range(60)}
+    assert connection.execute("SELECT count(*), count(DISTINCT key) FROM sessions").fetchone() == (60, 60)
+    assert connection.execute("SELECT count(*) FROM messages").fetchone() == (180,)
     connection.close()
 
 

@@ -239,20 +239,6 @@ def test_an_unreachable_server_is_exit_code_3(words: tuple[str, ...]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_passwords_in_a_query_are_not_shown() -> None:
-    done = run("expire", "--url", "postgresql://127.0.0.1:1/d?user=ann&password=hunter2&connect_timeout=2")
-    assert done.returncode == 3, done
-    assert "purging on" in done.stderr
-    assert "hunter2" not in done.stdout + done.stderr
-
-
-def test_times_before_all_times_are_wrong_usage(filled: str) -> None:
-    for words in (("sessions", "list", "--since", "999999d"), ("expire", "--older-than", "999999d")):
-        done = run(*words, "--url", filled)
-        assert done.returncode == 2, done
-        assert "Traceback" not in done.stderr
-
-
 def test_a_read_only_file_is_read_and_not_written(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=9)) as store:

@@ -138,51 +138,42 @@ def test_what_is_held_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
             other.restore(tmp_path / "cold.db", "held")
 
 
-@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
-def test_held_behind_a_cascade(store: Store, engine: sa.Engine, clock: Clock) -> None:
-    due(store, clock, "a", "held")
-    comment = (
-        "CREATE TABLE comment (number INTEGER, ticket INTEGER, "
-        "CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (number))"
-    )
-    ticket(engine, "a", "held", also=comment, ondelete="CASCADE")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO comment SELECT 1, number FROM ticket WHERE session_key = 'held'")
-    assert store.expire().held == {"held": "foreign key fk_comment of comment"}
-    with pytest.raises(SessionNotFound):
-        store.touch("a")
+HOLDING = {
+    "behind a cascade": (
+        "CREATE TABLE ticket (number INTEGER PRIMARY KEY, "
+        "session_key TEXT REFERENCES lango_session (key) ON DELETE CASCADE)",
+        "CREATE TABLE comment (ticket INTEGER, CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (number))",
+        "INSERT INTO ticket VALUES (1, 'a'), (2, 'held')",
+        "INSERT INTO comment VALUES (2)",
+    ),
+    "by another column than the primary key": (
+        "CREATE TABLE ticket (number INTEGER PRIMARY KEY, code INTEGER UNIQUE, "
+        "session_key TEXT REFERENCES lango_session (key) ON DELETE CASCADE)",
+        "CREATE TABLE comment (ticket INTEGER, CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (code))",
+        "INSERT INTO ticket VALUES (1, 20, 'held'), (20, 1, 'a')",
+        "INSERT INTO comment VALUES (20)",
+    ),
+    "by a message": (
+        "CREATE TABLE comment (session_key TEXT, seq BIGINT, CONSTRAINT fk_comment FOREIGN KEY (session_key, seq) "
+        "REFERENCES lango_message (session_key, seq))",
+        "INSERT INTO comment VALUES ('held', 2)",
+    ),
+}
 
 
 @not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
-def test_held_by_what_refers_to_another_column_than_the_primary_key(
-    store: Store, engine: sa.Engine, clock: Clock
+@pytest.mark.parametrize("statements", HOLDING.values(), ids=list(HOLDING))
+def test_expire_names_the_foreign_key_that_holds_a_session(
+    store: Store, engine: sa.Engine, clock: Clock, statements: tuple[str, ...]
 ) -> None:
     due(store, clock, "a", "held")
     with engine.begin() as connection:
-        for statement in (
-            "CREATE TABLE ticket (number INTEGER PRIMARY KEY, code INTEGER UNIQUE, "
-            "session_key TEXT REFERENCES lango_session (key) ON DELETE CASCADE)",
-            "CREATE TABLE comment (ticket INTEGER, "
-            "CONSTRAINT fk_comment FOREIGN KEY (ticket) REFERENCES ticket (code))",
-            "INSERT INTO ticket VALUES (1, 20, 'held'), (20, 1, 'a')",
-            "INSERT INTO comment VALUES (20)",
-        ):
+        for statement in statements:
             connection.exec_driver_sql(statement)
     report = store.expire()
     assert (report.sessions, report.held) == (1, {"held": "foreign key fk_comment of comment"})
-
-
-@not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
-def test_held_by_a_message(store: Store, engine: sa.Engine, clock: Clock) -> None:
-    due(store, clock, "a", "held")
-    with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE TABLE vote (session_key TEXT, seq BIGINT, CONSTRAINT fk_vote FOREIGN KEY (session_key, seq) "
-            "REFERENCES lango_message (session_key, seq))"
-        )
-        connection.exec_driver_sql("INSERT INTO vote VALUES ('held', 2)")
-    report = store.expire()
-    assert (report.sessions, report.held) == (1, {"held": "foreign key fk_vote of vote"})
+    with pytest.raises(SessionNotFound):
+        store.touch("a")
 
 
 @not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")
@@ -193,14 +184,6 @@ def test_keys_written_with_their_column(store: Store, engine: sa.Engine, clock: 
         connection.exec_driver_sql(f"CREATE TABLE note (session_key TEXT REFERENCES lango_session {does})")
         connection.exec_driver_sql("INSERT INTO note VALUES ('a')")
     assert (store.expire().sessions == 1) == bool(does)
-
-
-@pytest.mark.parametrize("ondelete", ["CASCADE", "SET NULL"])
-def test_keys_that_say_what_to_do_hold_nothing(store: Store, engine: sa.Engine, clock: Clock, ondelete: str) -> None:
-    due(store, clock, "a")
-    ticket(engine, "a", ondelete=ondelete)
-    report = store.expire()
-    assert (report.sessions, report.held) == (1, {})
 
 
 @not_on_a_cluster("Citus does not join a host's table on one node with distributed tables")

@@ -134,24 +134,6 @@ def test_a_ttl_of_a_hundred_years_is_the_longest(store: Store) -> None:
         store.touch("k", ttl=longest + timedelta(microseconds=1))
 
 
-def test_a_fraction_of_a_second_slides_too(store: Store, clock: Clock) -> None:
-    store.create("k", ttl=timedelta(seconds=1.5))
-    clock.move(seconds=1)
-    store.append_message("k", message())
-    clock.move(seconds=1.4)
-    assert store.exists("k")
-    clock.move(seconds=0.2)
-    assert not store.exists("k")
-
-
-def test_a_clock_that_goes_back_loses_nothing(store: Store, clock: Clock) -> None:
-    store.create("k", ttl=HOUR)
-    store.append_message("k", message("a"))
-    clock.move(hours=-5)
-    store.append_message("k", message("b"))
-    assert [m.content for m in store.messages("k")] == ["a", "b"]
-
-
 def test_a_clock_without_a_time_zone_is_refused(url: str) -> None:
     with Store(url, clock=lambda: datetime(2026, 1, 1)) as store, pytest.raises(ValueError, match="time zone"):
         store.create("k")

@@ -177,14 +177,3 @@ def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(damaged_fil
     with pytest.raises(LangoStoreError, match="interrupted"):
         Store(engine).expire()
     engine.dispose()
-
-
-def test_an_error_of_a_store_without_a_search_index_is_not_laid_to_one(
-    damaged_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with opened(damaged_file) as store:
-        assert store.exists("telegram:1")
-        said("DROP TABLE lango_value", damaged_file)
-        with pytest.raises(LangoStoreError):
-            store.set_values("telegram:1", {"a": 1})
-    assert [record.getMessage() for record in caplog.records if record.name == "lango_store"] == []

@@ -13,7 +13,6 @@ from support.locks import until_one_waits
 from support.triggers import eat
 
 from lango_store import (
-    DamagedMessage,
     LangoStoreError,
     MessageRole,
     Store,
@@ -245,17 +244,6 @@ def test_examine_names_unreadable_values_in_order(store: Store) -> None:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
     named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
-
-
-def test_a_damaged_message_is_shown_as_such(filled: Store) -> None:
-    with filled.engine.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:9' AND seq IN (1, 4, 10)"
-        )
-    found = filled.conversation("chat:9").all_messages(damaged="return")
-    assert [each.seq for each in found] == list(range(1, 11))
-    assert [each.seq for each in found if isinstance(each, DamagedMessage)] == [1, 4, 10]
-    assert [each.seq for each in filled.conversation("chat:9").all_messages(last=2, damaged="return")] == [9, 10]
 
 
 def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from benchmarks import payload
-from benchmarks.comparison import Measured
 from benchmarks.lines import Differs, Sessions
 from benchmarks.peers import FLOOR, FLOORS, OURS, SIDES, Side
 from benchmarks.peers.contender import Comparable
@@ -49,19 +48,3 @@ def test_a_store_that_gives_back_something_else_does_not_count(url: str, spoil: 
     with pytest.raises(Differs):
         sessions.compare(sessions.store.load(key), key)
     sessions.store.close()
-
-
-def test_a_store_that_is_not_installed_names_its_packages() -> None:
-    side = Side(
-        SIDES[FLOOR].make, "rows", packages={"json": "json", "no_such_module": "one", "no_such.module": "another"}
-    )
-    assert side.missing() == ["one", "another"]
-
-
-def test_the_fastest_is_named_whether_it_is_ours_or_not() -> None:
-    floors = dict.fromkeys(FLOORS, 1.0)
-    assert Measured(0.1, floors | {OURS: 2.0, "other": 3.0}, {}).ahead() == (
-        "lango_store, 1.50 times as fast as the next, other"
-    )
-    assert Measured(0.1, floors | {OURS: 2.0, "other": 1.6}, {}).ahead() == ("other, 1.25 times as fast as lango_store")
-    assert Measured(0.1, floors | {OURS: 2.0}, {}).ahead() == "lango_store, alone"

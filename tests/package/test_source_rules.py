@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 
-from support.paths import PACKAGE
+from support.paths import PACKAGE, ROOT
 
 # A difference between databases is a named method of a dialect, which says why.
 
@@ -34,3 +35,12 @@ def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
         if by_hand.search(line)
     }
     assert found == set()
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    admitted = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))
+    lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if not line.startswith("#"))
+    beside = {"psycopg-binary": admitted["psycopg"], "click": tested["click"]}
+    assert tested == admitted | beside

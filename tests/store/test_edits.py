@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -119,12 +117,6 @@ def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: S
     assert conversation.total_usage() == {"input_tokens": 7}
     assert store.append_message("k", message("b again", id="b")).replayed is False
     assert_sound(store)
-
-
-def test_a_seq_is_not_given_out_again_after_its_message_was_deleted(store: Store) -> None:
-    three(store)
-    store.conversation("k").delete_message(3)
-    assert store.append_message("k", message("four")).seq > 3
 
 
 @pytest.mark.parametrize("place", [2, "b"])
@@ -288,75 +280,6 @@ def test_an_edit_in_the_callers_transaction_is_rolled_back_with_it(
         assert mine.get() != before
         connection.rollback()
     assert store.get("k") == before
-
-
-def test_a_load_sees_each_edit_wholly_or_not_at_all(url: str) -> None:
-    with Store(url, token_counter=lambda m: len(str(m.content))) as store:
-        store.create("k", messages=[message("x" * 10, tokens=10) for _ in range(60)])
-        done = threading.Event()
-        torn: list[object] = []
-
-        def load() -> None:
-            while not done.is_set():
-                session = store.get("k")
-                if session.token_count != sum(m.tokens or 0 for m in session.messages):
-                    torn.append(session)
-                if session.message_count != len(session.messages):
-                    torn.append(session)
-
-        loading = [threading.Thread(target=load) for _ in range(2)]
-        for thread in loading:
-            thread.start()
-        try:
-            for seq in range(1, 61):
-                match seq % 3:
-                    case 0:
-                        store.conversation("k").delete_message(seq)
-                    case 1:
-                        store.conversation("k").update_message(seq, message("y" * seq))
-                    case _:
-                        store.conversation("k").redact_message(seq)
-        finally:
-            done.set()
-            for thread in loading:
-                thread.join()
-        assert torn == []
-        assert_sound(store)
-
-
-def test_writers_who_edit_append_and_pop_at_once_leave_right_counters(url: str) -> None:
-    with Store(url) as store:
-        conversation = store.open("k", messages=[message(str(n), tokens=n) for n in range(40)])
-        faults: list[BaseException] = []
-
-        def work(number: int) -> None:
-            try:
-                for step in range(10):
-                    seq = 4 * step + number + 1
-                    match number:
-                        case 0:
-                            conversation.update_message(seq, message("new", tokens=random.randrange(100)))
-                            conversation.append_message(message("more", tokens=1))
-                        case 1:
-                            conversation.delete_message(seq)
-                        case 2:
-                            conversation.redact_message(seq)
-                        case _:
-                            conversation.append_message(message("popped", tokens=50))
-                            conversation.pop_message()
-            except BaseException as error:
-                faults.append(error)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in (0, 0, 1, 2, 3, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert faults == []
-        session = conversation.get()
-        assert session.message_count == len(session.messages) == 50
-        assert session.token_count == sum(m.tokens or 0 for m in session.messages)
-        assert_sound(store)
 
 
 def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store: Store) -> None:

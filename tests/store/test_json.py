@@ -297,12 +297,6 @@ def test_the_database_itself_keeps_a_content_in_exactly_one_column(shared_store:
 SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dicts": lambda value: {"a": value}}
 
 
-def deep(value: Any, levels: int) -> Any:
-    for _ in range(levels - 3):
-        value = [value]
-    return value
-
-
 @pytest.mark.parametrize("outer", SHAPES)
 @pytest.mark.parametrize("inner", SHAPES)
 def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store, outer: str, inner: str) -> None:

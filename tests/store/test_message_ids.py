@@ -23,13 +23,6 @@ def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: St
     assert not store.append_message("other", again).replayed
 
 
-def test_an_id_belongs_to_its_session(store: Store) -> None:
-    store.create("k")
-    store.create("other")
-    assert not store.append_message("k", message("k", id="a")).replayed
-    assert not store.append_message("other", message("other", id="a")).replayed
-
-
 def test_only_what_is_new_in_a_batch_is_written(store: Store) -> None:
     store.create("k")
     store.append_messages("k", [message("a", id="a"), message("b", id="b")])

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from support.databases import MakeDatabase
-from support.factories import ToolCallFactory, contents, message, messages, seqs
+from support.factories import contents, message, messages, seqs
 from support.statements import watched
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
-from lango_store._operations import paging
-from lango_store._operations.messages import firsts, log_pages
+from lango_store._operations.messages import firsts
 from lango_store.testing import Clock
 
 
@@ -113,15 +112,6 @@ def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
     assert "time in another form" not in {each.name for each in store.examine()}
 
 
-def test_append_counts_messages_and_tokens(store: Store, clock: Clock) -> None:
-    store.create("k")
-    clock.move(seconds=5)
-    store.append_message("k", message(tokens=5))
-    store.append_messages("k", [message(tokens=7), message()])
-    info = store.info("k")
-    assert (info.last_seq, info.message_count, info.token_count, info.updated_at) == (3, 3, 12, clock.time)
-
-
 def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k")
@@ -143,21 +133,11 @@ def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2, 1000])
 def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
     store.create("k", messages=[message("first")])
-    batch = messages(number, tokens=1, tool_calls=[ToolCallFactory()], extra={"n": 1})
+    batch = messages(number, tokens=1, tool_calls=[ToolCall(id="c", name="n")], extra={"n": 1})
     stored = store.append_messages("k", batch)
     assert seqs(stored) == list(range(2, number + 2))
     assert store.conversation("k").all_messages(after=1) == stored
     assert contents(stored) == contents(batch)
-
-
-def test_a_batch_with_one_bad_message_writes_nothing(store: Store) -> None:
-    store.create("k")
-    with pytest.raises(InvalidMessage):
-        store.append_messages("k", [message("good"), message({"bad": {1, 2}})])
-    assert store.info("k").last_seq == 0
-
-
-# Message ids
 
 
 # Compare and append
@@ -240,23 +220,6 @@ def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store)
     assert conversation.last_message("developer") is None
 
 
-def test_what_is_not_a_seq_is_refused(store: Store) -> None:
-    store.create("k", messages=messages(3))
-    for wrong in (-1, 2**63):
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), replace_after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", [message(id="twice"), message(id="twice")], after=wrong)
-        with pytest.raises(ValueError, match="seq"):
-            store.append_messages("k", messages(1), replace_after=1, after=wrong)
-    with pytest.raises(Conflict):
-        store.append_messages("k", messages(1), after=2**63 - 1)
-    assert store.conversation("k").truncate(after=2**63 - 1) == 0
-    assert len(store.messages("k")) == 3
-
-
 def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
     clock.move(minutes=1)
@@ -275,14 +238,14 @@ def test_ten_megabytes_of_content(store: Store) -> None:
     assert found[0].content == found[1].content == found[2].content["output"] == big
 
 
-def test_get_of_ten_thousand_messages_takes_two_statements(store: Store) -> None:
+def test_get_of_many_messages_takes_two_statements(store: Store) -> None:
     store.create("k")
-    for _ in range(10):
+    for _ in range(3):
         store.append_messages("k", messages(1_000))
     store.append_message("k", message(role="record"))
     with watched(store.engine) as statements:
         session = store.get("k")
-    assert len(session.messages) == 10_000
+    assert len(session.messages) == 3_000
     assert len([each for each in statements if each.startswith("SELECT")]) == 2
 
 
@@ -309,22 +272,3 @@ def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
     with store.engine.connect() as connection:
         columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"
         assert set(connection.exec_driver_sql(f"SELECT {columns} FROM lango_message").one()) == {None}
-
-
-@pytest.mark.parametrize("character", ["x", "\U0001f600"])
-def test_a_log_is_read_to_its_end_however_large_its_messages_are(url: str, character: str) -> None:
-    with Store(url) as store:
-        store.create("k", messages=[message(character * 300_000), message("b"), message(character * 300_000)])
-        with store.context.snapshot() as connection:
-            pages = list(log_pages(connection, store.context.moment(connection), "k"))
-        assert [each.seq for page in pages for each in page] == [1, 2, 3]
-
-
-def test_a_log_is_read_to_its_end_where_a_page_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "ROWS", 2)
-    with Store(url) as store:
-        for number in range(6):
-            store.create(str(number), messages=messages(number))
-            with store.context.snapshot() as connection:
-                pages = list(log_pages(connection, store.context.moment(connection), str(number)))
-            assert [each.seq for page in pages for each in page] == list(range(1, number + 1))

@@ -10,13 +10,12 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from support.databases import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
+from support.databases import AS_ROWS_LIE, MakeDatabase
 from support.factories import message, messages
 from support.locks import until_one_waits
 from support.rows import value_names
 from support.session_checks import assert_sound
-from support.statements import Counts, counted, watched
+from support.statements import watched
 
 from lango_store import InvalidKey, InvalidValue, SessionExpired, SessionNotFound, Store, create_engine
 from lango_store.testing import Clock
@@ -304,28 +303,6 @@ def test_drop_shared_values_locks_names_in_the_order_of_a_write(undistributed: s
             holder.exec_driver_sql(query.format("b", "NOWAIT"))
         assert late.result() == 2
     engine.dispose()
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda store: store.set_values("k", {"a": 1, "b": [2]}),
-        lambda store: store.set_shared_values("app", {"a": 1, "b": [2]}),
-        lambda store: store.values("k"),
-        lambda store: store.shared_values("app"),
-    ],
-    ids=["set_values", "set_shared_values", "values", "shared_values"],
-)
-def test_values_take_one_statement_on_postgresql(
-    one_connection: sa.Engine, tmp_path: Path, call: Callable[[Store], object]
-) -> None:
-    with Store(one_connection) as store:
-        store.create("k")
-        store.set_values("k", {"a": 0})
-        with counted(one_connection, tmp_path) as counts:
-            call(store)
-        assert counts == Counts(1, 1)
 
 
 def test_values_take_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:

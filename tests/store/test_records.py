@@ -172,17 +172,6 @@ def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
     assert_sound(store)
 
 
-def test_a_turn_whose_messages_are_popped_keeps_the_records_behind_them(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.save_turn([message("hello"), message("hi", role="assistant"), record("cost")], {"tokens": 3})
-    for left in ["hello", "cost"], ["cost"]:
-        assert conversation.pop_message() is not None
-        (turn,) = conversation.turns()
-        assert contents(conversation.messages_of(turn)) == left
-    assert conversation.total_usage() == {"tokens": 3}
-    assert_sound(store)
-
-
 def test_cuts_take_records_and_count_messages(store: Store) -> None:
     conversation = noted(store)
     assert conversation.truncate(after=4) == 0
@@ -193,14 +182,6 @@ def test_cuts_take_records_and_count_messages(store: Store) -> None:
     assert conversation.clear(keep_system=True) == 1
     assert contents(conversation.all_messages()) == ["stays"]
     assert conversation.info().record_count == 0
-    assert_sound(store)
-
-
-def test_a_replacement_takes_the_records_behind_it(store: Store) -> None:
-    conversation = noted(store)
-    conversation.append_messages([message("hi again", role="assistant"), record("new")], replace_after=3)
-    assert contents(conversation.all_messages()) == ["mode", "hello", "cost", "hi again", "new"]
-    assert conversation.info().record_count == 3
     assert_sound(store)
 
 

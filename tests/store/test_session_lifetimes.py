@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import sqlalchemy as sa
@@ -62,27 +61,6 @@ def test_a_summary_begun_in_one_life_never_lands_in_another_of_the_same_time(sto
         with pytest.raises(Conflict, match="compact again"):
             conversation.compact(summarize, discard=discard)
         assert [m.content for m in store.messages("k")] == ["another life"] * 3
-
-
-def test_a_load_gives_one_life_of_several_that_began_at_one_time(store: Store) -> None:
-    lives = [[message(life)] * 3 for life in range(60)]
-    store.create("k", title="0", messages=lives[0])
-
-    def live_again_and_again() -> None:
-        for life in range(1, 60):
-            with store.engine.begin() as connection:  # at every moment one of the lives is there
-                mine = store.using(connection)
-                mine.delete("k")
-                mine.create("k", title=str(life), messages=lives[life])
-
-    living = Thread(target=live_again_and_again)
-    living.start()
-    try:
-        while living.is_alive():
-            found = store.get("k")
-            assert [m.content for m in found.messages] == [int(found.title or -1)] * 3
-    finally:
-        living.join()
 
 
 def test_an_archive_keeps_two_lives_of_one_time_and_gives_the_later_one_back(

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import sqlite3
-from typing import Any
 
-import psycopg
-import sqlalchemy as sa
 from support.factories import seqs
 from support.session_model import ModelSession
 
@@ -88,29 +83,9 @@ def ends_of(window: list[Message]) -> set[int]:
 
 def assert_sound(store: Store) -> None:
     """Check of a store's rows what `examine` checks, but not its schema, which no verb changes."""
-    with _checking(store.engine.url.drivername).connected(store.engine.url) as connection:
+    with store.engine.connect() as connection:
         findings = [finding for name in examination.CHECKS for finding in examination.check(connection, name)]
     assert [finding for finding in findings if finding.name != "settings"] == []
-
-
-class _Checking:
-    """One engine for all databases of a kind: its statements are compiled once in a run, not in every test."""
-
-    def __init__(self, driver: str) -> None:
-        self._engine = sa.create_engine(f"{driver}://", creator=self._connect, poolclass=sa.NullPool)
-        self._url = self._engine.url
-
-    def connected(self, url: sa.URL) -> sa.Connection:
-        self._url = url
-        return self._engine.connect()
-
-    def _connect(self) -> Any:
-        if self._url.get_backend_name() == "sqlite":
-            return sqlite3.connect(self._url.database or "")
-        return psycopg.connect(self._url.set(drivername="postgresql").render_as_string(hide_password=False))
-
-
-_checking = functools.cache(_Checking)
 
 
 def seen_before(window: list[Message], place: int) -> list[int]:

@@ -1,0 +1,16 @@
+"""A network that fails, for all tests of connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from support.relay import Relay
+
+
+@pytest.fixture
+def relay(server_url: sa.URL) -> Iterator[Relay]:
+    made = Relay(server_url)
+    yield made
+    made.close()
