@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -21,7 +22,6 @@ from lango_store._dialect.base import (
     Started,
     ensure_transaction,
 )
-from lango_store._dialect.distribution import Distribution
 from lango_store._dialect.gin import Gin
 from lango_store._dialect.postgresql_driver import (
     REPEATABLE_READ,
@@ -30,8 +30,9 @@ from lango_store._dialect.postgresql_driver import (
     isolated,
     read_committed,
     set_config,
+    unbounded,
+    unprepared,
 )
-from lango_store._dialect.postgresql_migrations import PostgreSQLMigrations
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
     DatabaseBusy,
@@ -45,6 +46,10 @@ from lango_store.errors import (
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_LOCK: Final = 0x6C616E676F  # "lango"
+_PATIENCE: Final = 60.0
+_LOCKING_PATIENCE: Final = 0.2
 
 
 class PostgreSQL(Dialect):
@@ -54,36 +59,14 @@ class PostgreSQL(Dialect):
     drivers = ("psycopg",)
     has_replicas = True
     purge_pause = 0.0  # only rows are locked
+    batch_rest = 0.0  # and whoever waits is next
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
     locks_many = True
     tells_time = True  # clients are on many machines, whose clocks differ
     asks_time = False
     reads_ahead = True
-    migrations = PostgreSQLMigrations()
     search_index = Gin()
-    distribution = Distribution()
-
-    def written(self, connection: AnyConnection) -> int:
-        # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
-        return self._place(connection, "pg_current_wal_insert_lsn()")
-
-    def replayed(self, connection: AnyConnection) -> int:
-        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-        with autocommit(driver):  # in a transaction, the look would be its moment
-            return self._place(
-                connection,
-                "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
-            )
-
-    @staticmethod
-    def _place(connection: AnyConnection, place: str) -> int:
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute(f"SELECT ({place} - '0/0')::bigint")
-            return int(cursor.fetchone()[0])
-        finally:
-            cursor.close()
 
     def time(self, moment: Moment) -> Moment:
         return moment
@@ -93,10 +76,28 @@ class PostgreSQL(Dialect):
         return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
 
     def is_distributed(self, connection: sa.Connection) -> bool:
-        if connection.exec_driver_sql("SELECT to_regclass('pg_catalog.pg_dist_partition')").scalar() is None:
+        if not self.has_citus(connection):
             return False
         query = "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('lango_session'))"
         return bool(connection.exec_driver_sql(query).scalar())
+
+    def has_citus(self, connection: sa.Connection) -> bool:
+        """Return whether the extension is in this database."""
+        return self.has_table(connection, "pg_catalog.pg_dist_partition")
+
+    def reject_worker(self, connection: sa.Connection) -> None:
+        """Raise LangoStoreError on a server that changes no schema, with the name of the one that does."""
+        if not self.has_citus(connection):
+            return
+        query = (
+            "SELECT coalesce(n.nodename || ':' || n.nodeport, 'that one') FROM pg_dist_local_group l "
+            "LEFT JOIN pg_dist_node n ON n.groupid = 0 WHERE l.groupid <> 0"
+        )
+        if coordinator := connection.exec_driver_sql(query).scalar():
+            raise LangoStoreError(
+                "this server is a worker of a Citus cluster, and schemas are changed on the coordinator: "
+                f"give the URL of {coordinator}"
+            )
 
     def current(self, *, of_transaction: bool = False) -> str:
         # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
@@ -170,8 +171,60 @@ class PostgreSQL(Dialect):
     def release(self, cursor: Any, text: str, count: int) -> None:
         """Do nothing: a cursor that is closed has let them go."""
 
-    def file(self, connection: sa.Connection) -> None:
-        return None
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with self.batch(connection, lock_timeout):
+            self._wait_for_lock(connection)
+            yield
+
+    @contextmanager
+    def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with read_committed(connection), unbounded(connection), unprepared(connection):
+            # A migration that waits for a table makes every append queue behind it.
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+            set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
+            yield
+
+    @contextmanager
+    def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        self._wait_for_lock(connection)
+        before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
+        with connection.begin_nested():
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+            yield
+            self._set_lock_timeout(connection, before)
+
+    def _wait_for_lock(self, connection: sa.Connection) -> None:
+        # Until the transaction ends: before that, no other connection sees what it changed. The lock is polled because
+        # a statement that waits for it would hold a snapshot.
+        self.reject_worker(connection)
+        deadline = time.monotonic() + _PATIENCE
+        with unprepared(connection):  # a prepared statement keeps its snapshot until the next one
+            while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
+                if time.monotonic() > deadline:
+                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+                time.sleep(0.05)
+
+    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
+        """Run a statement that locks several tables within a transaction, waiting `lock_timeout` for all of them."""
+        # Each time for less than the server takes to look for deadlocks: who has read one of the tables, and now writes
+        # to another one that is locked already, would wait for us as we for them.
+        deadline = time.monotonic() + lock_timeout
+        while True:
+            patience = min(_LOCKING_PATIENCE, max(deadline - time.monotonic(), 0.001))
+            try:
+                with connection.begin_nested():
+                    self._set_lock_timeout(connection, f"{patience * 1000:.0f}ms")
+                    connection.exec_driver_sql(statement)
+                    self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+                return
+            except sa.exc.DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE or time.monotonic() > deadline:
+                    raise
+
+    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
+        """Let the statements of this transaction wait so long for a lock."""
+        set_config(connection, "lock_timeout", timeout)
 
     def schema(self, connection: sa.Connection) -> str | None:
         # A name without a schema is looked for along the whole search path: in a schema that has no tables of ours
@@ -195,9 +248,6 @@ class PostgreSQL(Dialect):
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
-
-    def free_bytes(self, connection: sa.Connection) -> None:
-        return None  # deleted rows are freed later, by a vacuum
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
@@ -275,13 +325,6 @@ class PostgreSQL(Dialect):
             )
         ]
 
-    def is_undecodable(self, error: BaseException) -> bool:
-        return False  # the server checks the encoding of what comes in
-
-    @contextmanager
-    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
-        yield
-
     def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
         query = (
             "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
@@ -314,6 +357,27 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
+
+
+def written(connection: AnyConnection) -> int:
+    """Return up to where the server has written: what was committed before is in front of that."""
+    # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
+    return _position(connection, "pg_current_wal_insert_lsn()")
+
+
+def replayed(connection: AnyConnection) -> int:
+    """Return up to where a replica shows what another server has written."""
+    driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+    with autocommit(driver):  # in a transaction, the look would be its moment
+        return _position(
+            connection,
+            "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
+        )
+
+
+def _position(connection: AnyConnection, position: str) -> int:
+    with connection.connection.cursor() as cursor:
+        return int(cursor.execute(f"SELECT ({position} - '0/0')::bigint").fetchone()[0])
 
 
 def _kinds(error: BaseException) -> set[str]:

@@ -55,9 +55,9 @@ def _triggers(connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _distribution(connection: sa.Connection) -> Iterator[Finding]:
-    distribution = dialect_of(connection).distribution
-    for detail, remedy in () if distribution is None else distribution.differences(connection):
-        yield Finding(name="distribution", subject=detail.split()[0], detail=detail, remedy=remedy)
+    for table in dialect_of(connection).undistributed_tables(connection):
+        detail = f"{table} is not distributed, and others of our tables are"
+        yield Finding(name="distribution", subject=table, detail=detail, remedy="run `lango-store db distribute`")
 
 
 def _indexes(connection: sa.Connection) -> Iterator[Finding]:

@@ -52,11 +52,11 @@ def alone(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> I
             connection.begin()
         dialect_of(connection).join(connection)
         detect_dialect(connection)
-        transaction = dialect_of(connection).migrations.within
+        transaction = dialect_of(connection).joined_migration
     else:
         with dialect_of(connection).snapshot(connection):
             detect_dialect(connection)
-        transaction = dialect_of(connection).migrations.alone
+        transaction = dialect_of(connection).migration
     with transaction(connection, lock_timeout), dialect_of(connection).confined(connection):
         yield
 

@@ -122,7 +122,7 @@ def _transaction(target: Opened, lock_timeout: float) -> _Transaction:
         with target.connect() as connection:
             dialect = dialect_of(connection)
             if not target.callers:
-                with dialect.migrations.batch(connection, lock_timeout), dialect.confined(connection):
+                with dialect.batch(connection, lock_timeout), dialect.confined(connection):
                     yield connection
                 return
             if not connection.in_transaction():
@@ -143,7 +143,7 @@ def _fill(target: Opened, transaction: _Transaction, on_progress: OnProgress | N
             index.queue_all(connection)
     with connected(target.database) as connection:
         total = index.queued(connection)
-    rest = 0.0 if target.callers else dialect_of(target.database).migrations.batch_rest
+    rest = 0.0 if target.callers else dialect_of(target.database).batch_rest
     rows = 0
     while rows < total:
         with transaction() as connection:

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from support.clusters import (
     ALL_KEYS,
-    BY_HAND,
     TABLES,
     contents,
     distributed,
@@ -171,21 +170,6 @@ def test_killed_in_the_middle_nothing_is_done_and_the_next_one_does_it(cluster: 
     assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
     assert schema.distribute(cluster)
     assert is_whole(cluster)
-    assert contents(cluster) == rows
-
-
-@pytest.mark.citus
-@pytest.mark.parametrize("number", range(1, len(BY_HAND) + 1))
-def test_what_was_begun_by_hand_is_finished_or_undone(cluster: str, number: int) -> None:
-    rows = contents(cluster)
-    say(cluster, *BY_HAND[:number])
-    assert schema.distribute(cluster)
-    assert is_whole(cluster)
-    assert contents(cluster) == rows
-    schema.undistribute(cluster)
-    say(cluster, *BY_HAND[:number])
-    assert schema.undistribute(cluster)
-    assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
     assert contents(cluster) == rows
 
 
