@@ -20,12 +20,19 @@ from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError
-from lango_store.schema.differences import columns_and_tables, constraints, predicates
+from lango_store.schema.differences import differences
 from lango_store.schema.distributing import distribute, undistribute
-from lango_store.schema.environment import run
-from lango_store.schema.opening import Database, connected, opened
-from lango_store.schema.options import script_directory
-from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
+from lango_store.schema.running import (
+    LOCK_TIMEOUT,
+    Database,
+    connected,
+    migrate,
+    opened,
+    options_of,
+    run,
+    run_revisions,
+    script_directory,
+)
 from lango_store.schema.searching import (
     disable_search,
     enable_search,
@@ -174,7 +181,7 @@ def check(database: Database) -> list[str]:
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         with reflected(), dialect_of(connection).confined(connection):
-            return [*columns_and_tables(connection), *predicates(connection), *constraints(connection)]
+            return list(differences(connection))
 
 
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:

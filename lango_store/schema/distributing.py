@@ -18,8 +18,7 @@ from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._operations import revision
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.opening import Database, Opened, opened
-from lango_store.schema.running import LOCK_TIMEOUT, alone
+from lango_store.schema.running import LOCK_TIMEOUT, Database, Opened, alone, opened
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 _COLUMNS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}

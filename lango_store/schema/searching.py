@@ -15,8 +15,7 @@ from lango_store._operations import revision
 from lango_store._operations import search as operations
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.opening import Database, Opened, connected, opened
-from lango_store.schema.running import LOCK_TIMEOUT, reject_timeout
+from lango_store.schema.running import LOCK_TIMEOUT, Database, Opened, connected, opened, reject_timeout
 from lango_store.tables import SCHEMA_REVISION
 
 _BATCH: Final = 2_000
