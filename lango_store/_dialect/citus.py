@@ -83,9 +83,6 @@ class Citus(PostgreSQL):
         set_config(connection, "citus.propagate_set_commands", "local")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
 
-    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
-        connection.exec_driver_sql(statement)  # once: a worker that says no has ended the transaction
-
     def undistributed_tables(self, connection: sa.Connection) -> list[str]:
         done = distributed_tables(connection)
         return sorted({*Base.metadata.tables, VERSION_TABLE} - done) if done else []

@@ -25,13 +25,12 @@ from lango_store._dialect.base import (
 from lango_store._dialect.gin import Gin
 from lango_store._dialect.postgresql_driver import (
     REPEATABLE_READ,
-    autocommit,
+    changed,
     is_answering,
     isolated,
     read_committed,
     set_config,
     unbounded,
-    unprepared,
 )
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
@@ -46,10 +45,8 @@ from lango_store.errors import (
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOCK: Final = 0x6C616E676F  # "lango"
 _PATIENCE: Final = 60.0
-_LOCKING_PATIENCE: Final = 0.2
 
 
 class PostgreSQL(Dialect):
@@ -179,7 +176,7 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with read_committed(connection), unbounded(connection), unprepared(connection):
+        with read_committed(connection), unbounded(connection):
             # A migration that waits for a table makes every append queue behind it.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
@@ -199,28 +196,12 @@ class PostgreSQL(Dialect):
         # a statement that waits for it would hold a snapshot.
         self.reject_worker(connection)
         deadline = time.monotonic() + _PATIENCE
-        with unprepared(connection):  # a prepared statement keeps its snapshot until the next one
+        driver: Any = connection.connection.dbapi_connection
+        with changed(driver, prepare_threshold=None):  # a prepared statement keeps its snapshot until the next one
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
                 if time.monotonic() > deadline:
                     raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
                 time.sleep(0.05)
-
-    def lock_tables(self, connection: sa.Connection, statement: str, lock_timeout: float) -> None:
-        """Run a statement that locks several tables within a transaction, waiting `lock_timeout` for all of them."""
-        # Each time for less than the server takes to look for deadlocks: who has read one of the tables, and now writes
-        # to another one that is locked already, would wait for us as we for them.
-        deadline = time.monotonic() + lock_timeout
-        while True:
-            patience = min(_LOCKING_PATIENCE, max(deadline - time.monotonic(), 0.001))
-            try:
-                with connection.begin_nested():
-                    self._set_lock_timeout(connection, f"{patience * 1000:.0f}ms")
-                    connection.exec_driver_sql(statement)
-                    self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-                return
-            except sa.exc.DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE or time.monotonic() > deadline:
-                    raise
 
     def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
         """Let the statements of this transaction wait so long for a lock."""
@@ -368,7 +349,7 @@ def written(connection: AnyConnection) -> int:
 def replayed(connection: AnyConnection) -> int:
     """Return up to where a replica shows what another server has written."""
     driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-    with autocommit(driver):  # in a transaction, the look would be its moment
+    with changed(driver, autocommit=True):  # in a transaction, the look would be its moment
         return _position(
             connection,
             "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",

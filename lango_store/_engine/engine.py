@@ -29,7 +29,6 @@ _PEER: Final = {
     "tcp_user_timeout": 25_000,
     "fallback_application_name": "lango_store",
 }
-_ENVIRONMENT: Final = {"connect_timeout": "PGCONNECT_TIMEOUT"}
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
 _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
@@ -166,8 +165,9 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    connect_args = {name: value for name, value in _PEER.items() if name not in url.query and not _in_environment(name)}
-    connect_args |= options["connect_args"]
+    connect_args = {name: value for name, value in _PEER.items() if name not in url.query} | options["connect_args"]
+    if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
+        connect_args.pop("connect_timeout", None)
     timeout = milliseconds(connect_args.pop("statement_timeout", 0))
     if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
         given = connect_args.get("options") or url.query.get("options") or ""
@@ -199,7 +199,3 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     event.listen(engine, "checkout", pool.checked_out)
     event.listen(engine, "reset", pool.given_back)
     return engine
-
-
-def _in_environment(name: str) -> bool:
-    return name in _ENVIRONMENT and bool(os.environ.get(_ENVIRONMENT[name]))

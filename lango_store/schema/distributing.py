@@ -86,7 +86,7 @@ def _run(
             # All of them at once, and the strongest: what grows later meets those who have read and then write.
             lock = f"LOCK TABLE {', '.join(f'{schema}.{table}' for table in _COLUMNS)} IN ACCESS EXCLUSIVE MODE"
             if not dry_run:
-                dialect.lock_tables(connection, lock, lock_timeout)
+                connection.exec_driver_sql(lock)
                 for step in steps:
                     with _shown(connection, step.table, on_progress):
                         connection.exec_driver_sql(step.sql)

@@ -233,33 +233,6 @@ def until_done(move: Callable[[str], list[str]], url: str) -> None:
     raise AssertionError("it found no moment")
 
 
-WAITING = """
-DO $$ BEGIN
-    FOR n IN 1..3000 LOOP
-        PERFORM pg_stat_clear_snapshot();
-        EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock');
-        PERFORM pg_sleep(0.01);
-    END LOOP;
-END $$
-"""
-
-
-@pytest.mark.citus
-def test_who_has_read_in_a_transaction_may_write_in_it_still(cluster: str) -> None:
-    engine = create_engine(cluster)
-    with ThreadPoolExecutor(1) as pool:
-        with engine.begin() as connection:
-            assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar_one() > 0
-            moving = pool.submit(schema.distribute, cluster, lock_timeout=30)
-            say(cluster, WAITING)
-            Store(engine).using(connection).append_message("k1", message("late"))
-        assert moving.result(60)
-    with Store(engine) as store:
-        assert [each.content for each in store.messages("k1", last=1)] == ["late"]
-    engine.dispose()
-    assert is_whole(cluster)
-
-
 @pytest.mark.citus
 def test_a_migration_and_a_distribution_wait_for_each_other(cluster: str) -> None:
     order: list[str] = []
