@@ -88,9 +88,10 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     if not in_memory:
 
         @event.listens_for(engine, "do_connect")
-        def connect(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> sqlite3.Connection:
-            pool.look_at_file(engine)  # a connection made here keeps other listeners from being called
-            return _connect(*names, **settings)
+        def prepare(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> None:
+            pool.look_at_file(engine)  # before a new file takes the place of a deleted one
+            if not settings.get("uri"):
+                _create_private(names[0])
 
     @event.listens_for(engine, "connect")
     def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
@@ -115,27 +116,10 @@ def database_file(url: sa.URL) -> Path | None:
     return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
 
 
-def _connect(name: str, **options: Any) -> sqlite3.Connection:
-    """Open a file; a new one is readable by its owner only, and so is what SQLite writes beside it.
-
-    Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
-    """
-    if not options.get("uri") and not Path(name).exists():
-        with suppress(OSError):  # SQLite's own error says more
-            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    driver: sqlite3.Connection = sqlite3.connect(name, **options)
-    try:
-        driver.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
-            return driver  # the first statement meets the error again
-        driver.close()
-        uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
-        driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
-    except BaseException:
-        driver.close()
-        raise
-    return driver
+def _create_private(name: str) -> None:
+    """Create a file that only its owner may read, as are those that SQLite writes beside it."""
+    with suppress(OSError):  # it exists, or SQLite's own error says more
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _ensure_wal(driver: sqlite3.Connection) -> None:
