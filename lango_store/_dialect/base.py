@@ -185,9 +185,6 @@ class Dialect(Protocol):
         """Let several statements of an append, or of another single write, commit together."""
         return nullcontext()  # there is one statement, or a transaction already
 
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        """Let the driver go of the values that a statement ran with last; `count` is how many it has."""
-
     # Migrations, and whatever else changes tables
 
     def migration(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:

@@ -165,9 +165,6 @@ class PostgreSQL(Dialect):
         else:
             driver.commit()
 
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        """Do nothing: a cursor that is closed has let them go."""
-
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         with self.batch(connection, lock_timeout):

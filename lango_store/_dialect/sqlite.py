@@ -6,7 +6,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, Final
 
@@ -141,12 +141,6 @@ class SQLite(Dialect):
                 driver.execute("COMMIT")
         finally:
             driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
-
-    def release(self, cursor: Any, text: str, count: int) -> None:
-        # The driver's prepared statement keeps them until it is given others. The last of these cannot be bound, so
-        # that nothing runs.
-        with suppress(sqlite3.Error):
-            cursor.execute(text, [None] * (count - 1) + [object()])
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

@@ -92,15 +92,6 @@ class Statement:
             if observe is not None:
                 observe(compiled.text, perf_counter() - started)
 
-    def release(self, connection: AnyConnection) -> None:
-        """Let the driver go of the values that this statement ran with last: they may be large."""
-        compiled = self._for(connection, {})
-        cursor = connection.connection.cursor()
-        try:
-            dialect_of(connection).release(cursor, compiled.text, compiled.count)
-        finally:
-            cursor.close()
-
     def _for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
         dialect = dialect_of(connection)
         time_is_given = not dialect.tells_time or values.get("now") is not None
@@ -171,7 +162,6 @@ class _Compiled:
         self._in_order = itemgetter(*order) if order is not None and len(order) > 1 else None
         self._only = order[0] if order is not None and len(order) == 1 else None
         self._positional = order is not None
-        self.count = len(compiled.binds if order is None else order)
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }

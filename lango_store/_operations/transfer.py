@@ -199,11 +199,6 @@ def write(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str
     _INSERTS[table.name].run_many(connection, [_encoded(connection, table, row) for row in rows])
 
 
-def release(connection: sa.Connection, table: sa.Table) -> None:
-    """Let the driver go of the rows that `write` inserted last."""
-    _INSERTS[table.name].release(connection)
-
-
 def claim(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
     """Insert the row of a session unless its key is taken; False if it is."""
     return bool(_claim.run(connection, _encoded(connection, SESSION, row)))

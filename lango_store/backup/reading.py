@@ -106,7 +106,6 @@ def _load_session(connection: sa.Connection, session: Row, file: _File, planned:
         if batch and size >= _BATCH_SIZE:
             _write(connection, table, batch, file)
             batch, size = [], 0
-            transfer.release(connection, table)
     raise file.fault(f"session {key!r} is cut off")
 
 
