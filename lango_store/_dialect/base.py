@@ -207,9 +207,6 @@ class Dialect(Protocol):
     def passing(self, error: BaseException) -> Passing | None:
         """Return why a driver's error may pass; None for one that would be met again."""
 
-    def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a driver's error says that a unique value is stored already."""
-
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         """Whether a connection and those that were made with it serve nothing any more, after this error."""
 

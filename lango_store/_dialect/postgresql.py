@@ -247,7 +247,7 @@ class PostgreSQL(Dialect):
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
             return NotPermitted(f"{reason}; grant it to the role of this URL")
-        return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+        return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
 
     def is_answering(self, driver: Any) -> bool:
         return is_answering(driver)
@@ -268,9 +268,6 @@ class PostgreSQL(Dialect):
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
             return Passing.REFUSED if unmade else Passing.LOST
         return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
-
-    def is_duplicate(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) == "23505"
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         def columns(of: str, numbers: str) -> str:

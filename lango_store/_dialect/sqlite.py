@@ -33,6 +33,7 @@ from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.tables import Base
 
+_DUPLICATES: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
@@ -151,12 +152,8 @@ class SQLite(Dialect):
         driver.execute("PRAGMA foreign_keys = OFF")
         try:
             with _immediate(connection):
-                tables, changes = _root_pages(connection), driver.total_changes
                 yield
-                # The check reads every message. A revision that adds a column or an index leaves our tables where they
-                # are, and changes one row, its own in the version table.
-                if _root_pages(connection) != tables or driver.total_changes > changes + 1:
-                    _reject_orphans(connection)
+                _reject_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
@@ -226,8 +223,10 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; the disk refused")
             case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
                 return SessionHeld(None, reason)
+            case sqlite3.SQLITE_CONSTRAINT if code in _DUPLICATES:
+                return UniqueViolation(reason)
             case _:
-                return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+                return LangoStoreError(reason)
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         return False  # there is no server that could go away; files that do are looked after by `pool`
@@ -236,10 +235,6 @@ class SQLite(Dialect):
         code = getattr(error, "sqlite_errorcode", None)
         busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return Passing.REFUSED if busy else None
-
-    def is_duplicate(self, error: BaseException) -> bool:
-        codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-        return getattr(error, "sqlite_errorcode", None) in codes
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
@@ -341,11 +336,6 @@ def _begin_immediate(connection: sa.Connection) -> None:
 def _children_have_rows(connection: sa.Connection) -> bool:
     there = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
     return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
-
-
-def _root_pages(connection: sa.Connection) -> dict[str, int]:
-    tables = connection.exec_driver_sql("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'")
-    return {name: page for name, page in tables if name in _OURS}
 
 
 def _reject_orphans(connection: sa.Connection) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.script.revision import RevisionError
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
@@ -62,7 +61,6 @@ __all__ = [
     "sql",
     "stamp",
     "undistribute",
-    "undone",
     "upgrade",
 ]
 
@@ -137,21 +135,6 @@ def current(database: Database) -> str | None:
     """Return the revision a database is at, None if it has none of the store's tables."""
     with connected(database) as connection:
         return revisions.found(connection)
-
-
-def undone(database: Database, revision: str) -> list[str]:
-    """List the revisions that a downgrade would undo, each with what it brought."""
-    _reject_empty("revision", revision)
-    with connected(database) as connection:
-        found = revisions.found(connection)
-        if found is None:
-            return []
-        scripts = script_directory()
-        try:
-            going = list(scripts.iterate_revisions(found, revision, select_for_downgrade=True))
-        except RevisionError as error:
-            raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
-        return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
 
 
 def rows(database: Database) -> dict[str, int]:

@@ -18,7 +18,7 @@ from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._operations import revision
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.running import LOCK_TIMEOUT, Database, Opened, alone, opened
+from lango_store.schema.running import LOCK_TIMEOUT, Database, alone, opened
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 _COLUMNS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
@@ -74,7 +74,7 @@ def _run(
 ) -> list[str]:
     with opened(database) as target, target.connect() as connection:
         _postgresql(connection)
-        with _looking(target, connection) if dry_run else alone(connection, lock_timeout, callers=target.callers):
+        with alone(connection, lock_timeout, callers=target.callers):
             dialect = _postgresql(connection)
             dialect.reject_worker(connection)
             _reject_revision(connection)
@@ -135,17 +135,6 @@ def _postgresql(connection: sa.Connection) -> PostgreSQL:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-@contextmanager
-def _looking(target: Opened, connection: sa.Connection) -> Iterator[None]:
-    dialect = dialect_of(connection)
-    if target.callers:
-        with dialect.confined(connection):
-            yield
-    else:
-        with dialect.snapshot(connection), dialect.confined(connection):
-            yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from lango_store._dialect import detect_dialect, dialect_of
+from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine
 from lango_store._engine.url import url_from_environment
 from lango_store._operations import revision
@@ -37,26 +38,32 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.001, 2_147_483  # 0 would be without end
 
 @dataclass(frozen=True)
 class Opened:
-    """A database to connect to, and whether the connection is the caller's, and the transaction too."""
+    """A database to connect to."""
 
     database: sa.Engine | sa.Connection
-    connect: Callable[[], AbstractContextManager[sa.Connection]]
-    callers: bool = False
+
+    @property
+    def callers(self) -> bool:
+        """Whether the connection is the caller's, and the transaction too."""
+        return isinstance(self.database, sa.Connection)
+
+    def connect(self) -> AbstractContextManager[sa.Connection]:
+        """Open a connection, or return the caller's."""
+        return nullcontext(self.database) if isinstance(self.database, sa.Connection) else self.database.connect()
 
 
 @contextmanager
 def opened(database: Database) -> Iterator[Opened]:
     """Open a database for a block, and raise the driver's and Alembic's errors in it as the store's own."""
-    target = _target(database)
+    target = create_engine(database) if isinstance(database, str | sa.URL) else database
     try:
-        yield target
-    except sa.exc.DBAPIError as error:
-        raise dialect_of(target.database).translate_error(error.orig or error) from error
+        with translated_errors(target.engine):
+            yield Opened(target)
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
     finally:
-        if isinstance(target.database, sa.Engine) and target.database is not database:
-            target.database.dispose()
+        if target is not database:
+            target.engine.dispose()
 
 
 @contextmanager
@@ -66,13 +73,6 @@ def connected(database: Database) -> Iterator[sa.Connection]:
         at_one_moment = nullcontext if target.callers else dialect_of(target.database).snapshot
         with target.connect() as connection, at_one_moment(connection):
             yield connection
-
-
-def _target(database: Database) -> Opened:
-    if isinstance(database, sa.Connection):
-        return Opened(database, lambda: nullcontext(database), callers=True)
-    engine = database if isinstance(database, sa.Engine) else create_engine(database)
-    return Opened(engine, engine.connect)
 
 
 def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:

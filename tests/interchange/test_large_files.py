@@ -116,18 +116,6 @@ with Store(url) as store:
 """
 )
 
-KEEPING = (
-    MEASURING
-    + """
-url, path, small = sys.argv[1:]
-with Store(url) as store:
-    interchange.import_path(store, small)
-    before = memory("VmRSS")
-    interchange.import_path(store, path)
-    print(memory("VmRSS") - before)
-"""
-)
-
 READING = (
     MEASURING
     + """
@@ -178,13 +166,6 @@ def test_import_of_a_backup_takes_at_most_four_times_its_largest_line(
         assert told == "3 [] None\n", done.stderr
         times = int(taken) / largest
         assert int(taken) < TIMES.get(text, 4) * largest + 3 * MB, f"{url}: {times:.1f} times the largest line"
-
-
-def test_connection_holds_nothing_of_an_imported_backup(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
-    small = exported(make_sqlite(), tmp_path / "small", "jsonl", ["hello"])
-    path = exported(make_sqlite(), tmp_path / "large", "jsonl", ["hello", "x" * (16 * MB)])
-    done = run_program(KEEPING, make_sqlite(), path, small)
-    assert int(done.stdout) < 6 * MB, done.stderr
 
 
 def test_export_and_second_import_of_a_backup_take_at_most_five_times_its_largest_line(
