@@ -18,6 +18,7 @@ from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
 from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.postgresql import written
 from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
@@ -235,7 +236,7 @@ class Context:
         if not dialect_of(self.engine).has_replicas:
             return None
         with self.single_read() as connection:
-            return text_of(dialect_of(self.engine).written(connection))
+            return text_of(written(connection))
 
     def at(self, position: str | None) -> Context:
         """Return the same context for reads that must include all writes up to a position."""

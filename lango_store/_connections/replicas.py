@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from lango_store._connections.providers import Pooled
 from lango_store._dialect import AnyConnection, Passing
 from lango_store._dialect.driver_errors import of_driver
+from lango_store._dialect.postgresql import replayed, written
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
 
 C = TypeVar("C", bound=AnyConnection)
@@ -92,7 +93,7 @@ class Replicated:
         self._written.is_known = False
         try:
             with self._primary.single(writes=False) as connection:
-                position = self._primary.dialect.written(connection)
+                position = written(connection)
         except LangoStoreError:
             return  # the write is committed; until another write notes its position, reads use the primary
         self._written.note(position)
@@ -138,7 +139,7 @@ class Replicated:
         if self._replayed.get(driver, 0) >= needed:
             return
         deadline = monotonic() + _PATIENCE
-        while (found := self._replica.dialect.replayed(connection)) < needed:
+        while (found := replayed(connection)) < needed:
             if not self._waits or monotonic() > deadline:
                 self._waits = False
                 raise _Behind

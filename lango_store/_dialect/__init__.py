@@ -19,8 +19,7 @@ from lango_store._dialect.base import (
     Started,
     reflected,
 )
-from lango_store._dialect.citus import Citus, OfTenant
-from lango_store._dialect.distribution import Distribution, Step
+from lango_store._dialect.citus import Citus, OfTenant, is_tenant
 from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._dialect.sqlite import SQLite
 from lango_store._rows.columns import TimeColumn
@@ -30,14 +29,12 @@ __all__ = [
     "AnyConnection",
     "AppendMethod",
     "Dialect",
-    "Distribution",
     "ForeignKey",
     "Moment",
     "Now",
     "NowTogether",
     "Passing",
     "Started",
-    "Step",
     "WhereGiven",
     "compiler",
     "detect_dialect",
@@ -102,8 +99,7 @@ def detect_dialect(connection: sa.Connection) -> None:
     """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
     dialect = _checked(connection)
     if dialect.is_distributed(connection):
-        of_a_tenant = dialect.distribution is not None and dialect.distribution.is_of_a_tenant(connection)
-        dialect = _OF_TENANT if of_a_tenant else _CITUS
+        dialect = _OF_TENANT if is_tenant(connection) else _CITUS
     vars(connection.dialect)[_OURS] = dialect
 
 

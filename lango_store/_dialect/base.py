@@ -11,8 +11,6 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
-from lango_store._dialect.distribution import Distribution
-from lango_store._dialect.migrations import Migrations
 from lango_store._dialect.search import SearchIndex
 from lango_store.errors import LangoStoreError
 
@@ -118,79 +116,36 @@ class ForeignKey:
     """NO ACTION, RESTRICT, CASCADE, SET NULL or SET DEFAULT."""
 
 
-class Dialect:
-    """What the operations may ask of a database."""
+class Dialect(Protocol):
+    """What the operations ask of a database. A dialect inherits it, and has no state."""
 
-    name: str
-    """What SQLAlchemy calls it, also where it names options after it; nothing is decided by that."""
-
-    drivers: tuple[str, ...]
-    """The drivers that we know the behaviour of, by SQLAlchemy's names."""
-
-    purge_pause: float
-    """How long a purge rests after a batch, as a part of the batch's time, to let waiting writers in."""
-
-    modifying_cte: bool
-    """Whether a WITH may hold an UPDATE, so that several writes are one statement and one round trip."""
-
+    name: str  # SQLAlchemy's; it names options, and decides nothing
+    drivers: tuple[str, ...]  # whose behaviour is known, by SQLAlchemy's names
+    purge_pause: float  # how long a purge rests after a batch, in parts of the batch's time, to let writers in
+    batch_rest: float  # seconds to rest between batches of a longer change
+    modifying_cte: bool  # whether a WITH may hold an UPDATE, so that several writes are one round trip
     append_method: AppendMethod
-    """How messages are appended."""
-
-    locks_many: bool
-    """Whether one statement may lock the rows of several sessions."""
-
-    tells_time: bool
-    """Whether the database has a clock of its own, which decides unless the store was given one."""
-
-    asks_time: bool
-    """Whether that clock has to be asked before a statement, which cannot do it itself."""
-
-    migrations: Migrations
-    """What its migrations are run with."""
-
+    locks_many: bool  # whether one statement may lock the rows of several sessions
+    tells_time: bool  # whether its clock decides, unless the store was given one
+    asks_time: bool  # whether that clock has to be asked before a statement
     search_index: SearchIndex
-    """The search index, made or not."""
+    has_replicas: bool  # whether other servers may have copies that are a little behind
+    reads_ahead: bool  # whether the driver has all rows of a result in memory before it returns the first
 
-    distribution: Distribution | None
-    """How the tables are spread over several servers, if they are; None where that cannot be."""
-
-    has_replicas: bool
-    """Whether other servers may have copies that are a little behind."""
-
-    reads_ahead: bool
-    """Whether the driver has all rows of a result in memory before it gives the first."""
-
-    def written(self, connection: AnyConnection) -> int:
-        """Return up to where the server has written: what was committed before is in front of that."""
-        raise NotImplementedError
-
-    def replayed(self, connection: AnyConnection) -> int:
-        """Return up to where a replica shows what another server has written."""
-        raise NotImplementedError
+    # Statements
 
     def time(self, moment: Moment) -> Any:
         """Return an aware time as the driver takes it."""
-        raise NotImplementedError
-
-    def is_outgrown(self, error: BaseException) -> bool:
-        """Whether a driver's error may say that another dialect is needed by now, so that it is time to look again."""
-        return False
-
-    def is_distributed(self, connection: sa.Connection) -> bool:
-        """Return whether our tables are parts on several servers."""
-        return False
 
     def current(self, *, of_transaction: bool = False) -> str:
         """Return the time of a statement in SQL, or of a short transaction's beginning, where `tells_time`."""
-        raise NotImplementedError
+        raise LookupError(f"{self.name} has no clock of its own")
 
     def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         """Whether a time is stored in a form that does not sort among the others."""
-        raise NotImplementedError
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         """Return when a session that is written to now expires; NULL without a TTL."""
-        raise NotImplementedError
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
         """Return when a session expires that is written to now, by its columns: never earlier than it would have."""
@@ -199,117 +154,113 @@ class Dialect:
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         """Whether a column's value is one of a query's few, each to be looked up in the column's index."""
-        raise NotImplementedError
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Whether a text holds another, which is in lower case already; only A to Z have a lower case here."""
-        raise NotImplementedError
 
     def insert(self, table: sa.Table) -> Any:
         """Return an INSERT that knows ON CONFLICT, which SQLAlchemy's common language lacks."""
-        raise NotImplementedError
+
+    # Transactions
 
     def join(self, connection: sa.Connection) -> None:
         """Make sure that the caller's transaction has really begun; LangoStoreError if the driver makes none."""
-        raise NotImplementedError
 
     def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Undo an append that fails half-way in the caller's transaction, which the caller may commit all the same."""
-        raise NotImplementedError
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Commit several writes together, or none of them, whatever isolation level the engine has."""
-        raise NotImplementedError
 
-    @contextmanager
-    def snapshot(self, connection: sa.Connection) -> Iterator[None]:
+    def snapshot(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Let several reads see one moment, whatever isolation level the engine has."""
-        raise NotImplementedError
-        yield
 
     def start(self, driver: Any, *, writes: bool) -> Started:
         """Begin single reads, or one append, with as few round trips as the database allows."""
-        raise NotImplementedError
+
+    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
+        """End what `start` began, and leave the driver's connection as it was."""
 
     def several(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Let several statements of an append, or of another single write, commit together."""
         return nullcontext()  # there is one statement, or a transaction already
 
-    def together(self, driver: Any) -> AbstractContextManager[None]:
-        """Send the statements of a block and a commit, and then wait for all of them; for `AppendMethod.PIPELINE`."""
-        raise NotImplementedError
+    # Migrations, and whatever else changes tables
 
-    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
-        """End what `start` began, and leave the driver's connection as it was."""
-        raise NotImplementedError
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
+        """Run migrations in a transaction that other migrations wait for, and commit it."""
 
-    def file(self, connection: sa.Connection) -> str | None:
-        """Return the path of the file that the database is; None where it is in memory or a server's."""
-        raise NotImplementedError
+    def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
+        """Run migrations in the caller's transaction, which other migrations wait for; an error undoes them alone."""
 
-    def schema(self, connection: sa.Connection) -> str | None:
-        """Return the schema in which tables are created and looked for; None where there are no schemas."""
-        raise NotImplementedError
+    def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
+        """Run one batch of work in a transaction of its own."""
 
-    def has_table(self, connection: sa.Connection, name: str) -> bool:
-        """Return whether there is a table of this name, which is quoted where it has to be."""
-        raise NotImplementedError
+    def confined(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        """Make only our schema visible within a transaction: no table of ours further down the search path."""
 
-    @contextmanager
-    def confined(self, connection: sa.Connection) -> Iterator[None]:
-        """Make only that schema visible within a transaction: no table of ours further down the search path."""
-        raise NotImplementedError
-        yield
-
-    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        """Return how many bytes tables and their indexes take."""
-        raise NotImplementedError
+    # Errors
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         """Return the store's error for a driver's."""
-        raise NotImplementedError
+
+    def passing(self, error: BaseException) -> Passing | None:
+        """Return why a driver's error may pass; None for one that would be met again."""
+
+    def is_spent(self, driver: Any, error: BaseException) -> bool:
+        """Whether a connection and those that were made with it serve nothing any more, after this error."""
+
+    def is_outgrown(self, error: BaseException) -> bool:
+        """Whether a driver's error may say that another dialect is needed by now, so that it is time to look again."""
+        return False
 
     def is_answering(self, driver: Any) -> bool:
         """Whether a statement was left before its answer was read: such a connection cannot even roll back."""
         return False
 
-    def is_spent(self, driver: Any, error: BaseException) -> bool:
-        """Whether a connection and those that were made with it serve nothing any more, after this error."""
-        raise NotImplementedError
+    def is_undecodable(self, error: BaseException) -> bool:
+        """Whether a driver's error says that stored text cannot be decoded."""
+        return False
 
-    def passing(self, error: BaseException) -> Passing | None:
-        """Return why a driver's error may pass; None for one that would be met again."""
-        raise NotImplementedError
+    def bytes_for_bad_text(self, connection: AnyConnection) -> AbstractContextManager[None]:
+        """Let a stored text that cannot be decoded come as bytes, so that the decoder can say where it is."""
+        return nullcontext()
 
-    def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a driver's error says that a unique value is stored already."""
-        raise NotImplementedError
+    # The database
+
+    def is_distributed(self, connection: sa.Connection) -> bool:
+        """Return whether our tables are parts on several servers."""
+        return False
+
+    def undistributed_tables(self, connection: sa.Connection) -> list[str]:
+        """List our tables that are on one server, though others of ours are parts on several."""
+        return []
+
+    def file(self, connection: sa.Connection) -> str | None:
+        """Return the path of the file that the database is; None where it is in memory or a server's."""
+        return None
+
+    def schema(self, connection: sa.Connection) -> str | None:
+        """Return the schema in which tables are created and looked for; None where there are no schemas."""
+        return None
+
+    def has_table(self, connection: sa.Connection, name: str) -> bool:
+        """Return whether there is a table of this name, which is quoted where it has to be."""
+
+    def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
+        """Return how many bytes tables and their indexes take."""
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         """List the foreign keys of all tables that may be read, a host's too."""
-        raise NotImplementedError
-
-    def is_undecodable(self, error: BaseException) -> bool:
-        """Whether a driver's error says that stored text cannot be decoded."""
-        raise NotImplementedError
-
-    @contextmanager
-    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
-        """Let a stored text that cannot be decoded come as bytes, so that the decoder can say where it is."""
-        raise NotImplementedError
-        yield
 
     def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
         """Return the triggers of all tables as pairs of table and name."""
-        raise NotImplementedError
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the database itself or worth changing in its settings, each with a remedy."""
-        raise NotImplementedError
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
         """Return what a host's engine lacks that the store relies on, with the line to add; None if nothing."""
-        raise NotImplementedError
 
 
 def ensure_transaction(connection: sa.Connection) -> sa.RootTransaction:

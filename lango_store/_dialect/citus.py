@@ -13,9 +13,10 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect.base import AnyConnection, AppendMethod, Passing
 from lango_store._dialect.postgresql import PostgreSQL
-from lango_store._dialect.postgresql_migrations import CitusMigrations
+from lango_store._dialect.postgresql_driver import set_config
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
+from lango_store.tables import VERSION_TABLE, Base
 
 # Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -29,7 +30,6 @@ class Citus(PostgreSQL):
     modifying_cte = False  # its parts would run one by one, and commit in two phases
     append_method = AppendMethod.PIPELINE
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
-    migrations = CitusMigrations()
 
     def is_outgrown(self, error: BaseException) -> bool:
         # Of a statement that another thread began before the look.
@@ -78,28 +78,19 @@ class Citus(PostgreSQL):
 
         return sum(connection.execute(sa.select(*map(size, tables))).one())
 
+    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
+        # Who writes by way of a worker holds locks there only, and the workers are told of a SET LOCAL, if so asked.
+        set_config(connection, "citus.propagate_set_commands", "local")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
+
+    def undistributed_tables(self, connection: sa.Connection) -> list[str]:
+        done = distributed_tables(connection)
+        return sorted({*Base.metadata.tables, VERSION_TABLE} - done) if done else []
+
     @contextmanager
     def append_whole(self, connection: sa.Connection) -> Iterator[None]:
         with connection.begin_nested():  # several statements, and the caller may catch an error of ours
             yield
-
-    @contextmanager
-    def together(self, driver: Any) -> Iterator[None]:
-        first: BaseException | None = None
-        try:
-            with driver.pipeline():
-                try:
-                    driver.execute(_BEGIN)
-                    yield
-                    driver.execute("COMMIT")
-                except BaseException as error:  # the pipeline would log what follows from it
-                    first = error
-        except Exception as error:
-            raise first or _interruption(driver, error) or error from None
-        finally:
-            _end(driver)
-        if first is not None:
-            raise first
 
 
 class OfTenant(Citus):
@@ -110,6 +101,45 @@ class OfTenant(Citus):
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
     locks_many = True
+
+    def undistributed_tables(self, connection: sa.Connection) -> list[str]:
+        return []
+
+
+@contextmanager
+def together(driver: Any) -> Iterator[None]:
+    """Send the statements of a block and a commit, and then wait for all of them."""
+    first: BaseException | None = None
+    try:
+        with driver.pipeline():
+            try:
+                driver.execute(_BEGIN)
+                yield
+                driver.execute("COMMIT")
+            except BaseException as error:  # the pipeline would log what follows from it
+                first = error
+    except Exception as error:
+        raise first or _interruption(driver, error) or error from None
+    finally:
+        _end(driver)
+    if first is not None:
+        raise first
+
+
+def is_tenant(connection: sa.Connection) -> bool:
+    """Return whether Citus keeps the schema as a whole on one node."""
+    query = "SELECT true FROM pg_dist_schema JOIN pg_namespace n ON n.oid = schemaid WHERE nspname = current_schema()"
+    return bool(connection.exec_driver_sql(query).scalar())
+
+
+def distributed_tables(connection: sa.Connection) -> set[str]:
+    """Return which of our tables are distributed. One that Citus knows, and the coordinator has alone, is not."""
+    query = (
+        "SELECT c.relname::text FROM pg_dist_partition p JOIN pg_class c ON c.oid = p.logicalrelid "
+        "WHERE c.relname = ANY(:ours) AND (p.repmodel, p.colocationid) <> ('s', 0) "
+        "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+    )
+    return set(connection.execute(sa.text(query), {"ours": [*Base.metadata.tables, VERSION_TABLE]}).scalars())
 
 
 def _is_lost_commit(error: BaseException) -> bool:

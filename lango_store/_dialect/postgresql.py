@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -21,17 +22,16 @@ from lango_store._dialect.base import (
     Started,
     ensure_transaction,
 )
-from lango_store._dialect.distribution import Distribution
 from lango_store._dialect.gin import Gin
 from lango_store._dialect.postgresql_driver import (
     REPEATABLE_READ,
-    autocommit,
+    changed,
     is_answering,
     isolated,
     read_committed,
     set_config,
+    unbounded,
 )
-from lango_store._dialect.postgresql_migrations import PostgreSQLMigrations
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
     DatabaseBusy,
@@ -45,6 +45,8 @@ from lango_store.errors import (
 _CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
+_LOCK: Final = 0x6C616E676F  # "lango"
+_PATIENCE: Final = 60.0
 
 
 class PostgreSQL(Dialect):
@@ -54,36 +56,14 @@ class PostgreSQL(Dialect):
     drivers = ("psycopg",)
     has_replicas = True
     purge_pause = 0.0  # only rows are locked
+    batch_rest = 0.0  # and whoever waits is next
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
     locks_many = True
     tells_time = True  # clients are on many machines, whose clocks differ
     asks_time = False
     reads_ahead = True
-    migrations = PostgreSQLMigrations()
     search_index = Gin()
-    distribution = Distribution()
-
-    def written(self, connection: AnyConnection) -> int:
-        # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
-        return self._place(connection, "pg_current_wal_insert_lsn()")
-
-    def replayed(self, connection: AnyConnection) -> int:
-        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-        with autocommit(driver):  # in a transaction, the look would be its moment
-            return self._place(
-                connection,
-                "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
-            )
-
-    @staticmethod
-    def _place(connection: AnyConnection, place: str) -> int:
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute(f"SELECT ({place} - '0/0')::bigint")
-            return int(cursor.fetchone()[0])
-        finally:
-            cursor.close()
 
     def time(self, moment: Moment) -> Moment:
         return moment
@@ -93,10 +73,28 @@ class PostgreSQL(Dialect):
         return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
 
     def is_distributed(self, connection: sa.Connection) -> bool:
-        if connection.exec_driver_sql("SELECT to_regclass('pg_catalog.pg_dist_partition')").scalar() is None:
+        if not self.has_citus(connection):
             return False
         query = "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('lango_session'))"
         return bool(connection.exec_driver_sql(query).scalar())
+
+    def has_citus(self, connection: sa.Connection) -> bool:
+        """Return whether the extension is in this database."""
+        return self.has_table(connection, "pg_catalog.pg_dist_partition")
+
+    def reject_worker(self, connection: sa.Connection) -> None:
+        """Raise LangoStoreError on a server that changes no schema, with the name of the one that does."""
+        if not self.has_citus(connection):
+            return
+        query = (
+            "SELECT coalesce(n.nodename || ':' || n.nodeport, 'that one') FROM pg_dist_local_group l "
+            "LEFT JOIN pg_dist_node n ON n.groupid = 0 WHERE l.groupid <> 0"
+        )
+        if coordinator := connection.exec_driver_sql(query).scalar():
+            raise LangoStoreError(
+                "this server is a worker of a Citus cluster, and schemas are changed on the coordinator: "
+                f"give the URL of {coordinator}"
+            )
 
     def current(self, *, of_transaction: bool = False) -> str:
         # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
@@ -167,6 +165,45 @@ class PostgreSQL(Dialect):
         else:
             driver.commit()
 
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with self.batch(connection, lock_timeout):
+            self._wait_for_lock(connection)
+            yield
+
+    @contextmanager
+    def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        with read_committed(connection), unbounded(connection):
+            # A migration that waits for a table makes every append queue behind it.
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+            set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
+            yield
+
+    @contextmanager
+    def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        self._wait_for_lock(connection)
+        before = connection.exec_driver_sql("SHOW lock_timeout").scalar()
+        with connection.begin_nested():
+            self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
+            yield
+            self._set_lock_timeout(connection, before)
+
+    def _wait_for_lock(self, connection: sa.Connection) -> None:
+        # Until the transaction ends: before that, no other connection sees what it changed. The lock is polled because
+        # a statement that waits for it would hold a snapshot.
+        self.reject_worker(connection)
+        deadline = time.monotonic() + _PATIENCE
+        driver: Any = connection.connection.dbapi_connection
+        with changed(driver, prepare_threshold=None):  # a prepared statement keeps its snapshot until the next one
+            while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
+                if time.monotonic() > deadline:
+                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+                time.sleep(0.05)
+
+    def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
+        """Let the statements of this transaction wait so long for a lock."""
+        set_config(connection, "lock_timeout", timeout)
+
     def file(self, connection: sa.Connection) -> None:
         return None
 
@@ -213,7 +250,7 @@ class PostgreSQL(Dialect):
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
             return NotPermitted(f"{reason}; grant it to the role of this URL")
-        return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+        return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
 
     def is_answering(self, driver: Any) -> bool:
         return is_answering(driver)
@@ -234,9 +271,6 @@ class PostgreSQL(Dialect):
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
             return Passing.REFUSED if unmade else Passing.LOST
         return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
-
-    def is_duplicate(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) == "23505"
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         def columns(of: str, numbers: str) -> str:
@@ -268,13 +302,6 @@ class PostgreSQL(Dialect):
                 connection.exec_driver_sql(query)
             )
         ]
-
-    def is_undecodable(self, error: BaseException) -> bool:
-        return False  # the server checks the encoding of what comes in
-
-    @contextmanager
-    def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
-        yield
 
     def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
         query = (
@@ -308,6 +335,27 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
         return None
+
+
+def written(connection: AnyConnection) -> int:
+    """Return up to where the server has written: what was committed before is in front of that."""
+    # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
+    return _position(connection, "pg_current_wal_insert_lsn()")
+
+
+def replayed(connection: AnyConnection) -> int:
+    """Return up to where a replica shows what another server has written."""
+    driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+    with changed(driver, autocommit=True):  # in a transaction, the look would be its moment
+        return _position(
+            connection,
+            "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
+        )
+
+
+def _position(connection: AnyConnection, position: str) -> int:
+    with connection.connection.cursor() as cursor:
+        return int(cursor.execute(f"SELECT ({position} - '0/0')::bigint").fetchone()[0])
 
 
 def _kinds(error: BaseException) -> set[str]:

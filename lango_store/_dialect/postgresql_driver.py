@@ -36,55 +36,35 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
     if driver.pgconn.transaction_status:
         yield
         return
-    before = {name: getattr(driver, name) for name in ("autocommit", "isolation_level", "read_only")}
-    wanted = {"autocommit": False, "isolation_level": level}
-    if read_only is not None:
-        wanted["read_only"] = read_only
-    try:
-        _set(driver, wanted)
-        yield
-    finally:
-        if not driver.closed:
-            if driver.pgconn.transaction_status:
+    settings = {} if read_only is None else {"read_only": read_only}
+    with changed(driver, autocommit=False, isolation_level=level, **settings):
+        try:
+            yield
+        finally:
+            if not driver.closed and driver.pgconn.transaction_status:
                 driver.rollback()
-            _set(driver, before)
-
-
-@contextmanager
-def autocommit(driver: Any) -> Iterator[None]:
-    """Let each statement commit by itself."""
-    before, driver.autocommit = driver.autocommit, True
-    try:
-        yield
-    finally:
-        if not driver.closed and not is_answering(driver):
-            driver.autocommit = before
-
-
-@contextmanager
-def unprepared(connection: sa.Connection) -> Iterator[None]:
-    """Let the driver prepare no statement, which behind a pooler would stay with another connection to the server."""
-    driver: Any = connection.connection.dbapi_connection
-    before, driver.prepare_threshold = driver.prepare_threshold, None
-    try:
-        yield
-    finally:
-        driver.prepare_threshold = before
 
 
 @contextmanager
 def unbounded(connection: sa.Connection) -> Iterator[None]:
-    """Let a connection with a `statement_timeout` wait for its server without end."""
+    """Let a longer change wait for its server without end, and prepare no statement."""
+    # Behind a pooler, a prepared statement would stay with another connection to the server.
     driver: Any = connection.connection.dbapi_connection
-    before = getattr(driver, "patience", None)
-    if before is None:
+    patience = {"patience": None} if hasattr(driver, "patience") else {}  # where there is a `statement_timeout`
+    with changed(driver, prepare_threshold=None, **patience):
         yield
-        return
-    driver.patience = None
+
+
+@contextmanager
+def changed(driver: Any, **settings: Any) -> Iterator[None]:
+    """Change settings of the driver for a block; a connection that is closed or interrupted keeps them."""
+    before = {name: getattr(driver, name) for name in settings}
+    _set(driver, settings)
     try:
         yield
     finally:
-        driver.patience = before
+        if not driver.closed and not is_answering(driver):
+            _set(driver, before)
 
 
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 
 from lango_store._dialect.base import (
@@ -25,12 +27,15 @@ from lango_store._dialect.base import (
     reflected,
 )
 from lango_store._dialect.fts5 import Fts5
-from lango_store._dialect.sqlite_driver import begin_immediate, immediate
-from lango_store._dialect.sqlite_migrations import SQLiteMigrations
 from lango_store._engine.pool import BEGIN_OPTION
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
+from lango_store.tables import Base
+
+_DUPLICATES: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+_OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
+_CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
 
 class SQLite(Dialect):
@@ -40,15 +45,14 @@ class SQLite(Dialect):
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
     purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
+    batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
     locks_many = True  # as it locks the file
     tells_time = False  # whoever opens the file is on its machine
     asks_time = False
     reads_ahead = False
-    migrations = SQLiteMigrations()
     search_index = Fts5()
-    distribution = None  # one file
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)
@@ -89,10 +93,10 @@ class SQLite(Dialect):
         alone = driver.isolation_level is None and not driver.in_transaction
         if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
             raise LangoStoreError(NO_TRANSACTION)
-        begin_immediate(connection)
+        _begin_immediate(connection)
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return immediate(connection)
+        return _immediate(connection)
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -139,21 +143,55 @@ class SQLite(Dialect):
         finally:
             driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
 
+    @contextmanager
+    def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
+        # outside of a transaction.
+        driver: Any = connection.connection.dbapi_connection
+        (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
+        driver.execute("PRAGMA foreign_keys = OFF")
+        try:
+            with _immediate(connection):
+                yield
+                _reject_orphans(connection)
+        finally:
+            driver.execute(f"PRAGMA foreign_keys = {before}")
+
+    def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
+        return _immediate(connection)
+
+    @contextmanager
+    def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
+        # Inside a transaction foreign keys cannot be switched off: a revision that makes a table anew is refused then.
+        def guard(_: object, __: object, statement: str, *___: object) -> None:
+            if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and _children_have_rows(connection):
+                raise LangoStoreError(
+                    "this revision makes lango_session anew, which with foreign keys on would delete its messages: "
+                    "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
+                )
+
+        guarded = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
+        if guarded:
+            event.listen(connection, "before_cursor_execute", guard)
+        try:
+            with connection.begin_nested():
+                yield
+                _reject_orphans(connection)
+        finally:
+            if guarded:
+                event.remove(connection, "before_cursor_execute", guard)
+
+    def confined(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        return nullcontext()  # one schema
+
     def file(self, connection: sa.Connection) -> str | None:
         for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):
             if name == "main":
                 return path or None
         return None
 
-    def schema(self, connection: sa.Connection) -> None:
-        return None
-
     def has_table(self, connection: sa.Connection, name: str) -> bool:
         return connection.exec_driver_sql(f"PRAGMA table_info({name})").first() is not None
-
-    @contextmanager
-    def confined(self, connection: sa.Connection) -> Iterator[None]:
-        yield
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # What each table takes is told only by reading the whole file: this is the file, less its free pages.
@@ -181,8 +219,10 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; the disk refused")
             case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
                 return SessionHeld(None, reason)
+            case sqlite3.SQLITE_CONSTRAINT if code in _DUPLICATES:
+                return UniqueViolation(reason)
             case _:
-                return UniqueViolation(reason) if self.is_duplicate(error) else LangoStoreError(reason)
+                return LangoStoreError(reason)
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         return False  # there is no server that could go away; files that do are looked after by `pool`
@@ -191,10 +231,6 @@ class SQLite(Dialect):
         code = getattr(error, "sqlite_errorcode", None)
         busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return Passing.REFUSED if busy else None
-
-    def is_duplicate(self, error: BaseException) -> bool:
-        codes = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-        return getattr(error, "sqlite_errorcode", None) in codes
 
     def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
         # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
@@ -270,6 +306,40 @@ class SQLite(Dialect):
                 'make the engine with connect_args={"autocommit": False}, or without it'
             )
         return None
+
+
+@contextmanager
+def _immediate(connection: sa.Connection) -> Iterator[None]:
+    """Commit the writes of a block together; nobody else writes meanwhile."""
+    with ensure_transaction(connection):
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "autocommit", None) is False and driver.in_transaction:
+            # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
+            # once it has read.
+            connection.exec_driver_sql("ROLLBACK")
+        _begin_immediate(connection)
+        yield
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    """Take the write lock, unless a transaction has begun."""
+    # A stock driver begins a transaction at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+    driver: Any = connection.connection.driver_connection
+    if not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _children_have_rows(connection: sa.Connection) -> bool:
+    there = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
+    return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
+
+
+def _reject_orphans(connection: sa.Connection) -> None:
+    for table in _OURS:  # a host's tables are the host's affair
+        if sa.inspect(connection).has_table(table):
+            orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
+            if orphans:
+                raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
 
 
 def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
 from lango_store._dialect import AnyConnection, Dialect, compiler, dialect_of
+from lango_store._dialect.citus import together
 
 Observer = Callable[[str, float], None]
 """What is told the text of each statement that was run, and how many seconds it took until its rows were read."""
@@ -114,7 +115,7 @@ def run_together(connection: AnyConnection, statements: Sequence[Statement], val
     cursor = None
     started = 0.0 if observe is None else perf_counter()
     try:
-        with dialect_of(connection).together(connection.connection):
+        with together(connection.connection):
             for each in compiled:
                 cursor = connection.connection.cursor()
                 cursor.execute(each.text, each.parameters(values))
@@ -161,7 +162,6 @@ class _Compiled:
         self._in_order = itemgetter(*order) if order is not None and len(order) > 1 else None
         self._only = order[0] if order is not None and len(order) == 1 else None
         self._positional = order is not None
-        self.count = len(compiled.binds if order is None else order)
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }

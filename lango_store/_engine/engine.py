@@ -29,7 +29,6 @@ _PEER: Final = {
     "tcp_user_timeout": 25_000,
     "fallback_application_name": "lango_store",
 }
-_ENVIRONMENT: Final = {"connect_timeout": "PGCONNECT_TIMEOUT"}
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
 _POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
@@ -89,9 +88,10 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     if not in_memory:
 
         @event.listens_for(engine, "do_connect")
-        def connect(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> sqlite3.Connection:
-            pool.look_at_file(engine)  # a connection made here keeps other listeners from being called
-            return _connect(*names, **settings)
+        def prepare(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> None:
+            pool.look_at_file(engine)  # before a new file takes the place of a deleted one
+            if not settings.get("uri"):
+                _create_private(names[0])
 
     @event.listens_for(engine, "connect")
     def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
@@ -116,27 +116,10 @@ def database_file(url: sa.URL) -> Path | None:
     return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
 
 
-def _connect(name: str, **options: Any) -> sqlite3.Connection:
-    """Open a file; a new one is readable by its owner only, and so is what SQLite writes beside it.
-
-    Where SQLite may not write beside a file in WAL, nobody else is writing either, and it is read as it lies there.
-    """
-    if not options.get("uri") and not Path(name).exists():
-        with suppress(OSError):  # SQLite's own error says more
-            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    driver: sqlite3.Connection = sqlite3.connect(name, **options)
-    try:
-        driver.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY:
-            return driver  # the first statement meets the error again
-        driver.close()
-        uri = name if options.get("uri") else f"{Path(name).absolute().as_uri()}?mode=ro"
-        driver = sqlite3.connect(f"{uri}{'&' if '?' in uri else '?'}immutable=1", **options | {"uri": True})
-    except BaseException:
-        driver.close()
-        raise
-    return driver
+def _create_private(name: str) -> None:
+    """Create a file that only its owner may read, as are those that SQLite writes beside it."""
+    with suppress(OSError):  # it exists, or SQLite's own error says more
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _ensure_wal(driver: sqlite3.Connection) -> None:
@@ -166,8 +149,9 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
     if "poolclass" not in options:
         options = _POOL | {"poolclass": QueuePool} | options
-    connect_args = {name: value for name, value in _PEER.items() if name not in url.query and not _in_environment(name)}
-    connect_args |= options["connect_args"]
+    connect_args = {name: value for name, value in _PEER.items() if name not in url.query} | options["connect_args"]
+    if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
+        connect_args.pop("connect_timeout", None)
     timeout = milliseconds(connect_args.pop("statement_timeout", 0))
     if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
         given = connect_args.get("options") or url.query.get("options") or ""
@@ -199,7 +183,3 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     event.listen(engine, "checkout", pool.checked_out)
     event.listen(engine, "reset", pool.given_back)
     return engine
-
-
-def _in_environment(name: str) -> bool:
-    return name in _ENVIRONMENT and bool(os.environ.get(_ENVIRONMENT[name]))

@@ -20,9 +20,7 @@ _DRIVERS: Final = {
     "postgresql": ("", "psycopg", "psycopg_async", "asyncpg"),
 }
 _SECRETS: Final = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
-_ASYNCPG: Final = {"ssl": "sslmode", "timeout": "connect_timeout", "database": "dbname"}
 _ASYNCPG_CACHES: Final = ("prepared_statement_cache_size", "statement_cache_size")
-_SSL: Final = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
 _LONGEST_TIMEOUT: Final = 2**31 - 1
 _UNITS: Final = {"": 1, "ms": 1, "s": 1000, "min": 60_000}
 _SECRET_NAME: Final = re.compile(r"(?i)pass|pwd|secret")
@@ -97,13 +95,10 @@ def _reject_misplaced(url: sa.URL) -> None:
 
 
 def _from_asyncpg(url: sa.URL) -> sa.URL:
-    query = {_ASYNCPG.get(name, name): value for name, value in url.query.items()}
-    if "sslmode" in query:
-        query["sslmode"] = _SSL.get(str(query["sslmode"]).lower(), query["sslmode"])
+    query = {"sslmode" if name == "ssl" else name: value for name, value in url.query.items()}
     for name in _ASYNCPG_CACHES:
         if query.pop(name, None) == "0":  # needed behind a pooler
             query["prepare_threshold"] = "none"
-    query.pop("prepared_statement_name_func", None)
     return url.set(query=query)
 
 

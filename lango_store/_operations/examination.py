@@ -52,9 +52,9 @@ def _triggers(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _distribution(connection: sa.Connection) -> Iterator[Fault]:
-    distribution = dialect_of(connection).distribution
-    for detail, remedy in () if distribution is None else distribution.differences(connection):
-        yield detail.split()[0], detail, remedy
+    for table in dialect_of(connection).undistributed_tables(connection):
+        detail = f"{table} is not distributed, and others of our tables are"
+        yield table, detail, "run `lango-store db distribute`"
 
 
 def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:

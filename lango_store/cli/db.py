@@ -46,11 +46,10 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a revision, and drop what later revisions added."""
     with open_store(url) as store:
-        undone, rows = schema.undone(store.engine, revision), schema.rows(store.engine)
-        tables = ", ".join(f"{table} with {number:,} rows" for table, number in rows.items()) or "no table of ours"
+        rows = schema.rows(store.engine).items()
+        tables = ", ".join(f"{table} with {number:,} rows" for table, number in rows) or "no table of ours"
         confirm(
-            f"downgrading {shown(store.engine.url)} undoes {', '.join(undone) or 'nothing'} "
-            f"and drops what they added; there is {tables}",
+            f"downgrading {shown(store.engine.url)} to {revision} drops what later revisions added; there is {tables}",
             yes=yes,
         )
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))

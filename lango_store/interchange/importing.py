@@ -17,7 +17,7 @@ from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
 from lango_store._values.model import Message
-from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, UniqueViolation
 from lango_store.interchange.draft import Draft, Part
 
 _PAGE: Final = 500
@@ -117,7 +117,7 @@ def _write(connection: sa.Connection, statement: Statement, rows: list[Row]) -> 
         try:
             statement.run_many(connection, page)
         except Exception as error:
-            if dialect.is_duplicate(error):
+            if isinstance(dialect.translate_error(error), UniqueViolation):
                 key = page[0]["session_key"]
                 raise InvalidMessage("id", f"two of session {key!r} have the same id: make them differ") from None
             raise

@@ -14,18 +14,24 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.script.revision import RevisionError
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError
-from lango_store.schema.differences import columns_and_tables, constraints, predicates
+from lango_store.schema.differences import differences
 from lango_store.schema.distributing import distribute, undistribute
-from lango_store.schema.environment import run
-from lango_store.schema.opening import Database, connected, opened
-from lango_store.schema.options import script_directory
-from lango_store.schema.running import LOCK_TIMEOUT, migrate, options_of, run_revisions
+from lango_store.schema.running import (
+    LOCK_TIMEOUT,
+    Database,
+    connected,
+    migrate,
+    opened,
+    options_of,
+    run,
+    run_revisions,
+    script_directory,
+)
 from lango_store.schema.searching import (
     disable_search,
     enable_search,
@@ -55,7 +61,6 @@ __all__ = [
     "sql",
     "stamp",
     "undistribute",
-    "undone",
     "upgrade",
 ]
 
@@ -132,21 +137,6 @@ def current(database: Database) -> str | None:
         return revisions.found(connection)
 
 
-def undone(database: Database, revision: str) -> list[str]:
-    """List the revisions that a downgrade would undo, each with what it brought."""
-    _reject_empty("revision", revision)
-    with connected(database) as connection:
-        found = revisions.found(connection)
-        if found is None:
-            return []
-        scripts = script_directory()
-        try:
-            going = list(scripts.iterate_revisions(found, revision, select_for_downgrade=True))
-        except RevisionError as error:
-            raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
-        return [f"{each.revision} ({each.doc.rstrip('.')})" for each in going]
-
-
 def rows(database: Database) -> dict[str, int]:
     """Count the rows of each of our tables that is there."""
     with connected(database) as connection, dialect_of(connection).confined(connection):
@@ -174,7 +164,7 @@ def check(database: Database) -> list[str]:
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         with reflected(), dialect_of(connection).confined(connection):
-            return [*columns_and_tables(connection), *predicates(connection), *constraints(connection)]
+            return list(differences(connection))
 
 
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:

@@ -1,57 +1,81 @@
-"""Where the tables of a database differ from what this release needs."""
+"""Which tables and types are ours, as Alembic is told; and where those of a database differ."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.autogenerate.api import AutogenContext
 from alembic.runtime.migration import MigrationContext
 
 from lango_store._dialect import dialect_of
-from lango_store.schema.options import OPTIONS, render_item
-from lango_store.tables import Base
+from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store.tables import VERSION_TABLE, Base
+
+_TABLES: Final = Base.metadata.tables
 
 
-def columns_and_tables(connection: sa.Connection) -> list[str]:
-    """Return what Alembic would change, a sentence each."""
-    options = {**OPTIONS, "script": None}
-    context = MigrationContext.configure(connection, opts=options)
+def is_ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
+    """Return whether a name that Alembic found is one of ours."""
+    return type_ != "table" or name in _TABLES
+
+
+def render_item(kind: str, item: Any, context: AutogenContext) -> str | Literal[False]:
+    """Write plain SQLAlchemy types into a new revision, which may import nothing of the package."""
+    plain = {JsonColumn: "postgresql.JSON()", TimeColumn: "sa.DateTime(timezone=True)", RoleColumn: "sa.Text()"}
+    if kind != "type" or (type(item) not in plain and item is not KEY_TEXT):
+        return False
+    if type(item) is JsonColumn:
+        context.imports.add("from sqlalchemy.dialects import postgresql")
+    variant = plain.get(type(item), 'sa.Text(collation="C")')
+    return f'sa.Text().with_variant({variant}, "postgresql")'
+
+
+OPTIONS: Final[dict[str, Any]] = {
+    "target_metadata": Base.metadata,
+    "version_table": VERSION_TABLE,
+    "include_name": is_ours,
+    "render_as_batch": True,
+    "render_item": render_item,
+    "transactional_ddl": True,
+    "compare_type": True,
+}
+
+
+def differences(connection: sa.Connection) -> Iterator[str]:
+    """Yield where the tables of a database differ from what this release needs, a sentence each."""
+    context = MigrationContext.configure(connection, opts={**OPTIONS, "script": None})
     script = produce_migrations(context, Base.metadata)
     assert script.upgrade_ops is not None
     code = render_python_code(script.upgrade_ops, render_item=render_item, migration_context=context)
-    lines = [line.strip() for line in code.splitlines()]
-    return [f"to be as this release needs it: {line}" for line in lines if line.startswith(("op.", "batch_op."))]
+    for line in map(str.strip, code.splitlines()):
+        if line.startswith(("op.", "batch_op.")):
+            yield f"to be as this release needs it: {line}"
+    yield from _predicates(connection)
+    yield from _checks(connection)
 
 
-def predicates(connection: sa.Connection) -> list[str]:
+def _predicates(connection: sa.Connection) -> Iterator[str]:
     """Compare what partial indexes are partial by, which Alembic does not."""
-    found: list[str] = []
-    dialect = dialect_of(connection).name
-    for (_, name), indexes in sa.inspect(connection).get_multi_indexes(filter_names=[*Base.metadata.tables]).items():
-        there: dict[Any, Any] = {index["name"]: index for index in indexes}
-        for index in Base.metadata.tables[name].indexes:
-            needed = index.dialect_options[dialect].get("where")
-            has = there.get(index.name, {}).get("dialect_options", {}).get(f"{dialect}_where")
-            if index.name in there and _bare(needed) != _bare(has):
-                found.append(f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again")
-    return found
+    where = f"{dialect_of(connection).name}_where"
+    for (_, name), indexes in sa.inspect(connection).get_multi_indexes(filter_names=[*_TABLES]).items():
+        stored: dict[Any, Any] = {index["name"]: index.get("dialect_options", {}).get(where) for index in indexes}
+        for index in _TABLES[name].indexes:
+            has, needed = stored.get(index.name), index.dialect_kwargs.get(where)
+            if index.name in stored and _bare(needed) != _bare(has):
+                yield f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again"
 
 
-def constraints(connection: sa.Connection) -> list[str]:
+def _checks(connection: sa.Connection) -> Iterator[str]:
     """Compare what rows are checked for, which Alembic does not."""
-    found: list[str] = []
-    checks = sa.inspect(connection).get_multi_check_constraints(filter_names=[*Base.metadata.tables])
-    for (_, name), checked in checks.items():
-        there = {each["name"]: each["sqltext"] for each in checked}
-        for each in Base.metadata.tables[name].constraints:
-            if isinstance(each, sa.CheckConstraint) and _bare(there.get(str(each.name))) != _bare(each.sqltext):
-                has = there.get(str(each.name))
-                found.append(
-                    f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: make it again"
-                )
-    return found
+    for (_, name), checks in sa.inspect(connection).get_multi_check_constraints(filter_names=[*_TABLES]).items():
+        stored = {check["name"]: check["sqltext"] for check in checks}
+        for each in _TABLES[name].constraints:
+            if isinstance(each, sa.CheckConstraint) and _bare(has := stored.get(str(each.name))) != _bare(each.sqltext):
+                yield f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: make it again"
 
 
 def _bare(predicate: object) -> str:

@@ -12,8 +12,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.opening import Database, Opened, connected, opened
-from lango_store.schema.running import LOCK_TIMEOUT
+from lango_store.schema.running import LOCK_TIMEOUT, Database, Opened, connected, opened
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -95,7 +94,7 @@ def _transaction(target: Opened) -> Iterator[sa.Connection]:
     with target.connect() as connection:
         dialect = dialect_of(connection)
         if not target.callers:
-            with dialect.migrations.batch(connection, LOCK_TIMEOUT), dialect.confined(connection):
+            with dialect.batch(connection, LOCK_TIMEOUT), dialect.confined(connection):
                 yield connection
             return
         if not connection.in_transaction():

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from support.clusters import (
     ALL_KEYS,
-    BY_HAND,
     TABLES,
     contents,
     distributed,
@@ -174,21 +173,6 @@ def test_killed_in_the_middle_nothing_is_done_and_the_next_one_does_it(cluster: 
     assert contents(cluster) == rows
 
 
-@pytest.mark.citus
-@pytest.mark.parametrize("number", range(1, len(BY_HAND) + 1))
-def test_what_was_begun_by_hand_is_finished_or_undone(cluster: str, number: int) -> None:
-    rows = contents(cluster)
-    say(cluster, *BY_HAND[:number])
-    assert schema.distribute(cluster)
-    assert is_whole(cluster)
-    assert contents(cluster) == rows
-    schema.undistribute(cluster)
-    say(cluster, *BY_HAND[:number])
-    assert schema.undistribute(cluster)
-    assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
-    assert contents(cluster) == rows
-
-
 # Beside others
 
 
@@ -247,33 +231,6 @@ def until_done(move: Callable[[str], list[str]], url: str) -> None:
             continue
         return
     raise AssertionError("it found no moment")
-
-
-WAITING = """
-DO $$ BEGIN
-    FOR n IN 1..3000 LOOP
-        PERFORM pg_stat_clear_snapshot();
-        EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock');
-        PERFORM pg_sleep(0.01);
-    END LOOP;
-END $$
-"""
-
-
-@pytest.mark.citus
-def test_who_has_read_in_a_transaction_may_write_in_it_still(cluster: str) -> None:
-    engine = create_engine(cluster)
-    with ThreadPoolExecutor(1) as pool:
-        with engine.begin() as connection:
-            assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar_one() > 0
-            moving = pool.submit(schema.distribute, cluster, lock_timeout=30)
-            say(cluster, WAITING)
-            Store(engine).using(connection).append_message("k1", message("late"))
-        assert moving.result(60)
-    with Store(engine) as store:
-        assert [each.content for each in store.messages("k1", last=1)] == ["late"]
-    engine.dispose()
-    assert is_whole(cluster)
 
 
 @pytest.mark.citus

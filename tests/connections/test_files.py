@@ -98,27 +98,6 @@ def _bound(*words: str) -> subprocess.CompletedProcess[str]:
     return run_program(BOUND_BY_RIGHTS, *words)
 
 
-def test_a_read_only_file_in_a_read_only_folder_is_read(shelf: Path) -> None:
-    path = shelf / "agent.db"
-    with Store(f"sqlite:///{path}", migrate=True) as store:
-        store.create("k", messages=messages(3))
-    path.chmod(0o444)
-    shelf.chmod(0o555)
-    for words in (
-        ("sessions", "list"),
-        ("sessions", "show", "k"),
-        ("stats",),
-        ("db", "check"),
-        ("export", "k", "--to", "-"),
-    ):
-        done = _bound(*words, "--url", f"sqlite:///{path}")
-        assert done.returncode == 0, (words, done.stderr)
-    refused = _bound("sessions", "touch", "k", "--url", f"sqlite:///{path}")
-    assert refused.returncode == 3, refused
-    assert "readonly" in refused.stderr
-    assert [each.name for each in shelf.iterdir()] == ["agent.db"]
-
-
 def test_a_read_only_file_that_somebody_writes_is_read_as_it_is_now(shelf: Path) -> None:
     path = shelf / "agent.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:

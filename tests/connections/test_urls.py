@@ -146,14 +146,7 @@ def test_urls_of_async_engines_say_the_same_to_our_driver() -> None:
 
     assert parsed("sqlite+aiosqlite:///x.db?timeout=3") == ("sqlite:///x.db?timeout=3", {})
     assert parsed("postgresql+asyncpg://a:b@h:1/d") == ("postgresql+psycopg://a:b@h:1/d", {})
-    for ssl, mode in (
-        ("require", "require"),
-        ("true", "require"),
-        ("verify-full", "verify-full"),
-        ("false", "disable"),
-    ):
-        assert parsed(f"postgresql+asyncpg://h/d?ssl={ssl}") == (f"postgresql+psycopg://h/d?sslmode={mode}", {})
-    assert parsed("postgresql+asyncpg://h/d?timeout=3") == ("postgresql+psycopg://h/d?connect_timeout=3", {})
+    assert parsed("postgresql+asyncpg://h/d?ssl=require") == ("postgresql+psycopg://h/d?sslmode=require", {})
     pooled = parsed("postgresql+asyncpg://h/d?prepared_statement_cache_size=0")
     assert pooled == ("postgresql+psycopg://h/d", {"prepare_threshold": None})
 

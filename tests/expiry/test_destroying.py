@@ -9,11 +9,10 @@ import pytest
 from support.commands import run, run_on_terminal
 from support.databases import MakeDatabase
 from support.factories import messages
-from support.revisions import LATER, add_later_revisions
 
 from lango_store import Store, schema
 from lango_store.archive import Archive
-from lango_store.tables import BASELINE, SCHEMA_REVISION
+from lango_store.tables import SCHEMA_REVISION
 
 DAY = timedelta(days=1)
 
@@ -46,7 +45,6 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
         "lango_session with 3 rows",
         "lango_message with 15 rows",
         "lango_turn with 3 rows",
-        f"{BASELINE} (Sessions",
     ):
         assert said in told
     assert schema.current(filled) == SCHEMA_REVISION
@@ -55,18 +53,6 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
     assert schema.current(filled) == SCHEMA_REVISION
     assert run_on_terminal(*command, answer="y\n")[1] == 0
     assert schema.current(filled) is None
-
-
-def test_a_downgrade_to_a_revision_names_those_it_undoes(
-    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_later_revisions(tmp_path / "later", monkeypatch)
-    schema.upgrade(filled)
-    done = run("db", "downgrade", LATER[0], "--yes", "--url", filled)
-    assert done.returncode == 0
-    assert f"{LATER[1]} (Moods" in done.stderr
-    assert f"{LATER[0]} (" not in done.stderr
-    assert run("db", "downgrade", "0099", "--yes", "--url", filled).returncode == 1
 
 
 def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:

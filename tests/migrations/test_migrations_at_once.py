@@ -31,7 +31,7 @@ def test_six_upgrades_of_an_empty_database_all_succeed(empty_url: str) -> None:
 
 def test_upgrade_with_nothing_to_do_waits_for_no_lock(url: str) -> None:
     engine = create_engine(url)
-    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
+    with engine.connect() as connection, dialect_of(connection).migration(connection, 5.0):
         connection.exec_driver_sql("UPDATE lango_session SET title = NULL")
         with Store(url if engine.dialect.name == "postgresql" else f"{url}?timeout=0.1", migrate=True) as store:
             store.ping()
@@ -81,12 +81,12 @@ def test_upgrade_waits_for_the_lock_of_another_one(
 ) -> None:
     url = make_postgres()
     number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT 1')")
-    monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 0.0)
+    monkeypatch.setattr("lango_store._dialect.postgresql._PATIENCE", 0.0)
     engine = create_engine(url)
-    with engine.connect() as connection, dialect_of(connection).migrations.alone(connection, 5.0):
+    with engine.connect() as connection, dialect_of(connection).migration(connection, 5.0):
         with pytest.raises(DatabaseBusy, match="another migration"):
             schema.upgrade(url, number)
-        monkeypatch.setattr("lango_store._dialect.postgresql_migrations._PATIENCE", 60.0)
+        monkeypatch.setattr("lango_store._dialect.postgresql._PATIENCE", 60.0)
         waiting = threading.Thread(target=schema.upgrade, args=(url, number))
         waiting.start()
     waiting.join(60)

@@ -16,14 +16,6 @@ TABLES = [table.name for table in Base.metadata.sorted_tables]
 ALL_KEYS = ["fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
 """The foreign keys of our tables."""
 
-BY_HAND = [
-    "SELECT create_distributed_table('lango_session', 'key')",
-    "SELECT create_distributed_table('lango_message', 'session_key', colocate_with => 'lango_session')",
-    "SELECT create_distributed_table('lango_value', 'session_key', colocate_with => 'lango_session')",
-    "SELECT create_reference_table('lango_store_version')",
-]
-"""What an operator may have done already, one after the other."""
-
 
 def say(url: str, *statements: str) -> list[tuple[Any, ...]]:
     """Run statements, and give the rows of the last."""

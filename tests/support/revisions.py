@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from lango_store import schema
 from lango_store._connections import schema_gate
-from lango_store.schema import options
+from lango_store.schema import running
 from lango_store.tables import SCHEMA_REVISION
 
 SHIPPED = ROOT / "migrations"
@@ -46,7 +46,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
     shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for before, number in zip((SCHEMA_REVISION, *LATER), LATER, strict=False):
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))
-    monkeypatch.setattr(options, "_folder", lambda: folder)
+    monkeypatch.setattr(running, "_folder", lambda: folder)
     if needed:
         for module in (schema, schema_gate):
             monkeypatch.setattr(module, "SCHEMA_REVISION", LATER[-1])
@@ -72,5 +72,5 @@ def downgrade() -> None:
     pass
 '''
     (folder / "versions" / "0998_of_a_test.py").write_text(text)
-    monkeypatch.setattr(options, "_folder", lambda: folder)
+    monkeypatch.setattr(running, "_folder", lambda: folder)
     return "0998"
