@@ -70,7 +70,7 @@ def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) ->
             if on_progress is not None:
                 on_progress(Progress(table="lango_search", rows=rows, total=total))
             if not target.callers:
-                sleep(dialect_of(target.database).migrations.batch_rest)
+                sleep(dialect_of(target.database).batch_rest)
 
         search.drain(lambda: _transaction(target), total, report)
         return search_status(target.database)
