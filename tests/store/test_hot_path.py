@@ -79,7 +79,6 @@ OTHERS: dict[str, Callable[[Store], object]] = DELETES | {
     "turn that creates": lambda store: store.conversation("new").save_turn(messages(3), {"n": 1}, create=True),
     "set_values": lambda store: store.set_values("k", {"a": 1, "b": [2]}),
     "set_shared_values": lambda store: store.set_shared_values("app", {"a": 1, "b": [2]}),
-    "values": lambda store: store.values("k"),
     "shared_values": lambda store: store.shared_values("app"),
 }
 
