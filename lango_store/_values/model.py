@@ -105,6 +105,7 @@ class MessageFields(TypedDict, total=False):
 
 
 _set = object.__setattr__
+_STORED_FIELDS: Final = frozenset({"seq", "created_at", "turn_no", "replayed"})
 
 
 class Message(Value):
@@ -152,11 +153,12 @@ class Message(Value):
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
         """Return the message as a store has written it."""
-        # The same as model_copy(update=…), in a quarter of its time.
+        # The same as model_copy(update=…), in half its time.
         stored = type(self).__new__(type(self))
-        changes = {"seq": seq, "created_at": self.created_at or created_at, "turn_no": turn_no, "replayed": False}
-        _set(stored, "__dict__", self.__dict__ | changes)
-        _set(stored, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
+        values = self.__dict__ | {"seq": seq, "turn_no": turn_no, "replayed": False}
+        values["created_at"] = self.created_at or created_at
+        _set(stored, "__dict__", values)
+        _set(stored, "__pydantic_fields_set__", self.__pydantic_fields_set__ | _STORED_FIELDS)
         _set(stored, "__pydantic_extra__", None)
         _set(stored, "__pydantic_private__", None)
         return stored
