@@ -117,9 +117,7 @@ def test_a_read_whose_replica_goes_away_in_the_middle_is_answered_by_the_primary
     assert store.get("k").message_count == 3
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     with store.engine.connect() as connection, ThreadPoolExecutor(1) as pool:
-        connection.exec_driver_sql(
-            "LOCK TABLE lango_session IN ACCESS EXCLUSIVE MODE"
-        )  # there, too, once it is replayed
+        connection.exec_driver_sql("LOCK TABLE lango_session IN ACCESS EXCLUSIVE MODE")
         replica.follow(primary)
         reading = pool.submit(lambda: store.get("k").message_count)
         replica.wait_for(waiting)

@@ -156,7 +156,8 @@ class PostgresServer:
     def follow(self, primary: PostgresServer) -> None:
         """Wait until all that a primary has written is here."""
         with primary._connected() as theirs, self._connected() as ours:
-            (position,) = theirs.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
+            theirs.execute("SELECT pg_logical_emit_message(true, '', '')")  # its commit flushes all that was written
+            (position,) = theirs.execute("SELECT pg_current_wal_lsn()").fetchone() or ("",)
             there = "SELECT pg_last_wal_replay_lsn() >= %s"
             self._until(lambda: ours.execute(there, (position,)).fetchone() == (True,))
 
