@@ -99,8 +99,9 @@ class Archive:
                 )
             self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
-    def keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
-        """Write sessions of a store, and return when they are on disk; one that is stored already is written anew."""
+    @contextmanager
+    def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
+        """Copy sessions of a store into the file, on disk when the context ends; an error in it undoes the copy."""
         with _our_errors(self._path), self._db.atomic():
             incarnations = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
@@ -110,6 +111,7 @@ class Archive:
                 for name, (table, _, _) in _PARTS.items():
                     for rows in transfer.parts(connection, table, row["key"]):
                         self._insert(name, [{"session_id": number, **_archived(table, each)} for each in rows])
+            yield
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])

@@ -72,7 +72,7 @@ class SessionExists(LangoStoreError):
 class SessionHeld(LangoStoreError):
     """A row of another table refers to a session that should go, by a foreign key without ON DELETE.
 
-    Nothing was changed for that session. `constraint` names the foreign key, and its table.
+    Nothing was changed for that session. `constraint` names the foreign key and its table; SQLite does not tell them.
     """
 
     def __init__(self, key: str | None, constraint: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -99,21 +98,6 @@ def reflected() -> Iterator[None]:
 
 Moment = datetime | None
 """A time that the caller or the store's clock gave; None is the database's own, at each statement."""
-
-
-@dataclass(frozen=True)
-class ForeignKey:
-    """A foreign key of any table, by columns."""
-
-    name: str
-    table: sa.TableClause
-    columns: tuple[str, ...]
-    referred: tuple[str | None, str]
-    """Schema and name of the table that it refers to."""
-
-    referred_columns: tuple[str, ...]
-    on_delete: str
-    """NO ACTION, RESTRICT, CASCADE, SET NULL or SET DEFAULT."""
 
 
 class Dialect(Protocol):
@@ -249,9 +233,6 @@ class Dialect(Protocol):
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Return how many bytes tables and their indexes take."""
-
-    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
-        """List the foreign keys of all tables that may be read, a host's too."""
 
     def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
         """Return the triggers of all tables as pairs of table and name."""

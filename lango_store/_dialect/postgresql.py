@@ -16,7 +16,6 @@ from lango_store._dialect.base import (
     AnyConnection,
     AppendMethod,
     Dialect,
-    ForeignKey,
     Moment,
     Passing,
     Started,
@@ -230,11 +229,11 @@ class PostgreSQL(Dialect):
         sizes = sa.select(*(sa.func.pg_total_relation_size(sa.cast(name, postgresql.REGCLASS)) for name in tables))
         return sum(connection.execute(sizes).one())
 
-    def translate_error(self, error: BaseException) -> LangoStoreError:
+    def translate_error(self, error: Any) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
         reason = f"PostgreSQL: {str(error).strip()}"
         if state in ("23503", "23001"):
-            return SessionHeld(None, reason)
+            return SessionHeld(None, f"foreign key {error.diag.constraint_name} of {error.diag.table_name}")
         if state in ("40001", "40P01", "55P03", "57014"):
             return DatabaseBusy(f"{reason}; try again")
         if self.is_outgrown(error):
@@ -271,37 +270,6 @@ class PostgreSQL(Dialect):
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
             return Passing.REFUSED if unmade else Passing.LOST
         return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
-
-    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
-        def columns(of: str, numbers: str) -> str:
-            return (
-                f"ARRAY(SELECT a.attname::text FROM unnest(k.{numbers}) WITH ORDINALITY AS n (number, place) "
-                f"JOIN pg_attribute a ON a.attrelid = k.{of} AND a.attnum = n.number ORDER BY place)"
-            )
-
-        query = (
-            "SELECT k.conname::text, ts.nspname::text, t.relname::text, "
-            f"{columns('conrelid', 'conkey')}, rs.nspname::text, r.relname::text, {columns('confrelid', 'confkey')}, "
-            "CASE k.confdeltype WHEN 'r' THEN 'RESTRICT' WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' "
-            "WHEN 'd' THEN 'SET DEFAULT' ELSE 'NO ACTION' END FROM pg_constraint k "
-            "JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace ts ON ts.oid = t.relnamespace "
-            "JOIN pg_class r ON r.oid = k.confrelid JOIN pg_namespace rs ON rs.oid = r.relnamespace "
-            "WHERE k.contype = 'f' AND k.conparentid = 0 AND has_table_privilege(t.oid, 'SELECT') "
-            "AND has_schema_privilege(ts.oid, 'USAGE') ORDER BY 1, 2, 3"
-        )
-        return [
-            ForeignKey(
-                name,
-                sa.table(table, *map(sa.column, columns), schema=schema),
-                tuple(columns),
-                (referred_schema, referred_table),
-                tuple(referred),
-                on_delete,
-            )
-            for name, schema, table, columns, referred_schema, referred_table, referred, on_delete in (
-                connection.exec_driver_sql(query)
-            )
-        ]
 
     def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
         query = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -19,12 +18,10 @@ from lango_store._dialect.base import (
     AnyConnection,
     AppendMethod,
     Dialect,
-    ForeignKey,
     Moment,
     Passing,
     Started,
     ensure_transaction,
-    reflected,
 )
 from lango_store._dialect.fts5 import Fts5
 from lango_store._engine.pool import BEGIN_OPTION
@@ -217,7 +214,7 @@ class SQLite(Dialect):
                 )
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
-            case sqlite3.SQLITE_CONSTRAINT if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            case sqlite3.SQLITE_CONSTRAINT if "FOREIGN KEY" in reason:  # RESTRICT has the code of a trigger
                 return SessionHeld(None, reason)
             case sqlite3.SQLITE_CONSTRAINT if code in _DUPLICATES:
                 return UniqueViolation(reason)
@@ -231,36 +228,6 @@ class SQLite(Dialect):
         code = getattr(error, "sqlite_errorcode", None)
         busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return Passing.REFUSED if busy else None
-
-    def foreign_keys(self, connection: sa.Connection) -> list[ForeignKey]:
-        # The pragma knows what each key does on a delete, wherever it was written, and SQLAlchemy knows names.
-        found: list[ForeignKey] = []
-        with reflected():
-            tables = sa.inspect(connection).get_multi_foreign_keys()
-        for (_, table), named in tables.items():
-            names = {tuple(each["constrained_columns"]): each["name"] for each in named}
-            pragma = sa.text("SELECT * FROM pragma_foreign_key_list(:name) ORDER BY id, seq")
-            rows = connection.execute(pragma, {"name": table}).all()
-            for _, parts in itertools.groupby(rows, key=lambda row: row.id):
-                key = list(parts)
-                columns = tuple(row[3] for row in key)
-                to = tuple(row.to for row in key)
-                found.append(
-                    ForeignKey(
-                        names.get(columns) or f"({', '.join(columns)})",
-                        sa.table(table, *map(sa.column, columns)),
-                        columns,
-                        (None, key[0].table),
-                        to if None not in to else tuple(self._primary_key(connection, key[0].table)),
-                        key[0].on_delete,
-                    )
-                )
-        return found
-
-    @staticmethod
-    def _primary_key(connection: sa.Connection, table: str) -> list[str]:
-        with reflected():
-            return sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
 
     def is_undecodable(self, error: BaseException) -> bool:
         # The driver says it without a code.

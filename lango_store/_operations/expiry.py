@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -19,8 +20,8 @@ from lango_store.tables import expired_at
 
 MAX_BATCH: Final = 10_000
 
-Keep = Callable[[sa.Connection, Sequence[str]], None]
-"""Called with the keys of a batch before it is deleted; returns when they are safe elsewhere."""
+Keep = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
+"""Copies the sessions of a batch elsewhere; leaving its context commits the copy, an error undoes it."""
 
 
 class Purged(NamedTuple):
@@ -104,11 +105,18 @@ def purge(
         keys = connection.execute(chosen.with_for_update(skip_locked=not waits)).scalars().all()
     else:
         keys = _locked(connection, due.with_for_update(skip_locked=not waits), connection.scalars(chosen).all())
-    if keys and keep is not None:
-        keep(connection, keys)
-    deleted = sa.delete(SESSION).where(of_sessions(SESSION, keys))
-    counts = connection.execute(deleted.returning(SESSION.c.message_count)).scalars().all()
+    deleted = sa.delete(SESSION).where(of_sessions(SESSION, keys)).returning(SESSION.c.message_count)
+    with keep(connection, keys) if keys and keep is not None else nullcontext():
+        counts = connection.execute(deleted).scalars().all()
     return Purged(len(counts), sum(counts))
+
+
+def keys(
+    connection: sa.Connection, _: Moment, reason: Reason, narrowed: Sequence[sa.ColumnElement[bool]], most: int
+) -> Sequence[str]:
+    """List the sessions of a batch."""
+    due = sa.select(SESSION.c.key).where(reason.condition, *narrowed)
+    return connection.execute(due.order_by(reason.order).limit(most)).scalars().all()
 
 
 def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:

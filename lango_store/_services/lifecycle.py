@@ -14,16 +14,15 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import appends, expiry, messages, references, sessions
+from lango_store._operations import appends, expiry, messages, sessions
 from lango_store._operations.batches import Batch
-from lango_store._operations.binds import SESSION, of_session
-from lango_store._operations.expiry import Policy
+from lango_store._operations.binds import SESSION, of_session, of_sessions
+from lango_store._operations.expiry import Keep, Policy, Purged, Reason
 from lango_store._operations.sessions import Expected, New
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
 from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound
 
-_TRIES: Final = 3
 _SHOWN: Final = 10
 
 R = TypeVar("R")
@@ -101,8 +100,7 @@ def delete(context: Context, key: str, expected: Expected) -> bool:
     try:
         return context.trying(run, if_lost=False)
     except SessionHeld as error:
-        held, _ = _find_held(context, [of_session(SESSION, key)])
-        raise SessionHeld(key, held.get(key, error.constraint)) from error
+        raise SessionHeld(key, error.constraint) from error
 
 
 def purge(
@@ -124,11 +122,9 @@ def purge(
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
     reasons, narrowed = policy.reasons(now), policy.narrowed()
-    due = [sa.or_(*(reason.condition for reason in reasons)), *narrowed]
-    held, not_held = _find_held(context, due)
-    report = ExpiryReport(dry_run=dry_run, held=held)
+    report = ExpiryReport(dry_run=dry_run)
     if dry_run:
-        preview = context.on_primary().read_together(expiry.preview, reasons, [*narrowed, *not_held], limit, _SHOWN)
+        preview = context.on_primary().read_together(expiry.preview, reasons, narrowed, limit, _SHOWN)
         report.sessions, report.messages, report.oldest = preview
         reasons = []
     with ExitStack() as stack:
@@ -136,25 +132,14 @@ def purge(
         if archive is not None and not dry_run:
             from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-            keep = partial(stack.enter_context(Archive(archive, create=True)).keep, now=now)
-        refused = 0
+            keep = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
         while reasons and (limit is None or report.sessions < limit):
             most = batch_size if limit is None else min(batch_size, limit - report.sessions)
-            began = perf_counter()
-            try:
-                done = context.transact(
-                    expiry.purge, reasons[0], [*narrowed, *not_held], most, keep, waits=policy.everything
-                )
-            except SessionHeld:  # by a row that was inserted while the batch was deleted
-                refused += 1
-                if refused == _TRIES:
-                    raise
-                held, not_held = _find_held(context, due)
-                report.held |= held
-                continue
-            refused = 0
+            began, held = perf_counter(), len(report.held)
+            done = _purge_batch(context, reasons[0], narrowed, most, keep, report.held, waits=policy.everything)
             if not done.sessions:
-                reasons.pop(0)
+                if len(report.held) == held:
+                    reasons.pop(0)
                 continue
             sleep((perf_counter() - began) * dialect_of(context.engine).purge_pause)
             report.sessions += done.sessions
@@ -167,13 +152,30 @@ def purge(
     return report
 
 
-def _find_held(
-    context: Context, due: Sequence[sa.ColumnElement[bool]]
-) -> tuple[dict[str, str], list[sa.ColumnElement[bool]]]:
-    """Return which of the sessions rows of other tables hold now, and the conditions of those that none holds."""
-
-    def find(connection: sa.Connection, _: Moment) -> tuple[dict[str, str], list[sa.ColumnElement[bool]]]:
-        holders = references.holders(connection)
-        return references.held(connection, holders, due), [~holder.condition for holder in holders]
-
-    return context.on_primary().read_together(find)
+def _purge_batch(
+    context: Context,
+    reason: Reason,
+    narrowed: Sequence[sa.ColumnElement[bool]],
+    most: int,
+    keep: Keep | None,
+    held: dict[str, str],
+    *,
+    waits: bool,
+) -> Purged:
+    """Purge a batch; if a foreign key refuses it, session by session, noting those that are `held`."""
+    conditions = [*narrowed, ~of_sessions(SESSION, list(held))] if held else narrowed
+    try:
+        return context.transact(expiry.purge, reason, conditions, most, keep, waits=waits)
+    except SessionHeld:
+        keys = context.on_primary().read_together(expiry.keys, reason, conditions, most)
+    sessions = messages = 0
+    for key in keys:
+        conditions = [*narrowed, of_session(SESSION, key)]
+        try:
+            done = context.transact(expiry.purge, reason, conditions, 1, keep, waits=waits)
+        except SessionHeld as error:
+            held[key] = error.constraint
+        else:
+            sessions += done.sessions
+            messages += done.messages
+    return Purged(sessions, messages)

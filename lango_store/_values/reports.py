@@ -99,8 +99,8 @@ class Finding(Value):
 class ExpiryReport(Value):
     """The result of a purge, or with `dry_run` the result that it would have.
 
-    `oldest` lists the first that would go, on dry runs only. `held` names sessions that stayed, at most 1,000, each
-    with the foreign key of another table that holds it.
+    `oldest` lists the first that would go, on dry runs only. `held` names sessions that stayed, each with the foreign
+    key of another table that refused its deletion; a dry run does not try.
     """
 
     sessions: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -116,14 +118,16 @@ def test_what_is_archived_is_on_disk_before_it_is_purged(
     store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    keep = Archive.keep
+    keeping = Archive.keeping
 
-    def noting(self: Archive, *arguments: Any, **options: Any) -> None:
+    @contextmanager
+    def noting(self: Archive, *arguments: Any, **options: Any) -> Iterator[None]:
         asked.extend(self._connection.execute("PRAGMA synchronous").fetchone())
-        keep(self, *arguments, **options)
+        with keeping(self, *arguments, **options):
+            yield
         assert not self._connection.in_transaction
 
-    monkeypatch.setattr(Archive, "keep", noting)
+    monkeypatch.setattr(Archive, "keeping", noting)
     store.create("k", ttl=HOUR, messages=messages(2))
     clock.move(hours=2)
     store.expire(archive=tmp_path / "cold.db")

@@ -150,30 +150,3 @@ def test_an_examination_says_what_it_could_not_do_where_the_words_of_an_index_ar
     with opened(damaged_file) as store:
         (failed,) = [each.detail for each in store.examine() if each.name == "check failed"]
     assert "what the database says of its tables cannot be read" in failed
-
-
-def test_words_of_a_hosts_table_that_cannot_be_read_are_our_error(damaged_file: Path) -> None:
-    said("CREATE TABLE note (number INTEGER /* grün */, session_key TEXT REFERENCES lango_session (key))", damaged_file)
-    damaged_file.write_bytes(damaged_file.read_bytes().replace(b"/* gr\xc3", b"/* gr\xff"))
-    with opened(damaged_file) as store:
-        assert len(store.get("telegram:1").messages) > 0
-        with pytest.raises(LangoStoreError, match="what the database says of its tables cannot be read"):
-            store.expire()
-
-
-def test_an_examination_of_a_hosts_tables_that_was_cut_short_says_so(damaged_file: Path) -> None:
-    said("CREATE TABLE note (session_key TEXT REFERENCES lango_session (key))", damaged_file)
-    engine = create_engine(f"sqlite:///{damaged_file}")
-    cuts: list[bool] = []
-
-    def look(_: sa.Connection, __: object, statement: str, *___: object) -> None:
-        if "foreign_key_list" in statement:
-            cuts.append(True)
-
-    sa.event.listen(
-        engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: bool(cuts) and cuts.pop(), 1)
-    )
-    sa.event.listen(engine, "before_cursor_execute", look)
-    with pytest.raises(LangoStoreError, match="interrupted"):
-        Store(engine).expire()
-    engine.dispose()

@@ -82,7 +82,8 @@ def test_one_life_is_archived_once_however_often_its_purge_is_tried(store: Store
     store.create("k", ttl=HOUR, messages=[message("once")])
     for _ in range(2):
         with Archive(cold, create=True) as archive, store.engine.connect() as connection:
-            archive.keep(connection, ["k"], clock.time)
+            with archive.keeping(connection, ["k"], clock.time):
+                pass
             assert archive.count(key_prefix="k") == (1, 1)
 
 
