@@ -123,7 +123,7 @@ class Conversation:
         """
         if last is None:
             return self.get(records=records).messages
-        return self._context.read(log.tail, self.key, Range(last=last).last or 0, records=records).messages
+        return self._context.read(history.tail, self.key, Range(last=last).last or 0, records=records)[0]
 
     @overload
     def all_messages(

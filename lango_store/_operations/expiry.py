@@ -105,9 +105,9 @@ def purge(
         keys = connection.execute(chosen.with_for_update(skip_locked=not waits)).scalars().all()
     else:
         keys = _locked(connection, due.with_for_update(skip_locked=not waits), connection.scalars(chosen).all())
-    deleted = sa.delete(SESSION).where(of_sessions(SESSION, keys)).returning(SESSION.c.message_count)
+    batch = sa.delete(SESSION).where(of_sessions(SESSION, keys))
     with keep(connection, keys) if keys and keep is not None else nullcontext():
-        counts = connection.execute(deleted).scalars().all()
+        counts = connection.execute(batch.returning(SESSION.c.message_count)).scalars().all()
     return Purged(len(counts), sum(counts))
 
 

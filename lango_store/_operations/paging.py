@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -24,17 +24,16 @@ class Pages:
         table: sa.Table,
         place: str,
         columns: Sequence[sa.ColumnElement[Any]],
-        *conditions: sa.ColumnElement[bool],
         first: int | str = 0,
     ) -> None:
         self._first = first
-        self._table, self._columns, self._conditions = table, columns, conditions
+        self._table, self._columns = table, columns
         self._place = table.c[place]
         self._position = next(n for n, each in enumerate(columns) if each is self._place)
         self._statement = Statement(self._write)
 
     def _write(self, dialect: Dialect) -> sa.Executable:
-        of_page = [of_session(self._table), self._place > column(self._place, "after"), *self._conditions]
+        of_page = [of_session(self._table), self._place > column(self._place, "after")]
         if dialect.reads_ahead:
             of_page.append(self._place <= self._last(*of_page))
         return sa.select(*self._columns).where(*of_page).order_by(self._place).limit(number("rows"))
@@ -51,13 +50,11 @@ class Pages:
         counted = sa.select(rows.c.place, sa.func.coalesce(before, none).label("before")).subquery()
         return sa.select(sa.func.max(counted.c.place)).where(counted.c.before < number("bytes")).scalar_subquery()
 
-    def read(
-        self, connection: AnyConnection, key: str, values: Mapping[str, Any] | None = None
-    ) -> Iterator[list[Sequence[Any]]]:
-        """Yield rows, so many that they hold about a megabyte, or one that is larger; `values` are the conditions'."""
+    def read(self, connection: AnyConnection, key: str) -> Iterator[list[Sequence[Any]]]:
+        """Yield rows in pages of about a megabyte, or of a single larger row."""
         after: Any = self._first
         rows = ROWS
-        bounds = {"key": key, "bytes": BYTES, **(values or {})}
+        bounds = {"key": key, "bytes": BYTES}
         while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, most=BYTES):
             after = next_place(after, found[-1][self._position])
             # A character takes at most four bytes: fewer of them were cut short by no bound on bytes.

@@ -97,7 +97,7 @@ def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Tabl
 
 
 _PAGES: Final = {
-    table.name: Pages(table, position, _stored(table), first=first)
+    table.name: Pages(table, position, _stored(table), first)
     for table, position, first in ((TURN, "turn_no", 0), (MESSAGE, "seq", 0), (VALUE, "name", ""))
 }
 

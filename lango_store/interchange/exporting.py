@@ -9,9 +9,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import messages, sessions, values
-from lango_store._operations.binds import TURN, of_session
-from lango_store._operations.rows import turn_json
+from lango_store._operations import sessions, values
+from lango_store._operations.binds import MESSAGE, TURN, of_session
+from lango_store._operations.messages import MAX_SEQ
+from lango_store._operations.paging import Pages
+from lango_store._operations.rows import MESSAGE_COLUMNS, decode_messages, turn_json
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields
@@ -19,6 +21,7 @@ from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
+_LOG: Final = Pages(MESSAGE, "seq", MESSAGE_COLUMNS)
 _TURN: Final = [column.name for column in TURN.c]
 
 
@@ -29,7 +32,7 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
     extra = mapping(values.read(connection, now, key, prefix=system).get(system))
     return Draft(
         key=key,
-        parts=_parts(connection, now, key),
+        parts=_parts(connection, key),
         fields={name: value for name, value in fields.items() if value not in (None, {}, [])},
         created_at=info.created_at,
         updated_at=info.updated_at,
@@ -41,15 +44,15 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
     )
 
 
-def log(connection: sa.Connection, now: Moment, key: str) -> Iterator[Message]:
+def log(connection: sa.Connection, key: str) -> Iterator[Message]:
     """Yield the messages of a session without its records, which no other system has."""
-    for page in messages.log_pages(connection, now, key):
-        yield from (message for message in page if message.role is not MessageRole.RECORD)
+    for rows in _LOG.read(connection, key):
+        yield from (message for message in decode_messages(key, rows) if message.role is not MessageRole.RECORD)
 
 
-def _parts(connection: sa.Connection, now: Moment, key: str) -> list[Part]:
+def _parts(connection: sa.Connection, key: str) -> list[Part]:
     """Put turns and messages together: a turn has the messages of its range, each other message is a part."""
-    remaining = deque(log(connection, now, key))
+    remaining = deque(log(connection, key))
 
     def take(upto: int) -> list[Message]:
         taken = []
@@ -63,7 +66,7 @@ def _parts(connection: sa.Connection, now: Moment, key: str) -> list[Part]:
         turn = dict(zip(_TURN, row, strict=True))
         parts += _loose(take(turn["first_seq"] - 1))
         parts.append(_turn(key, turn, take(turn["last_seq"])))
-    return parts + _loose(take(messages.MAX_SEQ))
+    return parts + _loose(take(MAX_SEQ))
 
 
 def _loose(found: list[Message]) -> list[Part]:

@@ -100,7 +100,7 @@ def _import_draft(
     if count is not None:
         report.keys.append(draft.key)
         report.messages += count
-    elif importing.is_stored(exporting.log(connection, now, draft.key), draft):
+    elif importing.is_stored(exporting.log(connection, draft.key), draft):
         report.already_there.append(draft.key)
     else:
         report.collided.append(draft.key)

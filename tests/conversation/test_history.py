@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import Conversation, Message, Store, ToolCall, create_engine, window
+from lango_store import Message, Store, ToolCall, create_engine, window
 
 
 def contents(found: list[dict[str, Any]]) -> list[Any]:
@@ -67,25 +67,14 @@ def test_what_is_consolidated_stays_out_where_a_summary_stands_among_the_last(st
     assert contents(shown) == ["summary 2", "meanwhile", "later"]
 
 
-def test_the_last_messages_are_given_though_others_compact_while_they_are_read(url: str) -> None:
-    sizes: list[int] = []
-
-    def compact(_: str, __: float) -> None:
-        if sizes:
-            summed_up(other.conversation("k"), sizes.pop(0))
-
-    def summed_up(conversation: Conversation, size: int) -> None:
-        pending = conversation.begin_compaction()
-        assert pending is not None
-        conversation.append_messages([message(f"meanwhile {n}") for n in range(2)])
-        conversation.finish_compaction(pending, [message("summary", role="assistant")] * size)
-
-    with Store(url) as other, Store(url, on_statement=compact) as store:
-        summed_up(other.open("k", messages=messages(1)), 1)
-        store.ping()
-        sizes += [3, 9]  # each is longer than what was read
-        shown = store.conversation("k").history(last=2)
-    assert (contents(shown), sizes) == (["meanwhile 0", "meanwhile 1"], [])
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_history_after_long_summary_returns_the_messages_appended_during_compaction(store: Store, size: int) -> None:
+    conversation = store.open("k", messages=messages(1))
+    pending = conversation.begin_compaction()
+    assert pending is not None
+    conversation.append_messages([message(f"meanwhile {n}") for n in range(2)])
+    conversation.finish_compaction(pending, [message("summary", role="assistant")] * size)
+    assert contents(conversation.history(last=2)) == ["meanwhile 0", "meanwhile 1"]
 
 
 def test_a_message_too_large_for_the_budget_leaves_nothing(store: Store) -> None:
