@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
-from lango_store._connections.hooks import observed, observer_of
 from lango_store._dialect import AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import ALONE, OBSERVER, Observer
@@ -290,3 +291,47 @@ def reject_translated(connection: sa.Connection) -> None:
             "name the schema in the search path, on PostgreSQL "
             "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
         )
+
+
+# Observers
+
+
+def observer_of(engine: sa.Engine, on_statement: Observer | None) -> Observer | None:
+    """Return the function to call after each statement: the store's observer, the engine's log, or both."""
+    if not engine.logger.isEnabledFor(logging.INFO):
+        return on_statement
+
+    def log(text: str, seconds: float) -> None:
+        engine.logger.info("%s [%.6f s]", text, seconds)
+        if on_statement is not None:
+            on_statement(text, seconds)
+
+    return log
+
+
+@contextmanager
+def observed(connection: sa.Connection, on_statement: Observer | None) -> Iterator[None]:
+    """Report each statement on a connection to the observer, whether run by SQLAlchemy or on our own cursors."""
+    observer = observer_of(connection.engine, on_statement)
+    if observer is None:
+        yield
+        return
+    started: list[float] = []
+
+    def before(*_: Any) -> None:
+        started.append(perf_counter())
+
+    def after(_: Any, __: Any, text: str, *___: Any) -> None:
+        assert on_statement is not None
+        on_statement(text, perf_counter() - started.pop())
+
+    listeners = {} if on_statement is None else {"before_cursor_execute": before, "after_cursor_execute": after}
+    connection.execution_options(**{OBSERVER: observer})
+    for name, listener in listeners.items():
+        event.listen(connection, name, listener)
+    try:
+        yield
+    finally:
+        for name, listener in listeners.items():
+            event.remove(connection, name, listener)
+        connection.execution_options(**{OBSERVER: None})

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect.base import AnyConnection, AppendMethod, Passing
-from lango_store._dialect.postgresql import PostgreSQL
-from lango_store._dialect.postgresql_driver import set_config
+from lango_store._dialect.postgresql import PostgreSQL, set_config
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base

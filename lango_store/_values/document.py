@@ -15,9 +15,24 @@ from html import escape
 from typing import Any, Final
 
 from lango_store._values.content_blocks import parts_of, text_of
-from lango_store._values.escaping import ON_ONE_LINE, PICTURES
 from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.errors import DamagedMessage
+
+# Stored text made visible: what would control a terminal or reverse a line is shown instead.
+_BIDIRECTIONAL: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SEPARATORS: Final = (0x2028, 0x2029)
+_OTHERS: Final = (*range(0x80, 0xA0),)
+
+PICTURES: Final[dict[int, str]] = (
+    {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
+    | {0x7F: "␡"}
+    | {code: f"\\x{code:02x}" for code in _OTHERS}
+    | {code: f"\\u{code:04x}" for code in (*_BIDIRECTIONAL, *_SEPARATORS)}
+)
+ON_ONE_LINE: Final = PICTURES | {0x09: "␉", 0x0A: "␊"}
+ESCAPES: Final[dict[int, str]] = {
+    code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_OTHERS, *_BIDIRECTIONAL, *_SEPARATORS)
+} | {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", ord("\\"): "\\\\"}
 
 _LONGEST: Final = 4_000
 _MOST_LINES: Final = 60

@@ -23,23 +23,15 @@ def no_json(value: Any, field: str, reason: str) -> InvalidValue:
 
 def _first_fault(value: Any) -> tuple[str, Any, str] | None:
     """Return position, value and reason of the first part that is not JSON; None if each part is."""
-    seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("", value)]
-    while waiting:
-        place, part = waiting.pop()
-        if not isinstance(part, (dict, list)):
-            if reason := _fault_of_scalar(part):
-                return place, part, reason
-        elif id(part) not in seen:
-            seen.add(id(part))
-            if isinstance(part, list):
-                inside = [(f"{place}[{number}]", item) for number, item in enumerate(part)]
-            else:
-                for name in part:
-                    if not isinstance(name, str):
-                        return place, part, f"has the key {_shortened(repr(name))}, not text"
-                inside = [(place + _step(name), item) for name, item in part.items()]
-            waiting += reversed(inside)
+    if not isinstance(value, dict | list):
+        reason = _fault_of_scalar(value)
+        return ("", value, reason) if reason else None
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(value, dict) and not isinstance(name, str):
+            return "", value, f"has the key {_shortened(repr(name))}, not text"
+        if fault := _first_fault(item):
+            place, guilty, reason = fault
+            return _step(name) + place, guilty, reason
     return None
 
 
@@ -50,8 +42,9 @@ def _fault_of_scalar(value: Any) -> str | None:
         return f"is not JSON ({error})"
 
 
-def _step(name: str) -> str:
-    return f".{name}" if name.isidentifier() and len(name) <= _SHOWN else f"[{_shortened(repr(name))}]"
+def _step(name: str | int) -> str:
+    is_short_name = isinstance(name, str) and name.isidentifier() and len(name) <= _SHOWN
+    return f".{name}" if is_short_name else f"[{_shortened(repr(name))}]"
 
 
 def _shortened(text: str) -> str:

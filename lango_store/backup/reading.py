@@ -16,8 +16,7 @@ from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import reject_constant
-from lango_store.backup.lines import KINDS, TABLES, VERSION, SessionDigest, row_line
-from lango_store.backup.writing import session_lines
+from lango_store.backup.writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,

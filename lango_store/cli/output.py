@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lango_store import errors, schema
-from lango_store._values.escaping import ESCAPES, ON_ONE_LINE, PICTURES
+from lango_store._values.document import ESCAPES, ON_ONE_LINE, PICTURES
 
 Item = TypeVar("Item")
 Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]

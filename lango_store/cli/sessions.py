@@ -17,7 +17,6 @@ from lango_store._engine.url import shown
 from lango_store._operations.lists import Order
 from lango_store._values.document import document
 from lango_store._values.model import UNSET, Message, SessionInfo
-from lango_store.backup.files import writing
 from lango_store.cli.options import (
     Agent,
     JsonOption,
@@ -33,6 +32,7 @@ from lango_store.cli.options import (
 from lango_store.cli.output import Columns, console, pager, print_error, print_json, print_table, say
 from lango_store.cli.rendering import render_message, render_session
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
+from lango_store.interchange.files import writing
 from lango_store.store import Store
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)

@@ -11,9 +11,9 @@ from typing import BinaryIO, Final
 
 from lango_store._operations import lists
 from lango_store._operations.lists import Filter
-from lango_store.backup.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.errors import InvalidFile
 from lango_store.interchange.backups import Backups
+from lango_store.interchange.files import LONGEST_LINE, PACKED, unfinished
 from lango_store.interchange.format import Format
 from lango_store.interchange.formats import FORMATS
 from lango_store.interchange.reports import Exported, FileReport

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store.backup import files, reading
+from lango_store.backup import reading
 from lango_store.backup.writing import write_sessions
 from lango_store.errors import InvalidFile
+from lango_store.interchange import files
 from lango_store.interchange.draft import Skipped
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store

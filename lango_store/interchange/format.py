@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._values.model import UNSET
-from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
 

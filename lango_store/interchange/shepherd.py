@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.backup.files import LONGEST_LINE, too_long, writing
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_text
+from lango_store.interchange.files import LONGEST_LINE, too_long, writing
 from lango_store.interchange.format import Format
 from lango_store.interchange.json_text import read_json, unique_names
 from lango_store.interchange.moments import moment

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store.backup.files import LONGEST_LINE, lines_of, reading, state
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
+from lango_store.interchange.files import LONGEST_LINE, lines_of, reading, state
 
 MAX_NAME: Final = 255
 """The bytes that file systems give to a file's name."""

@@ -18,7 +18,7 @@ from support.factories import message, messages
 from support.paths import DATA
 
 from lango_store import InvalidFile, Store, interchange
-from lango_store.backup.files import writing
+from lango_store.interchange.files import writing
 from lango_store.testing import Clock
 
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"

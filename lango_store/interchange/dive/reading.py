@@ -12,12 +12,12 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import InvalidFile
 from lango_store.interchange.dive.fields import beside, columns, part_from
 from lango_store.interchange.dive.names import NAME, id_fault, key_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import storable_id
+from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.json_text import NotJson, read_json
 from lango_store.interchange.moments import nanoseconds
 from lango_store.interchange.source import Source, checked_file_key, first_bytes

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message
-from lango_store.backup.files import writing
 from lango_store.errors import InvalidKey
 from lango_store.interchange.dive.fields import event_of, header_of, raw_of
 from lango_store.interchange.dive.names import NAME
 from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping, restored
+from lango_store.interchange.files import writing
 from lango_store.interchange.moments import go_text, nanoseconds
 from lango_store.interchange.source import MAX_NAME
 

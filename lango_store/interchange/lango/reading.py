@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.backup.files import LONGEST_LINE
 from lango_store.errors import InvalidKey
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, storable_text
+from lango_store.interchange.files import LONGEST_LINE
 from lango_store.interchange.json_text import read_json
 from lango_store.interchange.lango.database import Database, Row
 from lango_store.interchange.moments import moment

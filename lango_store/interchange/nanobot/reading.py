@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.backup import files
 from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role
 from lango_store.interchange.moments import moment

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.backup import files
+from lango_store.interchange import files
 from lango_store.interchange.draft import Draft
 from lango_store.interchange.fidelity import mapping
 from lango_store.interchange.moments import moment
