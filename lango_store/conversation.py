@@ -344,19 +344,16 @@ class Conversation:
         key: str | None = None,
         *,
         upto: int | None = None,
-        before_user_message: int | None = None,
         ttl: timedelta | None | Unset = UNSET,
     ) -> Conversation:
-        """Copy the session under another key, up to a `seq` or before its n-th user message (-1 is the last one).
+        """Copy the session to another key, whole or up to a `seq`.
 
         The copy is made inside the database. It takes along the turns that lie wholly inside, names its origin in
         `forked_from` and starts a TTL of its own, of the same length unless given. No key means a new UUIDv7. Whether a
         summary comes along is decided as in `truncate`. `SessionExists` if the key is taken.
         """
-        if upto is not None and before_user_message is not None:
-            raise ValueError("upto and before_user_message both say where a fork ends: give one of them")
         new = self._context.new_id() if key is None else key
-        self._context.transact(forks.fork, self.key, new, upto=upto, before_user_message=before_user_message, ttl=ttl)
+        self._context.transact(forks.fork, self.key, new, upto=upto, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:

@@ -26,8 +26,8 @@ class PendingCompaction:
 
     @property
     def window(self) -> list[Message]:
-        """What to sum up: a copy, for the summarizer to do with as it likes."""
-        return [message.model_copy(deep=True) for message in self.session.messages]
+        """The messages to summarize."""
+        return list(self.session.messages)
 
     @property
     def state(self) -> tuple[int, int]:

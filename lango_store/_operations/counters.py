@@ -27,7 +27,7 @@ NAMES: Final = (
 def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
     """Return the counters of a session that contradict its rows, as they should be.
 
-    `last_seq` and `last_turn_no` may be higher than the rows say, since removals use numbers up, and
+    `last_seq` and `last_turn_no` may be higher than those of the rows, since removals use numbers up, and
     `last_consolidated` is at most the number of messages.
     """
     correct = {**rows, "last_consolidated": rows["message_count"]}
@@ -44,7 +44,7 @@ def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str,
 def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[Any, dict[str, tuple[Any, Any]]]]:
     """Yield the sessions, or the one with this key, whose counters are wrong: the stored and the correct ones."""
     stored = [SESSION.c[name] for name in NAMES]
-    columns, rows = _of_rows()
+    columns, rows = _of_rows(key)
     query = sa.select(SESSION.c.key, *stored, *columns.values()).select_from(rows)
     if key is not None:
         query = query.where(of_session(SESSION, key))
@@ -56,7 +56,7 @@ def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[A
 
 
 def correct(connection: sa.Connection, key: str) -> None:
-    """Set the counters of a session to what its messages and turns say."""
+    """Set the counters of a session to those computed from its messages and turns."""
     locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
     if connection.execute(locked).first() is None:
         raise SessionNotFound(key)
@@ -68,10 +68,11 @@ def correct(connection: sa.Connection, key: str) -> None:
         connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(values | sessions.REVISED))
 
 
-def _of_rows() -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
-    """Return what the counters should be by the rows of a session, and the rows that these columns are from."""
+def _of_rows(key: str | None) -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
+    """Return the counters computed from the rows of one or all sessions, and the joined tables to select them from."""
     messages = _grouped(
         MESSAGE,
+        key,
         count=sa.func.count().filter(~IS_RECORD),
         records=sa.func.count().filter(IS_RECORD),
         tokens=sa.func.sum(MESSAGE.c.tokens).filter(~IS_RECORD),
@@ -79,6 +80,7 @@ def _of_rows() -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
     )
     turns = _grouped(
         TURN,
+        key,
         count=sa.func.count(),
         last_seq=sa.func.max(TURN.c.last_seq),
         last_turn_no=sa.func.max(TURN.c.turn_no),
@@ -101,9 +103,10 @@ def _of_rows() -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
     return columns, rows.outerjoin(turns, of_session(turns, SESSION.c.key)).outerjoin(summary, is_summary)
 
 
-def _grouped(table: sa.Table, **columns: sa.ColumnElement[Any]) -> sa.Subquery:
+def _grouped(table: sa.Table, key: str | None, **columns: sa.ColumnElement[Any]) -> sa.Subquery:
     labelled = [column.label(name) for name, column in columns.items()]
-    return sa.select(table.c.session_key, *labelled).group_by(table.c.session_key).subquery()
+    query = sa.select(table.c.session_key, *labelled).group_by(table.c.session_key)
+    return (query if key is None else query.where(of_session(table, key))).subquery()
 
 
 def _number(found: Any) -> Any:

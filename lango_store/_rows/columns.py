@@ -34,7 +34,7 @@ class RoleColumn(sa.types.TypeDecorator[MessageRole]):
 
 
 class _PostgresJson(sa.types.UserDefinedType[str]):
-    """PostgreSQL's json, given and taken as text: what the driver would parse loses digits."""
+    """PostgreSQL's json, bound and read as text, because the driver's parser loses digits."""
 
     cache_ok = True
     render_bind_cast = True
@@ -44,7 +44,7 @@ class _PostgresJson(sa.types.UserDefinedType[str]):
 
 
 class _JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON value as the text of it, which unlike PostgreSQL's json can be compared."""
+    """A JSON value as text, which unlike PostgreSQL's json can be compared."""
 
     impl = sa.Text
     cache_ok = True
@@ -54,7 +54,7 @@ class _JsonText(sa.types.TypeDecorator[Any]):
 
 
 class _Readable(FunctionElement[Any]):
-    """A JSON column to look into, which PostgreSQL refuses for a value with an escaped NUL anywhere."""
+    """A JSON column with each escaped NUL replaced, because PostgreSQL cannot look into JSON that has one."""
 
     type = sa.types.NullType()
     inherit_cache = True
@@ -71,7 +71,7 @@ def _readable_on_postgresql(element: _Readable, compiler: SQLCompiler, **options
 
 
 class _JsonComparator(sa.types.TypeDecorator.Comparator[Any]):
-    """What queries may say of JSON: `[…]`, `==`, `!=`, `in_`, `is_`, and `as_text()` for the rest."""
+    """The operators of a JSON column: `[…]`, `==`, `!=`, `in_`, `is_`, and `as_text()` for all others."""
 
     def as_text(self) -> sa.ColumnElement[str]:
         """Return the JSON as text, to search in: a string has its quotes and escapes."""
@@ -86,7 +86,7 @@ class _JsonComparator(sa.types.TypeDecorator.Comparator[Any]):
             inside = self.expr if isinstance(self.expr, sa.BinaryExpression) else _Readable(self.expr)
             return inside.op("->", precedence=15, return_type=self.type)(sa.literal(name, kind))
         if op in _COMPARED and other[0] is not None:
-            # As it was written: PostgreSQL has no = for json, and its jsonb takes no NUL.
+            # As text: PostgreSQL has no = for json, and its jsonb takes no NUL.
             return _as_json_text(self.expr).operate(op, *map(_as_json_text, other), **options)
         if operators.is_comparison(op) and op not in _OF_NULL:
             raise TypeError(f"{op.__name__} does not work on JSON: write column.as_text(), or cast(column, Text)")
@@ -125,34 +125,15 @@ class JsonColumn(sa.types.TypeDecorator[Any]):
         return sa.type_coerce(sa.cast(column, sa.Text), self)
 
 
-class _InOurForm(FunctionElement[Any]):
-    """The database's own time, comparable with ours."""
-
-    type = sa.types.NullType()
-    inherit_cache = True
-
-
-@compiles(_InOurForm)
-def _in_our_form(element: _InOurForm, compiler: SQLCompiler, **options: Any) -> str:
-    return compiler.process(element.clauses, **options)
-
-
-@compiles(_InOurForm, "sqlite")
-def _in_our_form_on_sqlite(element: _InOurForm, compiler: SQLCompiler, **options: Any) -> str:
-    return "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')"  # its own text has a space where ours has a T
-
-
 class _TimeComparator(sa.types.TypeDecorator.Comparator[datetime]):
     def operate(self, op: Any, *other: Any, **options: Any) -> Any:
-        ours = [_InOurForm(each) if isinstance(each, (now, current_timestamp)) else each for each in other]
-        return super().operate(op, *ours, **options)
+        if any(isinstance(each, (now, current_timestamp)) for each in other):  # SQLite's text has a space for our T
+            raise TypeError("SQLite writes its own time in another form: compare with datetime.now(UTC)")
+        return super().operate(op, *other, **options)
 
 
 class TimeColumn(sa.types.TypeDecorator[datetime]):
-    """An aware UTC time: `timestamptz` on PostgreSQL, text that sorts on SQLite.
-
-    `column > func.now()` is right on both; written the other way round, SQLite compares two forms of text.
-    """
+    """An aware UTC time: `timestamptz` on PostgreSQL, text that sorts on SQLite. Compare it with an aware datetime."""
 
     impl = sa.Text
     cache_ok = True

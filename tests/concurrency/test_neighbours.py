@@ -61,8 +61,6 @@ VERBS: dict[str, Callable[[Store, Conversation], Any]] = {
     "fork": lambda s, c: state(c.fork(f"{c.key}-fork")),
     "fork up to": lambda s, c: state(c.fork(f"{c.key}-fork", upto=5)),
     "fork up to the log": lambda s, c: state(c.fork(f"{c.key}-fork", upto=3)),
-    "fork before the first": lambda s, c: state(c.fork(f"{c.key}-fork", before_user_message=2)),
-    "fork before the last": lambda s, c: state(c.fork(f"{c.key}-fork", before_user_message=-2)),
     "delete": lambda s, c: s.delete(c.key),
     "read": lambda s, c: state(c),
 }  # fmt: skip

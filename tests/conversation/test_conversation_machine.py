@@ -316,16 +316,6 @@ class Machine(StoreBesideModel):
         upto = None if depth is None else self.seq_of(source, 1 - depth)
         self.branch(source, new, upto, lambda c: c.fork(new, upto=upto))
 
-    @rule(source=keys, new=st.just("b"), number=st.integers(-3, 3))
-    def fork_before(self, source: str, new: str, number: int) -> None:
-        asked = [m.seq for m in self.sessions[source].said if m.role == "user"] if source in self.sessions else []
-        if self.refusal(source) is None and not 1 <= abs(number) <= len(asked):
-            with pytest.raises(ValueError, match="user message"):
-                self.handle(source).fork(new, before_user_message=number)
-            return
-        upto = asked[number - 1 if number > 0 else number] - 1 if self.refusal(source) is None else None
-        self.branch(source, new, upto, lambda c: c.fork(new, before_user_message=number))
-
     def branch(self, source: str, new: str, upto: int | None, call: Callable[[Conversation], Any]) -> None:
         self.clock.move(milliseconds=1)
         self.touched = new

@@ -97,25 +97,6 @@ def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None
     assert forked.info().model_copy(update={"key": "w", "revision": whole.info().revision}) == whole.info()
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(1, []), (2, ["q1", "a1"]), (3, ["q1", "a1", "q2", "a2"]), (-1, ["q1", "a1", "q2", "a2"]), (-3, [])],
-)
-def test_a_fork_before_a_users_message(store: Store, number: int, expected: list[str]) -> None:
-    talk(store)
-    forked = store.open("k").fork("f", before_user_message=number)
-    assert [m.content for m in forked.messages()] == expected
-    assert forked.info().message_count == len(expected)
-
-
-@pytest.mark.parametrize("number", [0, 4, -4])
-def test_a_users_message_that_is_not_there(store: Store, number: int) -> None:
-    talk(store)
-    with pytest.raises(ValueError, match="no user message"):
-        store.open("k").fork("f", before_user_message=number)
-    assert not store.exists("f")
-
-
 def test_a_fork_that_ends_inside_a_summary_has_the_part_of_it_that_was_asked_for(store: Store) -> None:
     talk(store)
     source = store.open("k")
@@ -137,8 +118,6 @@ def test_a_missing_source_and_a_taken_target(store: Store) -> None:
     store.delete("k")
     with pytest.raises(SessionNotFound):
         source.fork("f")
-    with pytest.raises(ValueError, match="upto and before_user_message both say"):
-        source.fork("f", upto=1, before_user_message=1)
 
 
 def test_a_fork_starts_its_own_ttl(store: Store, clock: Clock) -> None:

@@ -53,7 +53,6 @@ def summed_up(store: Store, *, discard: bool = False) -> Conversation:
         (lambda c: [c.pop_message(), c.pop_message()], ["summary", "of all"]),
         (lambda c: [c.pop_message() for _ in range(3)], ["summary"]),
         (lambda c: c.fork("f"), ["summary", "of all", "question", "answer"]),
-        (lambda c: c.fork("f", before_user_message=-1), ["summary", "of all"]),
         (lambda c: c.fork("f", upto=4), ["summary", "of all"]),
         (lambda c: c.fork("f", upto=5), ["summary", "of all", "question"]),
         (lambda c: c.fork("f", upto=7), ["summary", "question"]),

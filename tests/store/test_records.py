@@ -281,7 +281,7 @@ def test_a_fork_takes_the_records_along(store: Store) -> None:
     assert contents(part.all_messages()) == LOG[:3]
     info = part.info()
     assert (info.message_count, info.record_count) == (1, 2)
-    before = conversation.fork("before", before_user_message=-1)
+    before = conversation.fork("before", upto=1)
     assert (contents(before.all_messages()), before.messages()) == (["mode"], [])
     assert_sound(store)
 

@@ -211,7 +211,6 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")
     yield "fork", lambda: conversation.fork()
-    yield "fork before", lambda: conversation.fork(before_user_message=-1)
     yield "compact", lambda: conversation.compact(lambda window: Message(role="assistant", content="short"))
     yield "update_message", lambda: store.conversation(key).update_message(3, message)
     yield "redact_message", lambda: store.conversation(key).redact_message("m-new")
