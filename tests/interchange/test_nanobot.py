@@ -17,7 +17,7 @@ from support.nanobot_files import G1, G2, HELLO, METADATA, exported, imported, s
 from support.paths import DATA
 
 from lango_store import MessageRole, Store, ToolCall, interchange
-from lango_store.interchange.nanobot.names import file_name, key_of_name
+from lango_store.interchange.nanobot_lines import file_name, key_of_name
 
 
 @pytest.mark.parametrize("key", G2)
@@ -98,19 +98,6 @@ def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Sto
     assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
     assert list(extras[3]) == ["timestamp", "reasoning_content", "thinking_blocks"]
     assert [each for each in extras if "_nanobot" in each] == []
-
-
-def test_a_role_that_we_do_not_know_is_a_users_and_comes_back(
-    opened: Store, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    source = file(METADATA, HELLO, HELLO | {"role": "system_note"}, HELLO | {"role": None})
-    report = imported(opened, source)
-    assert [(each.line, each.reason) for each in report.skipped] == [
-        (3, 'role "system_note" is not one of ours: stored as user'),
-        (4, "role null is not one of ours: stored as user"),
-    ]
-    assert [each.role for each in opened.conversation("telegram:1").all_messages()] == [MessageRole.USER] * 3
-    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize(
