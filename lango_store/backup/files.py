@@ -40,20 +40,14 @@ def reading(path: Path) -> Iterator[BinaryIO]:
 LONGEST_LINE: Final = 256 << 20
 """The most bytes that a line may have, or a file in a format without lines."""
 
-_CHUNK: Final = 64 << 10
-
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the numbers, from 1, and the lines of a file, with their ends; `InvalidFile` if a line is too long."""
     number = 0
     waiting: list[tuple[int, bytes]] = []  # so that the reader of a line is the only one to hold it
-    while line := file.readline(_CHUNK):
+    while line := file.readline(LONGEST_LINE + 2):
         number += 1
-        if len(line) == _CHUNK and not line.endswith(b"\n"):
-            if b"\0" in line:  # a file with a hole, of which nobody wants to read the rest
-                raise InvalidFile(path, f"line {number} is long and holds NUL bytes: this is not text")
-            line += file.readline(LONGEST_LINE - _CHUNK + 1)
-        if len(line) > LONGEST_LINE + line.endswith(b"\n"):
+        if len(line.removesuffix(b"\n")) > LONGEST_LINE:
             raise InvalidFile(path, f"line {number} {too_long()}")
         waiting.append((number, line))
         del line

@@ -125,13 +125,6 @@ def test_an_unknown_role_is_kept_as_user_and_reported() -> None:
     assert [(each.line, "stored as user" in each.reason) for each in skipped] == [(22, True)]
 
 
-def test_a_message_without_a_time_is_as_old_as_its_session(url: str) -> None:
-    with Store(url) as store:
-        interchange.import_path(store, FILE)
-        (message,) = store.conversation("zero-ts").all_messages()
-        assert message.created_at == store.info("zero-ts").created_at
-
-
 def test_a_database_lands_in_a_store_once(url: str) -> None:
     with Store(url) as store:
         (report,) = interchange.import_path(store, FILE)
@@ -139,6 +132,8 @@ def test_a_database_lands_in_a_store_once(url: str) -> None:
         assert [message.content for message in store.conversation("same-ts").all_messages()] == ["m4", "m5"]
         assert store.info("telegram:123:456").agent_id == "agent-1"
         assert store.conversation("telegram:123:456").all_messages()[2].tool_calls[0].output == '{"out":"file.txt"}'
+        (message,) = store.conversation("zero-ts").all_messages()
+        assert message.created_at == store.info("zero-ts").created_at
         (again,) = interchange.import_path(store, FILE)
         assert (again.sessions, len(again.already_there), again.collided) == (0, 8, [])
 

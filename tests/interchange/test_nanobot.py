@@ -32,19 +32,12 @@ def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) ->
     assert file_name(key, "g2") == golden["filename"]
 
 
-def test_files_of_the_first_release_with_keys_are_read_as_nanobot_reads_them(opened: Store) -> None:
-    reports = interchange.import_path(opened, DATA / "nanobot_g1", format="nanobot")
-    keys = {key for report in reports for key in report.keys}
-    assert keys == {each["key"] for each in G1["list_sessions"]} | {"telegram:12345678"}
-    golden = G1["telegram:12345678"]
-    assert json.dumps(seen(opened, "telegram:12345678")) == json.dumps(golden["messages"])
-    assert opened.info("telegram:12345678").last_consolidated == golden["last_consolidated"]
-
-
 def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
     golden = G1["telegram:12345678"]
     imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
     session = opened.open("telegram:12345678")
+    assert json.dumps(seen(opened, "telegram:12345678")) == json.dumps(golden["messages"])
+    assert session.info().last_consolidated == golden["last_consolidated"]
     assert session.history(last=500, from_consolidated=True) == golden["history"]
     assert session.history(last=1, from_consolidated=True) == golden["history_1"]
     assert session.history(last=3, from_consolidated=True) == golden["history_3"]
