@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import archives, copying, db, demo, interchange, search, serve, sessions, upkeep
+from lango_store.cli import db, demo, interchange, maintenance, search, serve, sessions
 from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
@@ -22,17 +22,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(upkeep.expire)
-app.command()(upkeep.stats)
-app.command()(upkeep.doctor)
+app.command()(maintenance.expire)
+app.command()(maintenance.stats)
+app.command()(maintenance.doctor)
 app.command("import")(interchange.import_)
 app.command()(interchange.export)
-app.command()(copying.copy)
+app.command()(interchange.copy)
 app.command()(serve.serve)
 app.command()(demo.demo)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(search.app, name="search")
-app.add_typer(archives.app, name="archive")
+app.add_typer(maintenance.archive_app, name="archive")
 app.add_typer(db.app, name="db")
 
 

@@ -1,4 +1,4 @@
-"""`lango-store import` and `export`: read and write files of other systems, and backups."""
+"""`lango-store import`, `export` and `copy`: files of other systems, backups, and whole databases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from lango_store import interchange
-from lango_store.cli.options import JsonOption, UrlOption, open_store
+from lango_store._engine.url import shown
+from lango_store.backup.copying import CopyReport
+from lango_store.backup.copying import copy as copy_sessions
+from lango_store.cli.options import JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, say
+from lango_store.errors import SchemaOutOfDate
 from lango_store.interchange import Exported, FileReport
 
 _NAMES = ", ".join(interchange.FORMATS)
-
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Report every session or file.")]
+_WRITABLE = ", ".join(interchange.writable())
 
 
 def import_(
@@ -23,10 +26,6 @@ def import_(
     url: UrlOption = None,
     format: Annotated[str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report, and write nothing.")] = False,
-    longest_line: Annotated[
-        int, typer.Option(min=1, metavar="BYTES", help="Refuse files with longer lines.")
-    ] = interchange.LONGEST_LINE,
-    verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Import sessions, each file in one transaction; exit code 1 if a file could not be imported.
@@ -41,46 +40,25 @@ def import_(
 
             def on_file(report: FileReport) -> None:
                 update(advance=1)
-                _report(report, json_=json_, verbose=verbose)
+                if json_:
+                    print_json(report)
+                else:
+                    _print_problems(report)
 
-            reports = interchange.import_path(
-                store, source, format=format, dry_run=dry_run, longest_line=longest_line, on_file=on_file
-            )
+            reports = interchange.import_path(store, source, format=format, dry_run=dry_run, on_file=on_file)
     if not json_:
         print(_summarize(reports, dry_run=dry_run))
     if any(report.error for report in reports):
         raise typer.Exit(1)
 
 
-def _report(report: FileReport | Exported, *, json_: bool, verbose: bool) -> None:
-    """Print an error or what was left out; with `verbose` also what was imported or exported."""
-    if json_:
-        print_json(report)
-    elif report.error is not None:
+def _print_problems(report: FileReport) -> None:
+    if report.error is not None:
         say(f"error: {report.error}")
-    elif isinstance(report, FileReport):
-        _report_import(report, verbose=verbose)
-    elif verbose:
-        omitted = f", {report.records:,} records left out" if report.records else ""
-        line = report.key if report.path is None else f"{report.key}: {report.path}{omitted}"
-        (say if report.path is None else print)(one_line(line))
-
-
-def _report_import(report: FileReport, *, verbose: bool) -> None:
-    if report.format is None:
+    elif report.format is None:
         say(f"{report.path}: no format recognises it, left out")
-        return
-    parts = []
-    if verbose:
-        if report.keys:
-            parts.append(f"{report.sessions:,} sessions, {report.messages:,} messages")
-        if len(report.already_there) == 1:
-            parts.append(f"{report.already_there[0]} is there already")
-        elif report.already_there:
-            parts.append(f"{report.already_there[0]} and {len(report.already_there) - 1:,} more are there already")
-    parts += [f"{key} collides with another session, which stays as it is" for key in report.collided]
-    if parts or verbose:
-        print(one_line(f"{report.path}: {'; '.join(parts) or 'no session'}"))
+    for key in report.collided:
+        print(one_line(f"{report.path}: {key} collides with another session, which stays as it is"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 
@@ -91,7 +69,7 @@ def _summarize(reports: list[FileReport], *, dry_run: bool) -> str:
         f"{sum(each.messages for each in reports):,} messages from {sum(bool(each.keys) for each in reports):,} files; "
         f"{sum(len(each.already_there) for each in reports):,} already there, "
         f"{sum(len(each.collided) for each in reports):,} collided, "
-        f"{sum(len(each.skipped) for each in reports):,} lines skipped or mended, "
+        f"{sum(len(each.skipped) for each in reports):,} lines skipped or changed, "
         f"{sum(each.error is not None for each in reports):,} files failed"
     )
 
@@ -100,13 +78,12 @@ def export(
     to: Annotated[
         str, typer.Option("--to", help="A folder; or, as jsonl, a file such as today.jsonl.gz, or - for the output.")
     ],
-    format: Annotated[str, typer.Option(help=f"One of {', '.join(interchange.writable())}.")] = "jsonl",
+    format: Annotated[str, typer.Option(help=f"One of {_WRITABLE}.")] = "jsonl",
     keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
     url: UrlOption = None,
-    user: Annotated[str | None, typer.Option(help="All sessions of this user id.")] = None,
+    user: User = None,
     all_: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist with other content.")] = False,
-    verbose: VerboseOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Write sessions to files; exit code 1 if a file exists with other content, which is not changed.
@@ -116,10 +93,9 @@ def export(
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
     if format not in interchange.writable():
-        known = ", ".join(interchange.writable())
-        raise typer.BadParameter(f"{format!r} cannot be written: give one of {known}", param_hint="--format")
-    output = to == "-"
-    if output and (format != "jsonl" or json_):
+        raise typer.BadParameter(f"{format!r} cannot be written: give one of {_WRITABLE}", param_hint="--format")
+    is_output = to == "-"
+    if is_output and (format != "jsonl" or json_):
         raise typer.BadParameter(
             "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
         )
@@ -127,11 +103,14 @@ def export(
 
         def on_file(report: Exported) -> None:
             update(advance=1)
-            _report(report, json_=json_, verbose=verbose)
+            if json_:
+                print_json(report)
+            elif report.error is not None:
+                say(f"error: {report.error}")
 
         done = interchange.export(
             store,
-            sys.stdout.buffer if output else Path(to),
+            sys.stdout.buffer if is_output else Path(to),
             format,
             keys=keys or (),
             user_id=user,
@@ -140,12 +119,59 @@ def export(
             on_file=on_file,
         )
     failed = sum(each.error is not None for each in done)
-    summary = f"exported {len(done) - failed:,} sessions to {'standard output' if output else to}, {failed:,} failed"
+    summary = f"exported {len(done) - failed:,} sessions to {'standard output' if is_output else to}, {failed:,} failed"
     if records := sum(each.records for each in done):
         summary += f"; {records:,} records were left out, as {format} has none: jsonl keeps them"
-    if output:
+    if is_output:
         say(summary)
     elif not json_:
         print(one_line(summary))
     if failed:
         raise typer.Exit(1)
+
+
+def copy(
+    source_url: Annotated[str, typer.Option("--from", help="The database to copy from; it is only read.")],
+    target_url: Annotated[str, typer.Option("--to", help="The database to copy to; its schema must be there.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and say what would be copied.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Copy all sessions, expired ones too; exit code 1 if the target has some of them with other content.
+
+    If it is killed, run it again: it continues where it stopped. A session that the target has with other content is
+    reported and not changed.
+    """
+    with open_store(source_url) as source, open_store(target_url) as target:
+        for store in (source, target):
+            try:
+                store.ping()
+            except SchemaOutOfDate:
+                say(f"at {shown(store.engine.url)}:")  # the error does not name the database
+                raise
+        say(f"copying from {shown(source.engine.url)} to {shown(target.engine.url)}")
+        with progress("copying", source.count(expired=None) if sys.stderr.isatty() else None, quiet=json_) as update:
+            report = copy_sessions(
+                source, target, dry_run=dry_run, on_batch=lambda report: update(completed=report.sessions)
+            )
+    if json_:
+        print_json(report)
+    else:
+        _print_copied(report)
+    if not report.complete:
+        raise typer.Exit(1)
+
+
+def _print_copied(report: CopyReport) -> None:
+    for key in report.differing:
+        say(f"differs, left alone: {key!r}")
+    for scope, name in report.differing_values:
+        say(f"differs, left alone: value {name!r} of scope {scope!r}")
+    for failure in report.failed:
+        say(f"failed: {failure.key!r}: {failure.reason}")
+    values = f", {report.values:,} shared values" if report.values else ""
+    print(
+        f"{'would copy' if report.dry_run else 'copied'} {report.copied:,} sessions, {report.messages:,} messages"
+        f"{values}; {report.already_there:,} were there already, "
+        f"{len(report.differing) + len(report.differing_values):,} differ, {len(report.failed):,} failed; "
+        f"{report.seconds:.1f} s"
+    )

@@ -16,7 +16,6 @@ def serve(
     url: UrlOption = None,
     host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 is any that is free.", min=0, max=65_535)] = 8321,
-    token: Annotated[str | None, typer.Option(help="The secret in the address; a new one if left out.")] = None,
 ) -> None:
     """Serve lists and conversations to a browser, read only, at an address that holds a secret token.
 
@@ -38,7 +37,7 @@ def serve(
             Store(url) as searching,
             socket.create_server((host, port), family=family) as listening,
         ):
-            secret = token or web.new_token()
+            secret = web.new_token()
             store.ping()
             hosts = web.LOOPBACK if host in ("127.0.0.1", "::1", "localhost") else ("*",)
             app = web.application(store, secret, hosts=hosts, searching=searching)

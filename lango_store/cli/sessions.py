@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from lango_store.cli.options import (
 )
 from lango_store.cli.output import Columns, console, pager, print_error, print_json, print_table, say
 from lango_store.cli.rendering import render_message, render_session
-from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
 from lango_store.interchange.files import writing
 from lango_store.store import Store
 
@@ -182,8 +181,8 @@ def delete(
     if bool(keys) == any(filters.values()):
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with open_store(url) as store:
-        counts = _count(_existing(store, keys) if keys else store.iter_sessions(**filters, expired=None))
-        confirm(f"deleting {counts} on {shown(store.engine.url)}", yes=yes)
+        count = len(set(keys)) if keys else store.count(**filters, expired=None)
+        confirm(f"deleting {count:,} sessions on {shown(store.engine.url)}", yes=yes)
         if not keys:
             print(f"deleted {store.delete_where(**filters)} sessions")
             return
@@ -193,22 +192,6 @@ def delete(
         print_error(LangoStoreError(f"no session {key!r}"))
     if missing:
         raise typer.Exit(1)
-
-
-def _existing(store: Store, keys: Sequence[str]) -> Iterator[SessionInfo]:
-    for key in dict.fromkeys(keys):
-        with suppress(SessionNotFound):  # reported when it is deleted
-            yield store.info(key, expired=True)
-
-
-def _count(infos: Iterable[SessionInfo]) -> str:
-    sessions = messages = 0
-    try:
-        for info in infos:
-            sessions, messages = sessions + 1, messages + info.message_count
-    except DamagedMessage:  # a damaged session can be deleted
-        return f"{sessions:,} sessions, {messages:,} messages and more that cannot be read"
-    return f"{sessions:,} sessions, {messages:,} messages"
 
 
 def _ttl(text: str) -> timedelta | str:

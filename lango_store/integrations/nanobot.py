@@ -30,10 +30,14 @@ from lango_store import SessionInfo as StoredInfo
 from lango_store.integrations.adapter import create_session
 from lango_store.integrations.fields import mapping
 from lango_store.interchange.moments import moment
-from lango_store.interchange.nanobot.heads import title_of
-from lango_store.interchange.nanobot.lines import lines_from_message, message_from_line
-from lango_store.interchange.nanobot.names import NAME, file_name
-from lango_store.interchange.nanobot.writing import metadata_out
+from lango_store.interchange.nanobot_lines import (
+    NAME,
+    file_name,
+    lines_from_message,
+    message_from_line,
+    metadata_out,
+    title_of,
+)
 
 Line = dict[str, Any]
 

@@ -12,16 +12,14 @@ from typing import BinaryIO, Final
 from lango_store._operations import lists
 from lango_store._operations.lists import Filter
 from lango_store.errors import InvalidFile
+from lango_store.interchange import dive, lango, nanobot, shepherd
 from lango_store.interchange.backups import Backups
-from lango_store.interchange.files import LONGEST_LINE, PACKED, unfinished
-from lango_store.interchange.format import Format
-from lango_store.interchange.formats import FORMATS
-from lango_store.interchange.reports import Exported, FileReport
+from lango_store.interchange.files import PACKED, unfinished
+from lango_store.interchange.format import Exported, FileReport, Format
 from lango_store.store import Store
 
 __all__ = [
     "FORMATS",
-    "LONGEST_LINE",
     "Exported",
     "FileReport",
     "export",
@@ -31,10 +29,26 @@ __all__ = [
     "writable",
 ]
 
+FORMATS: Final[dict[str, Format | Backups]] = {
+    each.name: each
+    for each in (
+        Backups(),
+        Format("dive", dive.recognises, dive.read, dive.write),
+        Format("shepherd", shepherd.recognises, shepherd.read, shepherd.write),
+        Format("lango", lango.recognises, lango.read),
+        Format("nanobot", nanobot.recognises, nanobot.read, nanobot.write, nanobot.rank),
+    )
+}
+"""The formats by name, in the order in which they are asked whether they recognise a file."""
+
 
 def recognise(path: str | Path) -> str | None:
     """Return the name of a file's format, None if no format recognises it."""
-    return next((name for name, each in FORMATS.items() if each.recognises(Path(path))), None)
+    return _recognise(Path(path), FORMATS)
+
+
+def _recognise(path: Path, formats: dict[str, Format | Backups]) -> str | None:
+    return next((name for name, each in formats.items() if each.recognises(path)), None)
 
 
 def writable() -> list[str]:
@@ -49,15 +63,14 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     the files of a folder that have that format.
     """
     source = Path(source)
-    if format is not None:
-        _known(format)
+    formats = FORMATS if format is None else {format: _known(format)}
     try:
         if not source.is_dir():
             return [(source, (format or recognise(source)) if source.is_file() else None)]
         found = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
     except OSError as error:
         raise InvalidFile(source, f"cannot be looked at ({error.strerror}): check its permissions") from error
-    named = [(path, recognise(path) if format is None else _only(format, path)) for path in found]
+    named = [(path, _recognise(path, formats)) for path in found]
     chosen = [(path, name) for path, name in named if name or (format is None and not path.name.startswith("."))]
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
 
@@ -68,22 +81,20 @@ def import_path(
     *,
     format: str | None = None,
     dry_run: bool = False,
-    longest_line: int = LONGEST_LINE,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
     """Import a file, or the files of a folder, each in one transaction, and return a report of each.
 
     A session whose key exists is not changed, so that a second run imports nothing. A file that
     cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
-    called after each file; `format` is recognised when not given. A file with a line of more than `longest_line` bytes
-    (256 MB) is refused before that line is parsed. An import of `jsonl` takes about six times the memory of its
-    largest line (up to 14 if an ASCII line has one character beyond U+FFFF), any other about ten times its file.
+    called after each file; `format` is recognised when not given. A file with a line of more than 256 MB is refused
+    before that line is parsed. An import of `jsonl` takes memory for its largest line, any other for its whole file.
     """
     reports: list[FileReport] = []
     planned: set[str] | None = set() if dry_run else None
     for path, name in files_of(source, format=format):
         if name is not None:
-            report = FORMATS[name].import_file(store, path, planned=planned, longest_line=longest_line)
+            report = FORMATS[name].import_file(store, path, planned=planned)
         else:
             error = _unknown(path) if path == Path(source) or path.suffix in _SESSIONS else None
             report = FileReport(path=str(path), error=error, dry_run=dry_run)
@@ -147,7 +158,3 @@ def _known(format: str) -> Format | Backups:
     if format not in FORMATS:
         raise ValueError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}")
     return FORMATS[format]
-
-
-def _only(format: str, path: Path) -> str | None:
-    return format if FORMATS[format].recognises(path) else None

@@ -12,10 +12,9 @@ from lango_store.backup.writing import write_sessions
 from lango_store.errors import InvalidFile
 from lango_store.interchange import files
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.reports import Exported, FileReport
+from lango_store.interchange.format import Exported, FileReport
 from lango_store.store import Store
 
-NAME: Final = "jsonl"
 FILE_NAME: Final = "lango_store.jsonl"
 """The name of an export to a folder: it is of a moment, not of a session."""
 
@@ -26,7 +25,7 @@ _BEGINNING: Final = b'{"lango_store":'
 class Backups:
     """The format `jsonl`: lossless, for backups and for moving. An export is one file, of one moment."""
 
-    name = NAME
+    name = "jsonl"
     exports_expired = True
     is_writable = True
 
@@ -42,9 +41,7 @@ class Backups:
         """Return 0: the order of backups does not matter."""
         return 0
 
-    def import_file(
-        self, store: Store, path: Path, *, planned: set[str] | None = None, longest_line: int = files.LONGEST_LINE
-    ) -> FileReport:
+    def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
         """Import a file in one transaction; a file that is damaged or cut off gives an error and no session."""
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
@@ -53,9 +50,8 @@ class Backups:
                 files.reading(path) as file,
                 store.context.snapshot() if dry_run else store.context.transaction() as connection,
             ):
-                for outcome in reading.load(
-                    connection, path, map(_line, files.lines_of(file, path, longest_line)), planned=planned
-                ):
+                lines = (line for _, line in files.lines_of(file, path))
+                for outcome in reading.load(connection, path, lines, planned=planned):
                     _count(report, outcome)
         except InvalidFile as error:
             return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
@@ -88,10 +84,6 @@ def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[Bin
 def _file(to: Path) -> Path:
     """Return the file that is meant: `to` itself if it is named like one, else one in that folder."""
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
-
-
-def _line(numbered: tuple[int, bytes]) -> bytes:
-    return numbered[1]
 
 
 def _count(report: FileReport, outcome: reading.Outcome | reading.SharedValue) -> None:

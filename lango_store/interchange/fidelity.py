@@ -1,15 +1,18 @@
-"""Round-trip differences: the parts of a foreign JSON object that our fields cannot represent."""
+"""JSON of other systems: what of it can be read and stored, and the parts that our fields cannot represent."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from lango_store._operations.rows import encode_message
-from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_text
+from lango_store._rows.encoding import MAX_LEVELS, checked_key, encode_id, encode_json, encode_text, reject_constant
+from lango_store._values.json_faults import levels_within
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidValue
+from lango_store.interchange.draft import Skipped
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
 """The roles of other systems. A record is ours alone: their messages with that role have to be exported again."""
@@ -43,6 +46,32 @@ def mapping(value: Any) -> dict[str, Any]:
 def known_role(word: Any) -> MessageRole | None:
     """Return the role that a word stands for, None if it is not one of ours."""
     return _ROLES.get(word) if isinstance(word, str) else None
+
+
+def read_role(word: Any, skipped: list[Skipped], line: int, what: str) -> MessageRole:
+    """Return the role that a word stands for; report one that is not ours, and return `user`."""
+    role = known_role(word)
+    if role is None:
+        skipped.append(Skipped(line, f"{what}: the role {word!r} is not one of ours: stored as user"))
+    return role or MessageRole.USER
+
+
+def is_call(value: Any) -> bool:
+    """Return whether a value is a tool call in OpenAI's form, with an id and the name of a function."""
+    function = mapping(mapping(value).get("function"))
+    return isinstance(mapping(value).get("id"), str) and isinstance(function.get("name"), str)
+
+
+def as_text(value: Any) -> str:
+    """Return a text unchanged, an empty one for None, and any other value as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def json_bytes(text: str) -> bytes:
+    """Encode JSON; a lone surrogate, which has no UTF-8, becomes its escape in JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def check_key(key: Any) -> str:
@@ -83,3 +112,52 @@ def storable_id(value: Any) -> str | None:
         return encode_id(value) if isinstance(value, str) else None
     except InvalidValue:
         return None
+
+
+LEVELS: Final = MAX_LEVELS + 10
+"""The levels of a line or a member: those of a field, and what is around it."""
+
+
+class NotJson(ValueError):
+    """A text is not JSON, perhaps because it was cut off."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large a number")
+    return number
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return value
+
+
+_STRICT: Final[dict[str, Any]] = {
+    "parse_constant": reject_constant,
+    "parse_float": _finite,
+    "object_pairs_hook": _unique_names,
+}
+"""Options of a JSON decoder that reject NaN, 1e999, which we cannot store, and objects that have a name twice."""
+
+
+def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
+    """Return the value of a JSON text; `NotJson` or another ValueError says why it cannot be read or stored.
+
+    Unless `strict`, NaN and Infinity are read, as Python writes them, and the last of several equal names counts.
+    """
+    too_deep = ValueError(f"is nested more than {levels} levels deep")
+    try:
+        value = json.loads(text, **(_STRICT if strict else {}))
+    except json.JSONDecodeError as error:
+        raise NotJson(f"is not JSON ({error})") from None
+    except ValueError as error:
+        raise ValueError(f"cannot be read ({error})") from None
+    except RecursionError:
+        raise too_deep from None
+    if text.count("[") + text.count("{") > levels and not levels_within(value, levels):
+        raise too_deep
+    return value

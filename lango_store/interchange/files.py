@@ -38,31 +38,25 @@ def reading(path: Path) -> Iterator[BinaryIO]:
 
 
 LONGEST_LINE: Final = 256 << 20
-"""How many bytes a line may have, or in a format without lines a value, unless told otherwise."""
-
-_CHUNK: Final = 64 << 10
+"""The most bytes that a line may have, or a file in a format without lines."""
 
 
-def lines_of(file: BinaryIO, path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file, with their ends, and their numbers from 1; `InvalidFile` for one longer than that."""
+def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbers, from 1, and the lines of a file, with their ends; `InvalidFile` if a line is too long."""
     number = 0
     waiting: list[tuple[int, bytes]] = []  # so that the reader of a line is the only one to hold it
-    while line := file.readline(_CHUNK):
+    while line := file.readline(LONGEST_LINE + 2):
         number += 1
-        if len(line) == _CHUNK and not line.endswith(b"\n"):
-            if b"\0" in line:  # a file with a hole, of which nobody wants to read the rest
-                raise InvalidFile(path, f"line {number} is long and holds NUL bytes: this is not text")
-            line += file.readline(max(longest - _CHUNK, 0) + 1)
-        if len(line) > longest + line.endswith(b"\n"):
-            raise InvalidFile(path, f"line {number} {too_long(longest)}")
+        if len(line.removesuffix(b"\n")) > LONGEST_LINE:
+            raise InvalidFile(path, f"line {number} {too_long()}")
         waiting.append((number, line))
         del line
         yield waiting.pop()
 
 
-def too_long(longest: int) -> str:
-    """Return what is wrong with a line or a value that is longer than it may be."""
-    return f"has more than {longest:,} bytes: import it with a larger longest_line (--longest-line) if it is sound"
+def too_long() -> str:
+    """Return what is wrong with a line or a file that is longer than `LONGEST_LINE`."""
+    return f"has more than {LONGEST_LINE:,} bytes: no agent wrote it, take another copy"
 
 
 def state(path: Path) -> object:

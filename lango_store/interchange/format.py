@@ -1,22 +1,70 @@
-"""A format of another system: how its files are recognised, read and written."""
+"""A format of another system: how its files are recognised, read and written, and the reports about them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final
+from typing import Annotated, BinaryIO, ClassVar, Final
 
 import sqlalchemy as sa
+from pydantic import BeforeValidator, Field, computed_field
 
 from lango_store._connections.context import Context
 from lango_store._values.model import UNSET
+from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
-from lango_store.interchange.files import LONGEST_LINE
-from lango_store.interchange.reports import Exported, FileReport
 from lango_store.store import Store
+
+
+def _printable(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+Shown = Annotated[str, BeforeValidator(_printable)]
+"""Text with a path in it, whose bytes may be no text at all."""
+
+
+class FileReport(Value):
+    """The result of importing a file, or with `dry_run` the result that it would have.
+
+    `keys` are the created sessions, `messages` the number of their messages, `values` the number of created shared
+    values. Sessions that are stored already with the same messages are in `already_there`, keys of different sessions
+    in `collided`: neither was changed. A shared value that is stored with another value is `skipped`.
+    With an `error`, nothing was imported. `format` is None if no format recognised the file.
+    """
+
+    path: Shown
+    format: str | None = None
+    keys: list[str] = Field(default_factory=list)
+    messages: int = 0
+    values: int = 0
+    already_there: list[str] = Field(default_factory=list)
+    collided: list[str] = Field(default_factory=list)
+    skipped: list[Skipped] = Field(default_factory=list)
+    error: Shown | None = None
+    dry_run: bool = False
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def sessions(self) -> int:
+        """The number of created sessions."""
+        return len(self.keys)
+
+
+class Exported(Value):
+    """A session on disk, or with an `error` not; `records` is how many records the format left out.
+
+    A value of a shared scope that cannot be read is an `error` by its scope.
+    """
+
+    key: str
+    path: Shown | None = None
+    records: int = 0
+    error: Shown | None = None
+
 
 FILE_FAULTS: Final = (InvalidFile, InvalidKey, InvalidValue)
 """Errors of one file: the next file may be sound."""
@@ -38,7 +86,7 @@ class Format:
     recognises: Callable[[Path], bool]
     """Recognise a file by its name and first bytes."""
     read: Callable[..., Iterable[Draft]]
-    """Read the sessions of a file (path, skipped, longest line); what is not read or stored unchanged is skipped."""
+    """Read the sessions of a file (path, skipped); what is not read or stored unchanged is skipped."""
     write: Callable[..., Path] = _no_write
     """Write a session to the file in which its system looks for it (draft, folder, replace=), and return the path."""
     rank: Callable[[Path], int] = lambda _: 0
@@ -51,9 +99,7 @@ class Format:
         """Return whether sessions can be exported to the format."""
         return self.write is not _no_write
 
-    def import_file(
-        self, store: Store, path: Path, *, planned: set[str] | None = None, longest_line: int = LONGEST_LINE
-    ) -> FileReport:
+    def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
         """Import a file in one transaction.
 
         With `planned` it is a dry run that writes nothing: the set holds the keys that earlier files would have
@@ -63,7 +109,7 @@ class Format:
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         skipped: list[Skipped] = []
         try:
-            drafts = self.read(path, skipped, longest_line)
+            drafts = self.read(path, skipped)
             with store.context.snapshot() if dry_run else store.context.transaction() as connection:
                 for draft in drafts:
                     _import_draft(store.context, connection, draft, report, planned)

@@ -8,30 +8,19 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import dialect_of
-from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions, values
+from lango_store._operations import sessions, transfer, values
 from lango_store._operations.batches import Batch
-from lango_store._operations.binds import MESSAGE, SESSION, TURN, of_session
+from lango_store._operations.binds import MESSAGE, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
 from lango_store._values.model import Message
-from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, UniqueViolation
+from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
 from lango_store.interchange.draft import Draft, Part
 
 _PAGE: Final = 500
 
 Row = dict[str, Any]
-
-
-def _insert(table: sa.Table) -> Statement:
-    return Statement(
-        lambda _: sa.insert(table).values({c.name: sa.bindparam(c.name, type_=c.type, required=True) for c in table.c})
-    )
-
-
-_insert_turn, _insert_message = _insert(TURN), _insert(MESSAGE)
 
 
 def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) -> tuple[list[Row], list[Row], Row]:
@@ -57,6 +46,10 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
             position = {"session_key": draft.key, "turn_no": turn_no, "first_seq": first_seq, "last_seq": last_seq}
             replaced_upto = before if part.kind == "compaction" else None
             turns.append(_encode_turn(part) | position | {"replaced_upto": replaced_upto, "created_at": created_at})
+    for rows in (turns, messages):
+        ids = [row["id"] for row in rows if row["id"] is not None]
+        if len(set(ids)) < len(ids):
+            raise InvalidMessage("id", f"two of session {draft.key!r} have the same id: make them differ")
     counters = {
         "last_seq": last_seq,
         "message_count": len(messages),
@@ -97,8 +90,9 @@ def import_draft(
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
     turns, messages, counters = _encode(draft, now, counted)
-    _write(connection, _insert_turn, turns)
-    _write(connection, _insert_message, messages)
+    for table, rows in ((TURN, turns), (MESSAGE, messages)):
+        for start in range(0, len(rows), _PAGE):
+            transfer.insert(connection, table, rows[start : start + _PAGE])
     fields = {
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
@@ -110,33 +104,14 @@ def import_draft(
     return len(messages)
 
 
-def _write(connection: sa.Connection, statement: Statement, rows: list[Row]) -> None:
-    dialect = dialect_of(connection)
-    for start in range(0, len(rows), _PAGE):
-        page = [row | {"created_at": dialect.time(row["created_at"])} for row in rows[start : start + _PAGE]]
-        try:
-            statement.run_many(connection, page)
-        except Exception as error:
-            if isinstance(dialect.translate_error(error), UniqueViolation):
-                key = page[0]["session_key"]
-                raise InvalidMessage("id", f"two of session {key!r} have the same id: make them differ") from None
-            raise
-
-
 def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
     """Return how many messages `import_draft` would write, None if the key is taken; nothing is written.
 
     `planned` holds the keys that earlier drafts would have taken, and gets this one.
     """
-    taken = sa.select(SESSION.c.key).where(of_session(SESSION, checked_key(draft.key)))
-    if draft.key in planned or connection.execute(taken).first():
+    if draft.key in planned or transfer.exists(connection, checked_key(draft.key)):
         return None
     planned.add(draft.key)
-    return checked(now, draft)
-
-
-def checked(now: datetime, draft: Draft) -> int:
-    """Return how many messages a draft has; `InvalidMessage` if one cannot be stored."""
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
     _, messages, _ = _encode(draft, now, lambda message: message)

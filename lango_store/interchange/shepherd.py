@@ -14,13 +14,21 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import difference, known_role, mapping, restored, storable_text
-from lango_store.interchange.files import LONGEST_LINE, too_long, writing
-from lango_store.interchange.format import Format
-from lango_store.interchange.json_text import read_json, unique_names
+from lango_store.interchange.fidelity import (
+    as_text,
+    difference,
+    is_call,
+    json_bytes,
+    mapping,
+    read_json,
+    read_role,
+    restored,
+    storable_text,
+)
 from lango_store.interchange.moments import moment
-from lango_store.interchange.source import MAX_NAME, Source, checked_file_key
+from lango_store.interchange.source import MAX_NAME, checked_file_key, reading_unchanged
 
 NAME: Final = "shepherd"
 _VERSION: Final = 1
@@ -42,9 +50,9 @@ def recognises(path: Path) -> bool:
     return _FILE.fullmatch(path.name) is not None
 
 
-def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session; `InvalidFile` if the file is damaged or of another version than 1."""
-    raw = _members(path, longest_line)
+    raw = _members(path)
     if type(raw.get("version")) is not int or raw["version"] != _VERSION:
         raise InvalidFile(path, f"is of version {raw.get('version')!r}: save it with a Shepherd that writes version 1")
     if not isinstance(raw.get("provider"), str):
@@ -66,13 +74,13 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = LONGEST_LINE) -
     ]
 
 
-def _members(path: Path, longest: int) -> dict[str, Any]:
-    with Source(path).reading() as file:
-        data = file.read(longest + 1)
+def _members(path: Path) -> dict[str, Any]:
+    with reading_unchanged(path) as file:
+        data = file.read(files.LONGEST_LINE + 1)
     try:
-        if len(data) > longest:
-            raise ValueError(too_long(longest))
-        members = read_json(data.decode(), object_pairs_hook=unique_names)
+        if len(data) > files.LONGEST_LINE:
+            raise ValueError(files.too_long())
+        members = read_json(data.decode())
         if not isinstance(members, dict):
             raise ValueError(f"it is {type(members).__name__}")
         messages = members.get("messages")
@@ -104,10 +112,9 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     for index, message in enumerate(members["messages"]):
         members |= {name: index for name, role in _INDICES.items() if message.get("role") == role}
     path = folder / _file_name(members["provider"], draft.key)
-    with writing(path, replace=replace) as file:
+    with files.writing(path, replace=replace) as file:
         text = json.dumps(members, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
-        # A lone surrogate has no UTF-8; its JSON escape is what backslashreplace writes.
-        file.write(text.encode("utf-8", "backslashreplace"))
+        file.write(json_bytes(text))
     return path
 
 
@@ -128,14 +135,8 @@ def _file_name(provider: str, key: str) -> str:
 
 def _message_from(message: dict[str, Any], saved_at: datetime | None, number: int, skipped: list[Skipped]) -> Message:
     """Read a message; its time is when the file was saved."""
-    role = known_role(message.get("role"))
-    if role is None:
-        role = MessageRole.USER
-        word = message.get("role")
-        reason = f"message {number}: the role {word!r} is not one of ours: stored as user, the word in extra"
-        skipped.append(Skipped(number, reason))
     read = Message(
-        role=role,
+        role=read_role(message.get("role"), skipped, number, f"message {number}"),
         content=message.get("content"),
         name=storable_text(message.get("tool_name")),
         tool_call_id=storable_text(message.get("tool_call_id")),
@@ -154,14 +155,9 @@ def _calls(text: Any) -> list[ToolCall]:
         calls = read_json(text) if isinstance(text, str) else None
     except ValueError:
         return []
-    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+    if not isinstance(calls, list) or not all(map(is_call, calls)):
         return []
     return Message.from_openai({"role": "assistant", "tool_calls": calls}).tool_calls
-
-
-def _is_call(call: Any) -> bool:
-    function = mapping(mapping(call).get("function"))
-    return isinstance(function.get("name"), str) and isinstance(mapping(call).get("id"), str)
 
 
 def _tokens(count: Any) -> int | None:
@@ -215,12 +211,6 @@ def _output(call: ToolCall) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     """Return content as the text that Shepherd has: blocks of text joined, anything else as JSON."""
-    if value is None:
-        return ""
     if isinstance(value, list) and value and all(isinstance(mapping(block).get("text"), str) for block in value):
         return "\n\n".join(block["text"] for block in value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-SHEPHERD: Final = Format(NAME, recognises, read, write)
-"""One JSON object for each provider."""
+    return as_text(value)

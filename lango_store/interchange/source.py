@@ -9,38 +9,28 @@ from typing import BinaryIO, Final
 
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
-from lango_store.interchange.files import LONGEST_LINE, lines_of, reading, state
+from lango_store.interchange.files import lines_of, reading, state
 
 MAX_NAME: Final = 255
 """The bytes that file systems give to a file's name."""
 
 
-class Source:
-    """A file and the state it was found in."""
+@contextmanager
+def reading_unchanged(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read all of it; `InvalidFile` if it has changed by the end."""
+    before = state(path)
+    with reading(path) as file:
+        yield file
+    if state(path) != before:
+        raise InvalidFile(path, "was written to while it was read: stop the writer, then import again")
 
-    def __init__(self, path: Path, longest_line: int = LONGEST_LINE) -> None:
-        self.path = path
-        self.longest_line = longest_line
-        self._found = state(path)
 
-    @contextmanager
-    def reading(self) -> Iterator[BinaryIO]:
-        """Open the file to read all of it; `InvalidFile` if it has changed by the end."""
-        with reading(self.path) as file:
-            yield file
-        self.check()
-
-    def check(self) -> None:
-        """Raise `InvalidFile` if the file has changed since it was found."""
-        if state(self.path) != self._found:
-            raise InvalidFile(self.path, "was written to while it was read: stop the writer, then import again")
-
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not blank, with their numbers, from 1."""
-        with self.reading() as file:
-            for number, line in lines_of(file, self.path, self.longest_line):
-                if not line.isspace():
-                    yield number, line
+def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their numbers, from 1."""
+    with reading_unchanged(path) as file:
+        for number, line in lines_of(file, path):
+            if not line.isspace():
+                yield number, line
 
 
 def first_bytes(path: Path, count: int) -> bytes:

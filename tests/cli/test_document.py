@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run
 from support.factories import message
+from support.json_values import json_values
 
 from lango_store import Message, MessageRole, Session, Store, ToolCall
 from lango_store._connections.context import utc_now
@@ -68,14 +69,9 @@ anything = st.text(st.characters() | st.sampled_from("<>&\"'/\0\x1b\u202e\u2066\
 anything |= st.sampled_from(
     ["<script>alert(1)</script>", "</pre></details>", "]]>", "<!--", "&lt;b&gt;", '" onload="x']
 )
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | anything,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3),
-    max_leaves=6,
-)
 
 
-@given(anything, json_values, anything, json_values)
+@given(anything, json_values(anything), anything, json_values(anything))
 def test_nothing_that_is_stored_becomes_markup(text: str, content: Any, name: str, value: Any) -> None:
     call = ToolCall(id=text, name=name, arguments=content, output=value)
     found = read(

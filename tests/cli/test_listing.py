@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from support.commands import run, run_on_terminal, run_process
+from support.commands import run, run_on_terminal
 from support.databases import MakeDatabase
 from support.factories import message, messages
 
@@ -168,15 +168,6 @@ def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
     assert json.loads(lines[1])["content"] == "☃ 漢字 🎉 Ä"
     shown = run("sessions", "show", "snow", "--url", url, encoding=encoding).stdout
     assert "\\u2603 \\u6f22\\u5b57 \\U0001f389" in shown
-
-
-def test_what_the_encoding_of_a_process_lacks_is_escaped(make_sqlite: MakeDatabase) -> None:
-    url = make_sqlite()
-    with Store(url) as store:
-        store.create("snow", messages=[message("☃ 漢字 🎉 Ä")])
-    environment = {"PYTHONIOENCODING": "ascii", "LANG": "C"}
-    shown = run_process("sessions", "show", "snow", "--url", url, environment=environment)
-    assert "\\u2603 \\u6f22\\u5b57 \\U0001f389" in shown.stdout
 
 
 def test_text_that_turns_a_terminals_lines_around_is_visible(url: str) -> None:

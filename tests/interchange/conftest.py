@@ -14,7 +14,7 @@ from support.drafts import given_format
 from lango_store import Store
 from lango_store.interchange import FORMATS
 from lango_store.interchange.draft import Draft
-from lango_store.interchange.nanobot.names import file_name
+from lango_store.interchange.nanobot_lines import file_name
 from lango_store.testing import Clock
 
 
@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
     def make(*lines: Any, name: str = file_name("telegram:1", "g2"), end: str = "\n") -> Path:
         path = tmp_path / name
         texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
-        path.write_bytes(("\n".join(texts) + end).encode())
+        path.write_bytes(("\n".join(texts) + end).encode(errors="surrogateescape"))
         return path
 
     return make

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lango_store import Message
-from lango_store.interchange.dive import DIVE
+from lango_store.interchange import dive
 from lango_store.interchange.draft import Draft
 
 TIME = "2026-11-21T20:34:01.833901979Z"
@@ -17,7 +17,7 @@ TEXT = [{"type": "text", "text": "hello"}]
 
 
 def read(path: Path) -> Draft:
-    (draft,) = DIVE.read(path, [])
+    (draft,) = dive.read(path, [])
     return draft
 
 

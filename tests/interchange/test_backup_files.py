@@ -1,22 +1,35 @@
-"""Backups as files: one for a whole store or for a session, never replaced, read as a whole or not at all."""
+"""Backups: every stored row is in the file, and a damaged file is refused as a whole."""
 
 from __future__ import annotations
 
+import json
+import random
+import tracemalloc
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.commands import run
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.rows import ODD_TEXTS, all_fields, all_rows, fill
+from support.json_values import json_values
+from support.rows import ODD_TEXTS, all_fields, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
-from lango_store.interchange import backups, export, files_of, import_path
+from lango_store._operations import paging, transfer
+from lango_store.backup import reading
+from lango_store.backup.reading import Outcome, load
+from lango_store.backup.writing import first_line, last_line, session_lines
+from lango_store.interchange import backups, export, import_path
+from lango_store.tables import SCHEMA_REVISION
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder for exports, where no database lies."""
+    """Return a folder for exports, which has no database."""
     return tmp_path / "out"
 
 
@@ -30,18 +43,11 @@ def test_an_export_is_one_file_of_all_sessions_expired_ones_too(source: Store, t
     assert (report.format, report.sessions, report.error) == ("jsonl", 3, None)
     assert report.messages == len(ODD_TEXTS) + 2
     assert all_fields(target) == all_fields(source)
-
-
-def test_the_same_store_gives_the_same_file_and_a_changed_one_never_replaces_it(source: Store, folder: Path) -> None:
-    source.create("a", messages=messages(1))
-    source.create("b")
-    export(source, folder, "jsonl", everything=True)
-    before = (folder / backups.FILE_NAME).read_bytes()
-    export(source, folder, "jsonl", everything=True)
-    source.append_message("a", message())
-    with pytest.raises(InvalidFile, match="other content"):
-        export(source, folder, "jsonl", everything=True)
-    assert (folder / backups.FILE_NAME).read_bytes() == before
+    assert exported(target) == exported(source)
+    before = all_rows(target)
+    (again,) = import_path(target, folder)
+    assert (again.sessions, len(again.already_there)) == (0, 3)
+    assert all_rows(target) == before
 
 
 def test_one_session_by_itself_is_a_file_too(source: Store, target: Store, folder: Path) -> None:
@@ -50,43 +56,6 @@ def test_one_session_by_itself_is_a_file_too(source: Store, target: Store, folde
     (done,) = export(source, folder, "jsonl", keys=["../../etc/passwd"])
     assert [str(path) for path in folder.iterdir()] == [done.path]
     assert import_path(target, folder)[0].keys == ["../../etc/passwd"]
-
-
-def test_what_cannot_be_exported_is_reported_and_the_rest_is_a_whole_file(
-    make_sqlite: MakeDatabase, target: Store, folder: Path
-) -> None:
-    with Store(make_sqlite()) as source:
-        for key in ("a", "b", "c", "d"):
-            source.create(key, messages=messages(2))
-        with source.engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE lango_session SET created_at = 'yesterday' WHERE key = 'd'")
-            connection.exec_driver_sql(
-                "UPDATE lango_message SET created_at = 'yesterday' WHERE session_key = 'b' AND seq = 2"
-            )
-        done = export(source, folder, "jsonl", keys=["a", "b", "c", "nobody", "d"])
-    assert [each.key for each in done if each.error is None] == ["a", "c"]
-    assert "created_at" in str(done[1].error)
-    assert "no session 'nobody'" in str(done[3].error)
-    assert str(done[4].error).startswith("session 'd' cannot be read, created_at")
-    assert import_path(target, folder)[0].keys == ["a", "c"]
-
-
-def test_a_damaged_file_is_an_error_in_its_report_and_the_next_file_is_imported(
-    source: Store, target: Store, folder: Path
-) -> None:
-    source.create("a", messages=messages(2))
-    source.create("b", messages=messages(2))
-    export(source, folder, "jsonl", keys=["b"])
-    whole = folder / backups.FILE_NAME
-    whole.rename(folder / "b.jsonl")
-    export(source, folder, "jsonl", keys=["a"])
-    (folder / "a.jsonl").write_bytes(whole.read_bytes()[:-20] + b"\xff")
-    whole.unlink()
-    first, second = import_path(target, folder)
-    assert first.keys == []
-    assert f"{folder}/a.jsonl: line 5" in str(first.error)
-    assert second.keys == ["b"]
-    assert target.count() == 1
 
 
 @pytest.mark.parametrize("rest", [b"\xff\xfe", b"\n\n \n\x80", b"more", b'{"sessions":0}\n'])
@@ -115,18 +84,129 @@ def test_a_dry_run_says_what_an_import_would_do_and_writes_nothing(source: Store
     assert wet == dry.model_copy(update={"dry_run": False})
 
 
-def test_other_files_of_json_lines_are_not_ours(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "other.jsonl").write_text('{"_type": "metadata", "key": "k"}\n')
-    assert [name for _, name in files_of(folder)] == ["nanobot"]
+def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[bytes]:
+    yield first_line()
+    for key in keys:
+        yield from session_lines(connection, key)
+    yield last_line(len(keys))
 
 
-def test_the_commands_export_and_import(source: Store, target: Store, folder: Path) -> None:
-    fill(source)
-    where = source.engine.url.render_as_string(hide_password=False)
-    done = run("export", "--url", where, "--all", "--format", "jsonl", "--to", str(folder))
-    assert done.returncode == 0, done.stderr
-    where = target.engine.url.render_as_string(hide_password=False)
-    done = run("import", "--url", where, str(folder))
-    assert done.returncode == 0, done.stderr
-    assert all_fields(target) == all_fields(source)
+def exported(store: Store) -> list[bytes]:
+    with store.context.snapshot() as connection:
+        return list(dumped(connection, transfer.keys(connection, "", 1000)))
+
+
+def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
+    with store.context.transaction() as connection:
+        found = load(connection, "backup.jsonl", lines)
+        return [each for each in found if isinstance(each, Outcome)]
+
+
+def test_a_line_is_json_that_other_programs_read(source: Store) -> None:
+    source.create("k", settings={"thinking": "high"}, title="Oslo")
+    source.append_message("k", message({"text": "hé", "n": 1.5}, id="m-1"))
+    first, session, line, end, last = map(json.loads, exported(source))
+    assert first == {"lango_store": 1, "schema": SCHEMA_REVISION}
+    assert (session["session"]["key"], session["session"]["settings"]) == ("k", {"thinking": "high"})
+    assert line["message"]["content"] == {"text": "hé", "n": 1.5}
+    assert (line["message"]["seq"], line["message"]["id"], line["message"]["role"]) == (1, "m-1", "user")
+    assert "author" not in line["message"]
+    assert end["end"]["messages"] == 1
+    assert last == {"sessions": 1}
+
+
+@given(st.lists(json_values(max_leaves=15).filter(lambda value: value is not None), max_size=4))
+def test_any_value_that_the_store_takes_is_the_same_after_a_journey(values: list[object]) -> None:
+    with Store("sqlite://", migrate=True) as source, Store("sqlite://", migrate=True) as target:
+        source.create("k", messages=[message(value) for value in values], metadata={"values": values})
+        imported(target, exported(source))
+        own = {"revision": source.info("k").revision}
+        assert target.get("k").model_copy(update=own) == source.get("k")
+
+
+def test_file_cut_off_after_or_within_any_line_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
+    source.create("a", messages=messages(1))
+    lines = exported(source)
+    with Store(make_sqlite()) as target:
+        for place, line in enumerate(lines):
+            with pytest.raises(InvalidFile):
+                imported(target, lines[:place])
+            for length in range(len(line)):
+                with pytest.raises(InvalidFile):
+                    imported(target, [*lines[:place], line[:length]])
+        assert target.count() == 0
+
+
+def test_file_with_any_line_left_out_doubled_or_swapped_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
+    source.create("a", messages=messages(3))
+    source.create("b", messages=messages(2))
+    lines = exported(source)
+    broken = [lines[:place] + lines[place + 1 :] for place in range(len(lines))]
+    broken += [[*lines[: place + 1], *lines[place:]] for place in range(len(lines))]
+    broken += [
+        [*lines[:place], second, first, *lines[place + 2 :]] for place, (first, second) in enumerate(pairwise(lines))
+    ]
+    with Store(make_sqlite()) as target:
+        for each in broken:
+            with pytest.raises(InvalidFile, match=r"line \d+: .*nothing of this file was imported"):
+                imported(target, each)
+        assert target.count() == 0
+
+
+def test_file_with_any_character_changed_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
+    source.create("a", title="Oslo", messages=messages(2))
+    text = b"\n".join(exported(source)).decode()
+    chance = random.Random(1)
+    with Store(make_sqlite()) as target:
+        for _ in range(300):
+            place = chance.randrange(text.index("\n") + 1, len(text))
+            changed = text[:place] + chance.choice([c for c in 'x7"{}:,' if c != text[place]]) + text[place + 1 :]
+            with pytest.raises(InvalidFile):
+                imported(target, changed.encode().split(b"\n"))
+        assert target.count() == 0
+
+
+def test_a_file_that_went_through_windows_is_the_same_file(source: Store, target: Store) -> None:
+    source.create("a", messages=messages(2))
+    imported(target, [line + b"\r\n" for line in exported(source)])
+    assert all_rows(target) == all_rows(source)
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        ('{"lango_store":2,"schema":"0100"}', "upgrade the package"),
+        ('{"lango_store":1,"schema":"9999"}', "upgrade the package"),
+        ('{"lango_store":1,"schema":"0004"}', "schema"),
+        ("{}", "not an export of lango_store"),
+        ("[1]", "not an export of lango_store"),
+        ("hello", "not an export of lango_store"),
+    ],
+)
+def test_file_with_another_first_line_is_refused(target: Store, first: str, reason: str) -> None:
+    with pytest.raises(InvalidFile, match=reason):
+        imported(target, [first.encode(), b'{"sessions":0}'])
+
+
+def test_a_long_session_is_never_in_memory_as_a_whole(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "ROWS", 20)
+    monkeypatch.setattr(reading, "BATCH", 20)
+
+    def copied(key: str) -> None:
+        with source.context.snapshot() as found, target.context.transaction() as writing:
+            list(load(writing, "backup.jsonl", dumped(found, [key])))
+
+    put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))
+    copied("short")  # what is compiled once
+    put(source, session_row("k", last_seq=300, message_count=300))
+    put(source, *(message_row("k", seq, content=f'"{"x" * 10_000}"') for seq in range(1, 301)))
+    tracemalloc.start()
+    try:
+        copied("k")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert target.info("k").message_count == 300
+    assert peak < 1_500_000  # of 3,000,000

@@ -29,8 +29,7 @@ from lango_store.tables import SCHEMA_REVISION
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BACKUPS = DATA / "backups"
-BACKUP = (BACKUPS / "0100.jsonl").read_text().splitlines()
-TODAY = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
+BACKUP = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(('{"session"', '{"turn"', '{"message"'))]
 
 
@@ -40,12 +39,12 @@ def target(make_database: MakeDatabase) -> Iterator[Store]:
         yield opened
 
 
-def crafted(number: int, lines: list[str] = BACKUP, **fields: Any) -> list[str]:
+def crafted(number: int, **fields: Any) -> list[str]:
     """Return a backup with fields of one row changed, and right digests."""
-    ((kind, row),) = json.loads(lines[number]).items()
+    ((kind, row),) = json.loads(BACKUP[number]).items()
     changed = {name: value for name, value in (row | fields).items() if value is not Ellipsis}
     line = json.dumps({kind: changed}, separators=(",", ":"))
-    return sealed([*lines[:number], line, *lines[number + 1 :]])
+    return sealed([*BACKUP[:number], line, *BACKUP[number + 1 :]])
 
 
 def landed(store: Store, lines: list[str], path: Path) -> bool:
@@ -120,17 +119,6 @@ def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
         target.delete(info.key)
 
 
-@given(st.sampled_from(ROWS), st.sampled_from(["left out", "doubled"]))
-def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
-    target: Store, tmp_path: Path, number: int, what: str
-) -> None:
-    lines = [*BACKUP[:number], *([] if what == "left out" else [BACKUP[number]] * 2), *BACKUP[number + 1 :]]
-    if landed(target, sealed(lines), tmp_path / "crafted.jsonl"):
-        every_verb_works(target)
-    for info in list(target.iter_sessions(expired=None)):
-        target.delete(info.key)
-
-
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
@@ -166,42 +154,29 @@ def test_a_row_too_many_or_too_few_is_refused_or_every_verb_reads_the_session(
         ("turn", {"usage": [1]}, "usage"),
         ("compaction", {"metadata": {"original_message_count": "many"}}, "replaced_messages"),
         ("compaction", {"metadata": {"discarded": 7}}, "discarded"),
+        ("session", {"record_count": 7}, "record_count: is 7, and the rows of the session say"),
+        ("value", {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
+        ("value", {"value": ...}, "value"),
+        ("value", {"name": "y" * 600}, "name: has 600 characters"),
+        ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],
 )
 def test_a_refused_row_is_named_by_line_and_field(
     target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
 ) -> None:
+    begins = '{"turn"' if kind == "compaction" else f'{{"{kind}"'
     number = next(
-        number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"') or f'"{kind}"' in BACKUP[number]
+        number
+        for number, line in enumerate(BACKUP)
+        if line.startswith(begins) and (kind != "compaction" or '"compaction"' in line)
     )
     path = tmp_path / "crafted.jsonl"
     path.write_text("\n".join(crafted(number, **fields)))
     for dry_run in (True, False):
         (report,) = import_path(target, path, dry_run=dry_run)
-        assert f"{said}" in str(report.error)
+        assert said in str(report.error)
+        assert "line " in str(report.error)
         assert "nothing of this file was imported" in str(report.error)
-    assert target.count(expired=None) == 0
-
-
-@pytest.mark.parametrize(
-    ("begins", "fields", "said"),
-    [
-        ('{"session"', {"record_count": 7}, "record_count: is 7, and the rows of the session say"),
-        ('{"value"', {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
-        ('{"value"', {"value": ...}, "value"),
-        ('{"value"', {"name": "y" * 600}, "name: has 600 characters"),
-        ('{"shared_value"', {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
-    ],
-)
-def test_a_refused_row_of_a_file_of_today_is_named(
-    target: Store, tmp_path: Path, begins: str, fields: dict[str, Any], said: str
-) -> None:
-    number = next(number for number, line in enumerate(TODAY) if line.startswith(begins))
-    path = tmp_path / "crafted.jsonl"
-    path.write_text("\n".join(crafted(number, TODAY, **fields)))
-    (report,) = import_path(target, path)
-    assert said in str(report.error)
-    assert "line " in str(report.error)
     assert target.count(expired=None) == 0
 
 
@@ -238,12 +213,6 @@ def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target:
     assert (conversation.messages(), conversation.turns()) == before
 
 
-def test_an_unchanged_backup_lands(target: Store, tmp_path: Path) -> None:
-    assert sealed(BACKUP) == BACKUP
-    assert landed(target, BACKUP, tmp_path / "backup.jsonl")
-    every_verb_works(target)
-
-
 def test_a_turn_without_messages_and_a_compaction_of_nothing_land(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
@@ -258,16 +227,6 @@ def test_a_turn_without_messages_and_a_compaction_of_nothing_land(target: Store,
     assert landed(target, (tmp_path / "k.jsonl").read_text().splitlines(), tmp_path / "again.jsonl")
     assert target.conversation("k").turns() == before
     every_verb_works(target)
-
-
-@pytest.mark.parametrize("schema", ["", "0000", "0004"])
-def test_a_file_of_a_schema_that_never_was_is_refused(target: Store, tmp_path: Path, schema: str) -> None:
-    lines = [json.dumps({"lango_store": 1, "schema": schema}, separators=(",", ":")), *BACKUP[1:]]
-    path = tmp_path / "backup.jsonl"
-    path.write_text("\n".join(lines))
-    (report,) = import_path(target, path)
-    assert report.error is not None
-    assert target.count(expired=None) == 0
 
 
 def test_a_session_that_no_import_would_take_is_reported_and_left_out_of_a_backup(
@@ -312,7 +271,7 @@ def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
     target: Store, tmp_path: Path, table: str, column: str, value: Any
 ) -> None:
     cold = tmp_path / "cold.db"
-    cold.write_bytes((BACKUPS / "0100.db").read_bytes())
+    cold.write_bytes((BACKUPS / f"{SCHEMA_REVISION}.db").read_bytes())
     with sqlite3.connect(cold) as connection:
         its = "key = 'turns'" if table == "sessions" else "session_id = (SELECT id FROM sessions WHERE key = 'turns')"
         last = f"SELECT max(rowid) FROM {table} WHERE {its}"
@@ -325,7 +284,7 @@ def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
 
 def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
-    cold.write_bytes((BACKUPS / "0100.db").read_bytes())
+    cold.write_bytes((BACKUPS / f"{SCHEMA_REVISION}.db").read_bytes())
     with sqlite3.connect(cold) as connection:
         connection.execute("UPDATE sessions SET message_count = 99, last_seq = 0, summary_turn = NULL, turn_count = 0")
     connection.close()

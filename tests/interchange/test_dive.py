@@ -1,4 +1,4 @@
-"""Dive's session files: what Dive reads from them we read, and what came in goes out."""
+"""Dive's session files: read as Dive reads them, written back equal, and damaged ones refused."""
 
 from __future__ import annotations
 
@@ -10,38 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interchange.dive_files import MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
-from interchange.session_files import carried, golden, messages, parts
+from interchange.dive_files import MOMENT, TIME, dives, event, file, header, lines, read, user
+from interchange.session_files import carried, golden
 from support.databases import MakeDatabase
+from support.json_values import json_values
 from support.paths import DATA
 
 from lango_store import MessageRole, Store, interchange
-from lango_store.interchange.dive import DIVE
-from lango_store.interchange.draft import Skipped
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange import dive
+from lango_store.interchange.dive_fields import id_fault, id_of, key_of
+from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.source import lines_in
 
 FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / system).glob("*.jsonl"))]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_draft_says_what_dive_says(path: Path) -> None:
-    expected = golden(path.parent.name)[path.stem]
-    draft = read(path)
-    assert draft.key == path.stem
-    assert draft.fields.get("title", "") == expected["title"]
-    assert (draft.fields.get("metadata") or None) == expected.get("metadata")
-    assert [dives(message) for message in window(draft)] == (expected["messages"] or [])
-    assert len(parts(draft)) == expected["event_count"]
-    assert usage(draft) == {name: value for name, value in expected["total_usage"].items() if isinstance(value, int)}
-    if "all_messages" in expected:
-        assert [dives(message) for message in messages(draft)] == (expected["all_messages"] or [])
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_file_comes_out_as_it_came_in(path: Path, tmp_path: Path) -> None:
-    assert DIVE.recognises(path)
-    out = DIVE.write(read(path), tmp_path)
-    assert out == tmp_path / path.name
-    assert out.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -58,6 +40,8 @@ def test_a_store_says_what_dive_says(path: Path, url: str) -> None:
         assert [dives(message) for message in session.messages()] == (expected["messages"] or [])
         assert (session.info().title or "", session.event_count()) == (expected["title"], expected["event_count"])
         assert {"input_tokens": 0, "output_tokens": 0} | session.total_usage() == expected["total_usage"]
+        if "all_messages" in expected:
+            assert [dives(message) for message in session.all_messages()] == (expected["all_messages"] or [])
         if "compaction_history" in expected:
             history = [
                 ([dives(message) for message in each.summary], each.replaced_messages) for each in session.compactions()
@@ -78,22 +62,15 @@ def test_a_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     draft = read(file(tmp_path, suspended, event(user())))
     assert (draft.fields["title"], draft.forked_from) == ("waits", "base")
     assert list(draft.extra["dive"]["header"]) == list(suspended["data"])
-    assert lines(DIVE.write(draft, tmp_path / "out"))[0] == suspended
+    assert lines(dive.write(draft, tmp_path / "out"))[0] == suspended
 
 
 def test_the_later_of_the_header_and_the_last_event_is_when_a_session_was_updated(tmp_path: Path) -> None:
     later = "2026-11-21T20:34:01.833901980Z"
     draft = read(file(tmp_path, header(), event(user(), timestamp="2027-01-01T00:00:00.5+09:00")))
     assert draft.updated_at == datetime(2026, 12, 31, 15, 0, 0, 500000, tzinfo=UTC)
-    assert lines(DIVE.write(draft, tmp_path / "out"))[0] == header()
+    assert lines(dive.write(draft, tmp_path / "out"))[0] == header()
     assert read(file(tmp_path, header(updated_at=later), event(user()))).updated_at == MOMENT
-
-
-def test_an_event_without_messages_counts(tmp_path: Path) -> None:
-    path = file(tmp_path, header(), event(id="evt-1", usage={"input_tokens": 3}), event(user(), id="evt-2"))
-    draft = read(path)
-    assert [len(part.messages) for part in draft.parts] == [0, 1]
-    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
 
 
 def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) -> None:
@@ -104,63 +81,40 @@ def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) ->
         event(user(id="a"), id="evt-2"),
     )
     draft = read(path)
-    assert [message.id for message in messages(draft)] == [None, "b", None, None, None]
-    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
+    assert [message.id for message in draft.messages] == [None, "b", None, None, None]
+    assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
 
 
-def test_events_with_one_id_are_two_events(tmp_path: Path) -> None:
-    path = file(tmp_path, header(), event(user()), event(user()))
-    draft = read(path)
-    assert [part.id for part in draft.parts] == [None, None]
-    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
-
-
-def test_an_unknown_role_is_kept_as_user_and_comes_out_again(tmp_path: Path) -> None:
-    path = file(tmp_path, header(), event(user(role="oracle"), user(role="tool")))
+def test_lines_and_members_that_dive_does_not_write_are_reported_and_left_out(tmp_path: Path) -> None:
+    sound = [header(), event(user()), event(user(role="oracle"), id="evt-2")]
+    path = file(tmp_path, *sound[:2], {"line_type": "note", "data": 1}, sound[2] | {"more": True})
     skipped: list[Skipped] = []
-    (draft,) = DIVE.read(path, skipped)
-    assert [message.role for message in messages(draft)] == [MessageRole.USER, MessageRole.TOOL]
-    assert [(each.line, "oracle" in each.reason) for each in skipped] == [(2, True)]
-    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
-
-
-def test_lines_of_unknown_types_are_reported_and_come_out_in_their_places(tmp_path: Path) -> None:
-    def note(number: int) -> dict[str, Any]:
-        return {"line_type": "note", "data": number, "more": True}
-
-    path = file(
-        tmp_path, header(), note(1), note(2), event(user()), note(3), event(user(), id="evt-2"), note(4), note(5)
-    )
-    skipped: list[Skipped] = []
-    (draft,) = DIVE.read(path, skipped)
-    assert [each.line for each in skipped] == [2, 3, 5, 7, 8]
-    assert len(messages(draft)) == 2
-    assert lines(DIVE.write(draft, tmp_path / "out")) == lines(path)
+    (draft,) = dive.read(path, skipped)
+    assert [(each.line, each.reason) for each in skipped] == [
+        (4, "has members other than line_type and data: left out"),
+        (3, "a line of type 'note' is not an event: left out"),
+        (4, "a message: the role 'oracle' is not one of ours: stored as user"),
+    ]
+    assert draft.messages[1].role is MessageRole.USER
+    assert lines(dive.write(draft, tmp_path / "out")) == sound
 
 
 def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
     path = file(
         tmp_path,
         header(title="", metadata={}, suspended=True, forked_from="", created_at="0001-01-01T00:00:00Z"),
-        {"line_type": "note"},
         event(user(id="a", cache=1, role="oracle"), {"role": "user"}, {"content": None}, usage={}, metadata=None),
         event(id="evt-1", type="mark", more=[1.0, 1e300]),
-        {"line_type": "note", "data": "\0"},
         event(user(id="a"), id="evt-3", type="compaction", timestamp="2026-11-21T20:34:01.5+09:00", messages=[]),
     )
     assert lines(carried(make_database, path, tmp_path / "out", "dive")) == lines(path)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
+objects = st.dictionaries(st.text(max_size=5), json_values(), max_size=3)
 times = st.sampled_from([TIME, "2026-11-21T20:34:01Z", "2027-02-03T04:05:06.7+09:00", "0001-01-01T00:00:00Z"])
 dives_messages = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "system", "tool", "oracle"]), "content": json_values},
-    optional={"id": st.text(max_size=3), "cache": json_values},
+    {"role": st.sampled_from(["user", "assistant", "system", "tool", "oracle"]), "content": json_values()},
+    optional={"id": st.text(max_size=3), "cache": json_values()},
 )
 events = st.fixed_dictionaries(
     {"id": st.uuids().map(str), "type": st.sampled_from(["turn", "compaction", "mark"]), "timestamp": times},
@@ -168,7 +122,7 @@ events = st.fixed_dictionaries(
         "messages": st.none() | st.lists(dives_messages, max_size=3),
         "usage": objects,
         "metadata": objects,
-        "more": json_values,
+        "more": json_values(),
     },
 )
 headers = st.fixed_dictionaries(
@@ -181,7 +135,135 @@ headers = st.fixed_dictionaries(
 def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory, head: Any, happened: Any) -> None:
     folder = tmp_path_factory.mktemp("dive")
     said = [{"line_type": "header", "data": head}, *({"line_type": "event", "data": each} for each in happened)]
-    out = DIVE.write(read(file(folder, *said)), folder / "out")
+    out = dive.write(read(file(folder, *said)), folder / "out")
     assert [json.dumps(line, sort_keys=True) for line in lines(out)] == [
         json.dumps(line, sort_keys=True) for line in said
     ]
+
+
+def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
+    path = file(tmp_path, header(), event(user()), json.dumps(event(user(content="é")), ensure_ascii=False))
+    whole = path.read_bytes()
+    for cut in (whole[:-2], whole[: whole.rindex("é".encode()) + 1], whole[: whole.rindex(b"\n", 0, -1) + 2]):
+        path.write_bytes(cut)
+        skipped: list[Skipped] = []
+        (draft,) = dive.read(path, skipped)
+        assert [each.line for each in skipped] == [3]
+        assert len(draft.messages) == 1
+        assert path.read_bytes() == cut
+
+
+@pytest.mark.parametrize("last", ['{"line_type":"event","data":1e999}', "[" * 300 + "]" * 300, "{}"])
+def test_a_last_line_that_is_whole_is_never_dropped(last: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="line 2"):
+        read(file(tmp_path, header(), last))
+
+
+def test_a_last_line_without_its_end_is_whole_if_it_can_be_read(tmp_path: Path) -> None:
+    assert len(read(file(tmp_path, header(), event(user()), end="")).messages) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{",
+        "nonsense",
+        "[]",
+        "{}",
+        '{"line_type":"event"}',
+        '{"line_type":"event","data":{"messages":[1]}}',
+        '{"line_type":"event","data":{"messages":{"role":"user"}}}',
+        '{"line_type":"event","data":{"usage":[1]}}',
+        '{"line_type":"event","data":{"metadata":"x"}}',
+        '{"line_type":"event","data":{"metadata":{"a":NaN}}}',
+        '{"line_type":"event","data":{"metadata":{"a":1e999}}}',
+        "[" * 100_000,
+        '{"line_type":"event","data":{},"data":{}}',
+    ],
+)
+def test_a_bad_line_elsewhere_is_an_error_that_names_it(bad: str, tmp_path: Path) -> None:
+    path = file(tmp_path, header(), bad, event(user()))
+    before = path.read_bytes()
+    with pytest.raises(InvalidFile, match="line 2") as raised:
+        read(path)
+    assert raised.value.path == str(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("first", [{"line_type": "note", "data": {}}, event(user()), "{", ""])
+def test_a_file_without_a_header_is_an_error(first: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="header"):
+        read(file(tmp_path, first))
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="cannot be read"):
+        read(tmp_path / "none.jsonl")
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = file(tmp_path, header(), event(user()))
+    found = lines_in(path)
+    next(found)
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    with pytest.raises(InvalidFile, match="import again"):
+        list(found)
+
+
+def test_other_files_are_not_recognised(tmp_path: Path) -> None:
+    for name, start in (("a.jsonl", '{"_type": "metadata"}'), ("a.json", '{"line_type":"header"}'), ("b.jsonl", "")):
+        (tmp_path / name).write_text(start)
+        assert not dive.recognises(tmp_path / name)
+
+
+@pytest.mark.parametrize("id", ["", ".", "..", "a..b", "a/b", "a\\b", None, 7])
+def test_an_id_that_dive_refuses_is_refused(id: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="id"):
+        read(file(tmp_path, header(id=id)))
+
+
+@pytest.mark.parametrize(
+    ("key", "id"),
+    [
+        (".", "%2E"),
+        ("...", ".%2E%2E"),
+        ("a..b", "a.%2Eb"),
+        ("../a/b", ".%2E%2Fa%2Fb"),
+        ("a\\b", "a%5Cb"),
+        ("100%", "100%"),
+        ("%2F", "%252F"),
+        ("%/%25", "%%2F%2525"),
+    ],
+)
+def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
+    path = dive.write(Draft(key, [], forked_from=key), tmp_path)
+    assert path == tmp_path / f"{id}.jsonl"
+    assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
+    draft = read(path)
+    assert (draft.key, draft.forked_from) == (key, key)
+    again = dive.write(draft, tmp_path / "again")
+    assert (again.name, again.read_bytes()) == (path.name, path.read_bytes())
+
+
+@given(st.text("%2F5CE./\\a", min_size=1, max_size=12))
+def test_every_key_has_an_id_of_its_own_that_dive_takes(key: str) -> None:
+    id = id_of(key)
+    assert key_of(id) == key
+    assert id_fault(id) is None
+
+
+@pytest.mark.parametrize("id", ["50%", "%2f", "a%2", "%252", "%2E%2E"])
+def test_an_id_with_a_percent_sign_of_dives_own_stays_as_it_is(id: str, tmp_path: Path) -> None:
+    path = file(tmp_path, header(id=id))
+    draft = read(path)
+    assert draft.key == id
+    assert dive.write(draft, tmp_path / "out").name == f"{id}.jsonl"
+    assert lines(tmp_path / "out" / f"{id}.jsonl")[0] == lines(path)[0]
+
+
+def test_an_id_that_no_key_can_be_is_refused(tmp_path: Path) -> None:
+    for id in ("a\0b", "x" * 513, "\ud83d"):
+        with pytest.raises(InvalidFile, match="key"):
+            read(file(tmp_path, header(id=id)))
+    with pytest.raises(InvalidKey, match="too long"):
+        dive.write(Draft("é" * 130, []), tmp_path)

@@ -6,22 +6,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from interchange.dive_files import MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
-from interchange.session_files import carried, messages
+from interchange.session_files import carried
 from support.databases import MakeDatabase
 from support.paths import DATA
 
 from lango_store import Message, Store, ToolCall, interchange
-from lango_store.interchange.dive import DIVE
+from lango_store.interchange import dive
 from lango_store.interchange.draft import Draft, Part
 
 
 def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
     draft = Draft("s", [Part([Message(role="user", content=content)])])
-    text = DIVE.write(draft, tmp_path).read_text()
+    text = dive.write(draft, tmp_path).read_text()
     assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
     assert ", " not in text
-    assert messages(read(tmp_path / "s.jsonl"))[0].content == content
+    assert read(tmp_path / "s.jsonl").messages[0].content == content
 
 
 def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
         Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
         Message(role="user"),
     ]
-    out = DIVE.write(Draft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
+    out = dive.write(Draft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
     events = [line["data"] for line in lines(out)[1:]]
     assert len({each["id"] for each in events}) == len(made)
     assert {each["timestamp"] for each in events} == {"2026-11-21T20:34:01.833901Z"}
@@ -57,7 +57,7 @@ def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
     draft = read(file(tmp_path, header(title="old", metadata={"a": 1}, suspended=True), event(user())))
     draft.key, draft.fields, draft.forked_from = "branch", {"title": "new"}, "s"
     draft.updated_at = datetime(2027, 1, 1, tzinfo=UTC)
-    assert lines(DIVE.write(draft, tmp_path / "out"))[0]["data"] == {
+    assert lines(dive.write(draft, tmp_path / "out"))[0]["data"] == {
         "id": "branch",
         "title": "new",
         "created_at": TIME,
@@ -82,7 +82,7 @@ def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: 
             Part(sent(13), first_seq=13),
         ]
 
-    draft = read(DIVE.write(Draft("s", stored()), tmp_path))
+    draft = read(dive.write(Draft("s", stored()), tmp_path))
     told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts]
     assert told == [
         ("turn", ["1", "2"]),

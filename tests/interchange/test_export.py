@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.drafts import draft
-from support.factories import message, messages
+from support.factories import messages
 from support.paths import DATA
 
 from lango_store import InvalidFile, Store, interchange
@@ -57,19 +57,6 @@ def test_a_damaged_session_leaves_no_half_a_file(opened: Store, tmp_path: Path) 
     (report,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
     assert "message 3 of session 'k' cannot be read" in str(report.error)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_export_never_overwrites_another_file(opened: Store, tmp_path: Path) -> None:
-    opened.create("k", messages=messages(1))
-    (first,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    (again,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert first == again
-    before = Path(str(first.path)).read_bytes()
-    opened.append_message("k", message("more"))
-    (other,) = interchange.export(opened, tmp_path / "out", "nanobot", keys=["k"])
-    assert "exists with other content" in str(other.error)
-    assert Path(str(first.path)).read_bytes() == before
-    assert list((tmp_path / "out").iterdir()) == [Path(str(first.path))]
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -17,7 +17,7 @@ from support.nanobot_files import G1, G2, HELLO, METADATA, exported, imported, s
 from support.paths import DATA
 
 from lango_store import MessageRole, Store, ToolCall, interchange
-from lango_store.interchange.nanobot.names import file_name, key_of_name
+from lango_store.interchange.nanobot_lines import file_name, key_of_name
 
 
 @pytest.mark.parametrize("key", G2)
@@ -32,19 +32,12 @@ def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) ->
     assert file_name(key, "g2") == golden["filename"]
 
 
-def test_files_of_the_first_release_with_keys_are_read_as_nanobot_reads_them(opened: Store) -> None:
-    reports = interchange.import_path(opened, DATA / "nanobot_g1", format="nanobot")
-    keys = {key for report in reports for key in report.keys}
-    assert keys == {each["key"] for each in G1["list_sessions"]} | {"telegram:12345678"}
-    golden = G1["telegram:12345678"]
-    assert json.dumps(seen(opened, "telegram:12345678")) == json.dumps(golden["messages"])
-    assert opened.info("telegram:12345678").last_consolidated == golden["last_consolidated"]
-
-
 def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
     golden = G1["telegram:12345678"]
     imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
     session = opened.open("telegram:12345678")
+    assert json.dumps(seen(opened, "telegram:12345678")) == json.dumps(golden["messages"])
+    assert session.info().last_consolidated == golden["last_consolidated"]
     assert session.history(last=500, from_consolidated=True) == golden["history"]
     assert session.history(last=1, from_consolidated=True) == golden["history_1"]
     assert session.history(last=3, from_consolidated=True) == golden["history_3"]
@@ -98,19 +91,6 @@ def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Sto
     assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
     assert list(extras[3]) == ["timestamp", "reasoning_content", "thinking_blocks"]
     assert [each for each in extras if "_nanobot" in each] == []
-
-
-def test_a_role_that_we_do_not_know_is_a_users_and_comes_back(
-    opened: Store, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    source = file(METADATA, HELLO, HELLO | {"role": "system_note"}, HELLO | {"role": None})
-    report = imported(opened, source)
-    assert [(each.line, each.reason) for each in report.skipped] == [
-        (3, 'role "system_note" is not one of ours: stored as user'),
-        (4, "role null is not one of ours: stored as user"),
-    ]
-    assert [each.role for each in opened.conversation("telegram:1").all_messages()] == [MessageRole.USER] * 3
-    assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -85,16 +85,6 @@ def test_contents_of_every_kind_come_back_and_stand_in_the_column_that_is_theirs
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_second_import_of_a_backup_finds_everything_stored(target: Store, revision: str) -> None:
-    (first,) = import_path(target, BACKUPS / f"{revision}.jsonl")
-    (again,) = import_path(target, BACKUPS / f"{revision}.jsonl")
-    assert (again.keys, again.collided, sorted(again.already_there)) == ([], [], sorted(first.keys))
-    target.append_message("plain", message())
-    (later,) = import_path(target, BACKUPS / f"{revision}.jsonl")
-    assert later.collided == ["plain"]
-
-
-@pytest.mark.parametrize("revision", FILES)
 def test_export_writes_the_same_rows_as_the_stored_backup(target: Store, revision: str, tmp_path: Path) -> None:
     import_path(target, BACKUPS / f"{revision}.jsonl")
     export(target, tmp_path, "jsonl", everything=True)

@@ -99,11 +99,9 @@ def test_an_export_to_another_system_leaves_records_out_and_says_how_many(
         assert "attachment" not in Path(str(done[0].path)).read_text()
         (again,) = interchange.import_path(store, str(plain.path), format=format)
         assert (again.already_there, again.error) == ([key], None)
-    ran = run("export", "--url", url, "--format", format, "--to", str(tmp_path / "more"), "--all", "--verbose")
+    ran = run("export", "--url", url, "--format", format, "--to", str(tmp_path / "more"), "--all")
     assert ran.returncode == 0
     assert f"3 records were left out, as {format} has none" in ran.stdout
-    assert ", 3 records left out" in ran.stdout
-    assert "0 records" not in ran.stdout
 
 
 SPOKEN = [message("hello"), message("hi", role="assistant")]

@@ -10,7 +10,7 @@ from lango_store.interchange.format import Format
 
 def given_format(*drafts: Draft) -> Format:
     """Make a format that reads any file as these drafts."""
-    return Format("given", lambda path: path.suffix == ".given", lambda path, skipped, longest_line: drafts)
+    return Format("given", lambda path: path.suffix == ".given", lambda path, skipped: drafts)
 
 
 def draft(key: str, *parts: Part, **fields: Any) -> Draft:

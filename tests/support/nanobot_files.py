@@ -10,7 +10,7 @@ from support.paths import DATA
 
 from lango_store import Store, interchange
 from lango_store.interchange import FileReport
-from lango_store.interchange.nanobot.lines import line_from_message
+from lango_store.interchange.nanobot_lines import line_from_message
 
 FILES = sorted(path for path in DATA.glob("nanobot_*/*.jsonl"))
 G1 = json.loads((DATA / "nanobot_g1" / "golden.json").read_text())

@@ -173,21 +173,22 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
     assert there == [each.content for part in parts for each in part.messages]
 
 
-def test_a_message_id_that_is_twice_in_a_file_leaves_nothing_of_it(opened: Store, given: Any) -> None:
-    pages = [Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])]
-    before = rows(opened)
-    (report,) = interchange.import_path(opened, given(draft("first", Part(messages(3))), draft("k", *pages)))
-    assert "the same id" in str(report.error)
-    assert (report.keys, report.messages) == ([], 0)
-    assert rows(opened) == before
-
-
-def test_what_cannot_be_kept_leaves_nothing_of_its_file(opened: Store, given: Any) -> None:
-    bad = Part([message("fine"), message({1: "no text"})])
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])], "the same id"),
+        ([Part([message("fine"), message({1: "no text"})])], "content: "),
+    ],
+)
+def test_file_with_a_message_that_cannot_be_stored_leaves_nothing(
+    opened: Store, given: Any, parts: list[Part], reason: str
+) -> None:
     before = rows(opened)
     for dry_run in (True, False):
-        (report,) = interchange.import_path(opened, given(draft("k", bad)), dry_run=dry_run)
-        assert str(report.error).startswith("content: ")
+        path = given(draft("first", Part(messages(3))), draft("k", *parts))
+        (report,) = interchange.import_path(opened, path, dry_run=dry_run)
+        assert reason in str(report.error)
+        assert (report.keys, report.messages) == ([], 0)
     assert rows(opened) == before
 
 
@@ -238,10 +239,6 @@ def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None
         ("cli_direct.jsonl", "nanobot", None),
         ("golden.json", None, None),
     ]
-
-
-def test_with_a_format_only_its_files_are_read(opened: Store, tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g1/golden.json")
     assert [each.format for each in interchange.import_path(opened, folder, format="nanobot")] == ["nanobot"]
 
 

@@ -1,12 +1,14 @@
-"""`lango-store expire`, `stats` and `doctor`: maintenance of a store."""
+"""`lango-store expire`, `archive`, `stats` and `doctor`: maintenance of a store."""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich import filesize
@@ -15,8 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from lango_store._values.reports import ExpiryReport
-from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, duration, open_store, time
-from lango_store.cli.output import console, print_json, print_table, printable, progress, say
+from lango_store.archive import Archive
+from lango_store.cli.options import (
+    Agent,
+    JsonOption,
+    Prefix,
+    UrlOption,
+    User,
+    YesOption,
+    confirm,
+    duration,
+    open_store,
+    time,
+)
+from lango_store.cli.output import Columns, console, print_json, print_table, printable, progress, say
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
@@ -140,3 +154,63 @@ def doctor(
         print("nothing is wrong")
     if any(not finding.repaired for finding in findings if finding.name != "settings"):
         raise typer.Exit(1)
+
+
+archive_app = typer.Typer(help="Search, restore and forget what expire --archive stored.", no_args_is_help=True)
+
+_FOUND: Final[Columns[dict[str, Any]]] = {
+    "key": lambda found: found["key"],
+    "seq": lambda found: found["seq"],
+    "role": lambda found: found["role"],
+    "time": lambda found: datetime.fromisoformat(found["created_at"]),
+    "text": lambda found: found["text"],
+}
+
+File = Annotated[Path, typer.Argument(help="The archive's file.")]
+Key = Annotated[str, typer.Argument(help="The session's key.")]
+
+
+@archive_app.command()
+def search(
+    text: Annotated[str, typer.Argument(help="Words that a message holds, all of them.")],
+    file: File,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 20,
+    json_: JsonOption = False,
+) -> None:
+    """Find archived messages, the best first; exit code 1 if there is none."""
+    if not text.split():
+        raise typer.BadParameter("give a word or more", param_hint="TEXT")
+    with Archive(file) as archive:
+        found = archive.search(text, limit=limit)
+    if json_:
+        for each in found:
+            print(json.dumps(each))
+    else:
+        print_table(_FOUND, [found])
+    if not found:
+        raise typer.Exit(1)
+
+
+@archive_app.command()
+def restore(
+    key: Key,
+    file: File,
+    url: UrlOption = None,
+    ttl: Annotated[Any, typer.Option(parser=duration, help="A TTL such as 30d; else it never expires.")] = None,
+) -> None:
+    """Bring an archived session back into the store."""
+    with open_store(url, "restoring on") as store:
+        session = store.restore(file, key, ttl=ttl)
+    print(f"restored {session.message_count} messages")
+
+
+@archive_app.command()
+def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
+    """Delete archived sessions of a user, an agent or a key prefix, so that the file keeps no trace."""
+    filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
+    if not any(filters.values()):
+        raise typer.BadParameter("give --user, --agent or --prefix")
+    with Archive(file) as archive:
+        sessions, messages = archive.count(**filters)
+        confirm(f"forgetting {sessions:,} sessions, {messages:,} messages in {file}", yes=yes)
+        print(f"forgot {archive.forget(**filters)} sessions")

@@ -1,30 +1,55 @@
 """Header, events and messages of Dive, and the fields of a `Draft`, a `Part` and a `Message`.
 
 `extra["dive"]` holds what our fields cannot give back, see `fidelity`. Messages that were created elsewhere become
-blocks on export: text, tool_use and tool_result.
+blocks on export: text, tool_use and tool_result. An id names a file: characters that a file's name cannot hold are
+percent-escaped in it.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Container
 from datetime import datetime
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.interchange.dive.names import NAME, id_of, key_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import (
+    as_text,
     difference,
-    known_role,
     mapping,
+    read_json,
+    read_role,
     restored,
     same,
     storable_id,
     storable_text,
 )
-from lango_store.interchange.json_text import read_json
 from lango_store.interchange.moments import go_text, moment
+
+NAME: Final = "dive"
+
+_UNSAFE: Final = re.compile(r"[/\\]|^\.$|(?<=\.)\.|%(?=2F|5C|2E|25)")
+_ESCAPED: Final = re.compile(r"%(2F|5C|2E|25)")
+
+
+def id_of(key: str) -> str:
+    """Return the id under which Dive finds a session: its key, with `/`, `\\` and `..` escaped."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", key)
+
+
+def key_of(id: str) -> str:
+    """Return the key that an id stands for: itself, unless `id_of` made it."""
+    key = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), id)
+    return key if id_of(key) == id else id
+
+
+def id_fault(id: object) -> str | None:
+    """Return why Dive takes no such id, None if it takes it."""
+    if not isinstance(id, str) or id in ("", "."):
+        return "is not an id"
+    return next((f"holds {part!r}" for part in ("..", "/", "\\") if part in id), None)
+
 
 # The header line
 
@@ -70,18 +95,11 @@ def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
-def beside(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a line other than its type and its data."""
-    found = {name: value for name, value in line.items() if name not in ("line_type", "data")}
-    return {"beside": found} if found else {}
-
-
 # Events
 
 
-def part_from(line: dict[str, Any], repeated: Container[str], number: int, skipped: list[Skipped]) -> Part:
+def part_from(event: dict[str, Any], repeated: Container[str], number: int, skipped: list[Skipped]) -> Part:
     """Read the event on this line of a file; a repeated id stays in `extra`."""
-    event = line["data"]
     created_at = moment(event.get("timestamp"))
     id = storable_id(event.get("id"))
     part = Part(
@@ -96,7 +114,7 @@ def part_from(line: dict[str, Any], repeated: Container[str], number: int, skipp
     )
     original = {name: value for name, value in event.items() if name != "messages" or not value}
     written = {name: value for name, value in event_of(part).items() if name != "messages" or not value}
-    raw = difference(original, written) | beside(line)
+    raw = difference(original, written)
     part.extra = {NAME: raw} if raw else None
     return part
 
@@ -132,12 +150,7 @@ def message_from(
 ) -> Message:
     """Read a message; an id that is repeated, or that no index can hold, stays in `extra`."""
     id = storable_id(message.get("id"))
-    role = known_role(message.get("role"))
-    if role is None:
-        role = MessageRole.USER
-        skipped.append(
-            Skipped(line, f"the role {message.get('role')!r} is not one of ours: stored as user, the word in extra")
-        )
+    role = read_role(message.get("role"), skipped, line, "a message")
     read = Message(
         role=role, content=message.get("content"), id=None if f"message {id}" in repeated else id, created_at=created_at
     )
@@ -161,7 +174,7 @@ def _blocks(message: Message) -> list[Any] | None:
     answer = message.tool_call_id
     if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):
         return [_result_block(answer, message.content), *calls]
-    outputs = [_text(call.output) for call in message.tool_calls if call.answered]
+    outputs = [as_text(call.output) for call in message.tool_calls if call.answered]
     is_said = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango has it twice
     if message.content is None or is_said:
         return calls or None
@@ -169,7 +182,7 @@ def _blocks(message: Message) -> list[Any] | None:
 
 
 def _content_blocks(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [{"type": "text", "text": _text(content)}]
+    return content if isinstance(content, list) else [{"type": "text", "text": as_text(content)}]
 
 
 def _call_block(call: ToolCall) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def _call_block(call: ToolCall) -> dict[str, Any]:
 
 
 def _result_block(call_id: str, output: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": _text(output)}
+    return {"type": "tool_result", "tool_use_id": call_id, "content": as_text(output)}
 
 
 def _input(arguments: Any) -> Any:
@@ -189,9 +202,3 @@ def _input(arguments: Any) -> Any:
         except ValueError:
             return arguments
     return {} if arguments is None else arguments
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

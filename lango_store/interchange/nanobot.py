@@ -1,38 +1,50 @@
-"""nanobot's session files: JSON lines of three generations and the Go port, read and written byte for byte.
+"""nanobot's session files: JSON lines of three generations and the Go port.
 
+A file is written back byte for byte if its metadata line and provider state line came first, as nanobot writes them.
 Times without a zone are local, as nanobot writes them: import on the same machine, or set TZ. Their text is stored
-unchanged. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name),
-the `metadata` line and the `provider_state` line (or, where they were written unlike nanobot does, their text under
-`metadata_line` and `provider_state_line`), and the number of messages before them, if any.
+unchanged. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name), and the
+`metadata` line and the `provider_state` line.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
-from lango_store.interchange.fidelity import check_key, known_role
+from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
 from lango_store.interchange.moments import moment
-from lango_store.interchange.nanobot.heads import (
+from lango_store.interchange.nanobot_lines import (
     HEADS,
+    NAME,
     OFFSETS,
+    STYLES,
+    SUFFIX,
     Head,
+    Style,
+    decoded,
+    file_name,
     is_storable,
+    key_of_name,
+    lines_from_message,
+    message_from_text,
     metadata_of,
+    metadata_out,
     offset_of,
     read_object,
+    storable,
+    text_from_message,
     title_of,
 )
-from lango_store.interchange.nanobot.lines import STYLES, Style, message_from_text, storable
-from lango_store.interchange.nanobot.names import NAME, SUFFIX, decoded, key_of_name
-from lango_store.interchange.source import Source
+from lango_store.interchange.source import lines_in
 
 _LOOKED_AT: Final = 8 << 20  # enough to recognize the format
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
@@ -67,9 +79,9 @@ def rank(path: Path) -> int:
     return int(decoded(path.stem) is None)
 
 
-def read(path: Path, skipped: list[Skipped], longest_line: int = files.LONGEST_LINE) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
-    file = _read_file(path, longest_line)
+    file = _read_file(path)
     if file.bad and not file.lines and not file.heads:
         first = file.bad[0]
         raise InvalidFile(path, f"holds no line that can be read; line {first.line}: {first.reason}")
@@ -79,12 +91,11 @@ def read(path: Path, skipped: list[Skipped], longest_line: int = files.LONGEST_L
 
 @dataclass
 class _Line:
-    """A line: its number, its text and the object it says; `after` is how many messages are before it."""
+    """A line: its number, its text and its object."""
 
     number: int
     text: str
     value: dict[str, Any]
-    after: int
 
 
 @dataclass
@@ -94,33 +105,29 @@ class _File:
     lines: list[_Line] = field(default_factory=list)
     heads: dict[Head, _Line] = field(default_factory=dict)
     bad: list[Skipped] = field(default_factory=list)
-    ended: bool = True
 
 
-def _read_file(path: Path, longest_line: int) -> _File:
+def _read_file(path: Path) -> _File:
     found = _File()
-    source = Source(path, longest_line)
-    with source.reading() as file:
-        for number, raw in files.lines_of(file, path, longest_line):
-            found.ended = raw.endswith(b"\n")
-            try:
-                text = raw.removesuffix(b"\n").decode()
-            except UnicodeDecodeError as error:
-                found.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
-                continue
-            if not text or text.isspace():
-                continue
-            value = read_object(text)
-            if isinstance(value, str):
-                found.bad.append(Skipped(number, value))
-                continue
-            line = _Line(number, text, value, len(found.lines))
-            if (head := value.get("_type")) not in HEADS:
-                found.lines.append(line)
-                continue
-            if head in found.heads:
-                found.bad.append(Skipped(found.heads[head].number, f"{head}: a later line says otherwise"))
-            found.heads[head] = line
+    for number, raw in lines_in(path):
+        try:
+            text = raw.removesuffix(b"\n").decode()
+        except UnicodeDecodeError as error:
+            found.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
+            continue
+        value = read_object(text)
+        if isinstance(value, str):
+            found.bad.append(Skipped(number, value))
+            continue
+        line = _Line(number, text, value)
+        if (head := value.get("_type")) not in HEADS:
+            found.lines.append(line)
+            continue
+        if head in found.heads:
+            found.bad.append(Skipped(found.heads[head].number, f"{head}: a later line says otherwise"))
+        if not is_storable(value):
+            found.bad.append(Skipped(number, f"{head}: what cannot be stored is left out"))
+        found.heads[head] = line
     return found
 
 
@@ -155,7 +162,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated,
-        extra={NAME: _raw(path, key, generation, file, times["updated_at"])},
+        extra={NAME: _raw(path, key, generation, file.heads, times["updated_at"])},
     )
 
 
@@ -185,29 +192,76 @@ def _key(path: Path, line: dict[str, Any], generation: str) -> str:
     raise InvalidFile(path, f"has no key that can be stored, in its metadata or its name: rename it ({reason})")
 
 
-def _raw(path: Path, key: str, generation: str, file: _File, updated_at: datetime | None) -> dict[str, Any]:
-    raw: dict[str, Any] = {"key": key, "generation": generation, "stem": _printable(path.stem)}
-    for name, head in file.heads.items():
-        exact = STYLES[generation].dumps(head.value) == head.text and is_storable(head.value)
-        raw |= {name: head.value} if exact else {f"{name}_line": head.text}
-        if head.after:
-            raw[f"{name}_after"] = head.after
-    if updated_at is not None:
-        raw["updated_at"] = updated_at.isoformat()
-    if not file.ended:
-        raw["ended"] = False
-    return raw
-
-
-def _printable(stem: str) -> str:
-    return stem.encode("utf-8", "backslashreplace").decode()
+def _raw(
+    path: Path, key: str, generation: str, heads: dict[Head, _Line], updated_at: datetime | None
+) -> dict[str, Any]:
+    stem = path.stem.encode("utf-8", "backslashreplace").decode()
+    raw: dict[str, Any] = {"key": key, "generation": generation, "stem": stem}
+    raw |= {name: head.value for name, head in heads.items() if is_storable(head.value)}
+    return raw if updated_at is None else raw | {"updated_at": updated_at.isoformat()}
 
 
 def _part(style: Style, skipped: list[Skipped], line: _Line) -> Part:
-    role = line.value.get("role")
     message, loss = storable(message_from_text(line.text, line.value, style), style)
     if loss is not None:
         skipped.append(Skipped(line.number, loss))
-    elif not known_role(role):
-        skipped.append(Skipped(line.number, f"role {_shown(role)} is not one of ours: stored as user"))
+    else:
+        read_role(line.value.get("role"), skipped, line.number, "a message")
     return Part([message])
+
+
+_METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
+
+
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+    """Write a session as the generation it came from, today's otherwise, and return the file's path.
+
+    A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and stays too.
+    """
+    raw = mapping(draft.extra.get(NAME))
+    generation = str(raw.get("generation"))
+    if generation not in STYLES:
+        generation = "g2"
+    path = folder / file_name(draft.key, generation)
+    with files.writing(path, replace=replace) as file:
+        for text in _texts(draft, raw, STYLES[generation]):
+            file.write(f"{text}\n".encode())
+    return path
+
+
+def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
+    yield style.dumps(_metadata_line(draft, mapping(raw.get("metadata")), raw, style))
+    if isinstance(raw.get("provider_state"), dict):
+        yield style.dumps(raw["provider_state"])
+    for message in draft.messages:
+        yield from text_from_message(message, style)
+
+
+def _metadata_line(draft: Draft, came: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
+    """Return the imported metadata line with the changes that were made in the store."""
+    line = dict(came) if came else dict.fromkeys(_METADATA)
+    line["_type"] = "metadata"
+    if "key" in line:
+        line["key"] = draft.key
+    if moment(came.get("created_at"), local=True) is None:
+        line["created_at"] = style.stamp(draft.created_at) if draft.created_at else None
+    if draft.updated_at is not None and moment(raw.get("updated_at"), local=True) != draft.updated_at:
+        line["updated_at"] = style.stamp(draft.updated_at)
+    metadata = metadata_out(draft.fields, came)
+    if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
+        line["metadata"] = metadata
+    consolidated = _consolidated_lines(draft, style)
+    if offset_of(line) != consolidated:
+        line |= {name: consolidated for name in OFFSETS if name in line}
+        if consolidated:
+            line.setdefault("last_consolidated", consolidated)  # which every nanobot reads
+    return line
+
+
+def _consolidated_lines(draft: Draft, style: Style) -> int:
+    """Count the lines that a model no longer sees: those of consolidated messages, and of those before a summary."""
+    gone = takewhile(
+        lambda place: place[0] < draft.last_consolidated or place[1].seq <= draft.summarized_upto,
+        enumerate(draft.messages),
+    )
+    return sum(len(lines_from_message(message, style)) for _, message in gone)

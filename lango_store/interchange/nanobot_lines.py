@@ -1,22 +1,115 @@
-"""Conversion between one line of a nanobot file and one `Message`, byte for byte.
+"""The lines of nanobot's files, and the names of the files.
 
-Fields with a column are stored there, all others and the text of `timestamp` in `extra`, in the order of the line. If
-the line cannot be rebuilt from these, `extra["_nanobot"]` holds the difference: `keys`, the order of the line, and
-`values`, the original values of columns; or the whole `line` as text.
+A message is converted to its line and back byte for byte. Fields with a column are stored there; all others and the
+text of `timestamp` are in `extra`, in the order of the line. If the line cannot be rebuilt from these,
+`extra["_nanobot"]` holds the difference: `keys`, the order of the line, and `values`, the original values of columns;
+or the whole `line` as text.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lango_store._values.model import Message, MessageRole, ToolCall, as_asked
 from lango_store.errors import InvalidValue
-from lango_store.interchange.fidelity import check_message, is_storable_text, known_role, mapping
+from lango_store.interchange.fidelity import (
+    check_message,
+    is_call,
+    is_storable_json,
+    is_storable_text,
+    known_role,
+    mapping,
+    read_json,
+)
 from lango_store.interchange.moments import moment
+
+NAME: Final = "nanobot"
+SUFFIX: Final = ".jsonl"
+
+_UNSAFE: Final = re.compile(r'[<>:"/\\|?*]')
+
+
+def file_name(key: str, generation: str) -> str:
+    """Return the name under which a generation of nanobot looks for a session."""
+    stem = _encoded(key) if generation == "g2" else _UNSAFE.sub("_", key).strip()
+    return f"{stem}{SUFFIX}"
+
+
+def _encoded(key: str) -> str:
+    return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def decoded(stem: str) -> str | None:
+    """Return the key that a name of today says, None if it is not such a name."""
+    try:
+        key = base64.urlsafe_b64decode(stem + "=" * (-len(stem) % 4)).decode()
+    except ValueError:
+        return None
+    return key if key and _encoded(key) == stem else None
+
+
+def key_of_name(stem: str, generation: str) -> str:
+    """Guess the key of a file that does not say it, as its generation does."""
+    if generation == "g0":
+        return stem.replace("_", ":")
+    return decoded(stem) or stem.replace("_", ":", 1)
+
+
+Head = Literal["metadata", "provider_state"]
+HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
+
+OFFSETS: Final = ("last_archived", "last_consolidated")
+"""The names of one number, in the order in which nanobot reads them; the first is there since 0.3.5."""
+
+_MAX_LEVELS: Final = 201  # a value of 200 levels in its line
+
+
+def read_object(text: str) -> dict[str, Any] | str:
+    """Return the object of a line, or the reason why it has none."""
+    try:
+        found = read_json(text.strip(), levels=_MAX_LEVELS, strict=False)
+    except ValueError as error:
+        return str(error)
+    return found if isinstance(found, dict) else f"is not a JSON object ({type(found).__name__})"
+
+
+def metadata_of(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a metadata line, {} if it cannot be stored."""
+    found = line.get("metadata")
+    return found if isinstance(found, dict) and is_storable(found) else {}
+
+
+def offset_of(line: dict[str, Any]) -> int | None:
+    """Return the number of consolidated messages in a metadata line, None if it has none."""
+    return next((line[name] for name in OFFSETS if type(line.get(name)) is int), None)
+
+
+def title_of(metadata: dict[str, Any]) -> str | None:
+    """Return the title in metadata, None if there is none that can be stored."""
+    title = metadata.get("title")
+    return title if is_storable_text(title) else None
+
+
+def metadata_out(fields: Mapping[str, Any], came: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored metadata, with the title if it was changed separately."""
+    metadata = dict(fields.get("metadata") or {})
+    title = fields.get("title")
+    if title != title_of(metadata_of(came)):
+        metadata.pop("title", None)
+        metadata |= {} if title is None else {"title": title}
+    return metadata
+
+
+def is_storable(value: Any) -> bool:
+    """Return whether a value can be stored in a session's `extra`."""
+    return is_storable_json({NAME: {"": value}})
+
 
 RAW: Final = "_nanobot"
 
@@ -104,15 +197,10 @@ def _plain(line: dict[str, Any]) -> Message:
     fields["role"] = (known_role(line.get("role")) or MessageRole.USER).value
     if "tool_calls" in line:
         calls = line["tool_calls"]
-        fields["tool_calls"] = [call for call in calls if _is_call(call)] if isinstance(calls, list) else []
+        fields["tool_calls"] = [call for call in calls if is_call(call)] if isinstance(calls, list) else []
         if not fields["tool_calls"]:
             del fields["tool_calls"]
     return Message.from_openai(fields, created_at=moment(line.get("timestamp"), local=True))
-
-
-def _is_call(call: object) -> bool:
-    function = mapping(mapping(call).get("function"))
-    return isinstance(mapping(call).get("id"), str) and isinstance(function.get("name"), str)
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:

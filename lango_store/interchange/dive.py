@@ -1,0 +1,202 @@
+"""Dive's session files: a header line, then a line for each event, a turn or a compaction.
+
+A part's and a message's `extra["dive"]` hold what our fields cannot give back, see `fidelity`; the session's holds the
+whole `header`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from lango_store._values.model import Message
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.dive_fields import NAME, columns, event_of, header_of, id_fault, key_of, part_from, raw_of
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
+from lango_store.interchange.files import writing
+from lango_store.interchange.moments import go_text, nanoseconds
+from lango_store.interchange.source import MAX_NAME, checked_file_key, first_bytes, lines_in
+
+_START: Final = re.compile(rb'\s*\{\s*"line_type"\s*:')
+
+_Line = tuple[int, dict[str, Any]]
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file is a session of Dive, by its name and first bytes."""
+    return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
+
+
+def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+    """Read a session; a torn last line is dropped, a bad line elsewhere is `InvalidFile`."""
+    lines = list(_lines(path, skipped))
+    if not lines:
+        raise InvalidFile(path, "has no header line: give a session file of Dive")
+    (_, first), *lines = lines
+    if first["line_type"] != "header":
+        raise InvalidFile(path, f"begins with {first['line_type']!r}, not with a header: give a session file of Dive")
+    header = first["data"]
+    id = header.get("id")
+    if fault := id_fault(id):
+        raise InvalidFile(path, f"its id {id!r} {fault}: Dive takes no such id, correct the header")
+    raw: dict[str, Any] = {"header": header}
+    events = list(_events_of(lines, skipped))
+    last_time = events[-1][1].get("timestamp") if events else None
+    if (nanoseconds(last_time) or 0) > (nanoseconds(header.get("updated_at")) or 0):
+        raw["updated_at"] = last_time
+    repeated = _repeated_ids([event for _, event in events])
+    values = columns(raw)
+    return [
+        Draft(
+            key=checked_file_key(path, key_of(str(id))),
+            parts=[part_from(event, repeated, number, skipped) for number, event in events],
+            fields={name: values[name] for name in ("title", "metadata") if values[name]},
+            created_at=values["created_at"],
+            updated_at=values["updated_at"],
+            forked_from=values["forked_from"],
+            extra={NAME: raw},
+        )
+    ]
+
+
+def _events_of(lines: list[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
+    for number, line in lines:
+        if line["line_type"] == "event":
+            yield number, line["data"]
+        else:
+            skipped.append(Skipped(number, f"a line of type {line['line_type']!r} is not an event: left out"))
+
+
+def _repeated_ids(events: list[dict[str, Any]]) -> Container[str]:
+    """Return the ids that several events or several messages have, each after its kind."""
+    counts: Counter[str] = Counter()
+    for event in events:
+        counts[f"event {storable_id(event.get('id'))}"] += 1
+        counts.update(f"message {storable_id(each.get('id'))}" for each in event.get("messages") or [])
+    return {id for id, count in counts.items() if count > 1}
+
+
+def _lines(path: Path, skipped: list[Skipped]) -> Iterator[_Line]:
+    raw_lines = list(lines_in(path))
+    for number, raw in raw_lines:
+        is_torn = False
+        try:
+            line = read_json(raw.decode())
+            fault = _fault(line)
+        except (UnicodeDecodeError, NotJson) as error:
+            is_torn = number == raw_lines[-1][0]
+            fault = f"is not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else str(error)
+        except ValueError as error:  # JSON that is whole, and cannot be stored
+            fault = str(error)
+        if is_torn:
+            skipped.append(Skipped(number, "the last line is torn: dropped"))
+        elif fault:
+            raise InvalidFile(path, f"line {number} {fault}: fix or remove the line; the file was not changed")
+        else:
+            if set(line) - {"line_type", "data"}:
+                skipped.append(Skipped(number, "has members other than line_type and data: left out"))
+            yield number, line
+
+
+def _fault(line: Any) -> str | None:
+    if not isinstance(line, dict) or not isinstance(line.get("line_type"), str):
+        return "has no line_type"
+    if line["line_type"] not in ("header", "event"):
+        return None
+    data = line.get("data")
+    if not isinstance(data, dict):
+        return "has no data"
+    if line["line_type"] == "header":
+        return None
+    messages = data.get("messages") or []
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "has messages that are not objects"
+    wrong = [name for name in ("usage", "metadata") if not isinstance(data.get(name) or {}, dict)]
+    return f"has {wrong[0]} that is not an object" if wrong else None
+
+
+_ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
+
+
+def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+    """Write a session to the file that Dive opens under its id; `InvalidKey` if that is too long for a file's name.
+
+    Dive shows a model the last compaction and what follows. Messages that were appended
+    while the summary was written follow it, so the compaction is written before them.
+    """
+    header = header_of(draft, mapping(draft.extra.get(NAME)))
+    path = folder / f"{header['id']}.jsonl"
+    if len(path.name.encode()) > MAX_NAME:
+        raise InvalidKey(
+            f"session key {draft.key!r} is too long for a file's name, which Dive's ids are: fork it to another key"
+        )
+    with writing(path, replace=replace) as file:
+        file.write(_bytes_of("header", header))
+        for number, event in enumerate((each for part in _in_dives_order(draft) for each in _events(part)), 1):
+            # Dive's own ids end in a number without the s.
+            new_id = {"id": f"evt-{nanoseconds(go_text(event.created_at))}-s{number}"}
+            file.write(_bytes_of("event", restored(new_id | event_of(event), raw_of(event))))
+    return path
+
+
+def _bytes_of(line_type: str, data: dict[str, Any]) -> bytes:
+    line = {"line_type": line_type, "data": data}
+    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json_bytes(text.translate(_ESCAPES)) + b"\n"
+
+
+def _events(part: Part) -> Iterator[Part]:
+    """Yield a turn or a compaction unchanged, and each other message as a separate event."""
+    if part.kind is not None:
+        yield part
+        return
+    for message in part.messages:
+        yield Part([message], created_at=message.created_at or part.created_at)
+
+
+def _in_dives_order(draft: Draft) -> Iterator[Part]:
+    early = _early(draft)
+    moved = {compaction.first_seq for _, compaction in early}
+    for part in draft.parts:
+        if part.kind == "compaction" and part.first_seq in moved:
+            continue
+        rest = part
+        while early and _last_seq(rest.messages) > early[0][0]:
+            upto, compaction = early.pop(0)
+            before, rest = _split(rest, upto)
+            if before is not None:
+                yield before
+            yield compaction
+        yield rest
+
+
+def _early(draft: Draft) -> list[tuple[int, Part]]:
+    """Return the compactions that messages were appended during, each with the seq that it has to follow."""
+    found = []
+    last, floor = 0, 0
+    for part in draft.parts:
+        if part.kind == "compaction" and part.replaced_upto is not None:
+            upto = max(part.replaced_upto, floor)  # never before an earlier compaction
+            if last > upto:
+                found.append((upto, part))
+            floor = max(upto, _last_seq(part.messages))
+        last = max(last, _last_seq(part.messages))
+    return found
+
+
+def _split(part: Part, upto: int) -> tuple[Part | None, Part]:
+    before: list[Message] = [message for message in part.messages if message.seq <= upto]
+    if not before:
+        return None, part
+    after = [message for message in part.messages if message.seq > upto]
+    return replace(part, messages=before), Part(after, created_at=part.created_at)
+
+
+def _last_seq(messages: list[Message]) -> int:
+    return messages[-1].seq if messages else 0

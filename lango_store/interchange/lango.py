@@ -1,0 +1,220 @@
+"""lango's SQLite database, read only: its sessions and their messages, ordered by instant, then by row.
+
+Columns that we have no field for, and texts that our fields do not give back exactly (times with nanoseconds and their
+own offsets), are in `extra["lango"]` of the session and of each message.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from lango_store._values.model import Message, ToolCall
+from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
+from lango_store.interchange.moments import moment, nanoseconds
+from lango_store.interchange.source import first_bytes, reading_unchanged
+
+Row = dict[str, Any]
+
+_MAGIC: Final = b"SQLite format 3\0"
+_NEEDED: Final = {"sessions": {"id", "key"}, "messages": {"id", "role", "content", "timestamp", "session_messages"}}
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file is lango's, by its first bytes and its tables; a damaged database may be."""
+    if first_bytes(path, len(_MAGIC)) != _MAGIC:
+        return False
+    if Path(f"{path}-wal").exists():  # the tables may be there only
+        return True
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            found = connection.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'session_messages'")
+            return found.fetchone() is not None
+    except sqlite3.Error:
+        return True
+
+
+class Database:
+    """A copy of a database file and its journal: the original is never changed or locked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        folder = Path(tempfile.mkdtemp(prefix="lango-store-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        endings = [each for each in ("", "-wal", "-journal") if not each or Path(f"{path}{each}").is_file()]
+        with ExitStack() as stack:  # all are opened before the first is copied, so that they fit together
+            files = [stack.enter_context(reading_unchanged(Path(f"{path}{each}"))) for each in endings]
+            for ending, file in zip(endings, files, strict=True):
+                with (folder / f"copy{ending}").open("wb") as to:
+                    shutil.copyfileobj(file, to)
+        with self._our_errors():
+            self._connection = sqlite3.connect(folder / "copy", isolation_level=None, check_same_thread=False)
+            weakref.finalize(self, self._connection.close)
+            self._connection.text_factory = _text
+            self._connection.create_function("instant", 1, _instant, deterministic=True)
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._check_tables()
+            self._connection.execute(
+                "CREATE TEMP TABLE place AS "
+                "SELECT session_messages AS session, instant(timestamp) AS instant, rowid AS row FROM messages"
+            )
+            self._connection.execute("CREATE INDEX temp.place_order ON place (session, instant, row)")
+
+    def _check_tables(self) -> None:
+        for table, needed in _NEEDED.items():
+            found = {row["name"] for row in self.rows(f"PRAGMA table_info({table})")}
+            if not needed <= found:
+                missing = ", ".join(sorted(needed - found))
+                raise InvalidFile(self._path, f"is not a database of lango, {table} lacks {missing}: give lango.db")
+
+    def rows(self, query: str, *values: Any) -> Iterator[Row]:
+        """Yield the rows of a query; `InvalidFile` if the file is damaged."""
+        with self._our_errors():
+            cursor = self._connection.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            for row in cursor:
+                yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
+
+    def messages(self, session: Any) -> Iterator[Row]:
+        """Yield the messages of a session by instant, then by row."""
+        query = (
+            "SELECT messages.* FROM place JOIN messages ON messages.rowid = row WHERE session = ? ORDER BY instant, row"
+        )
+        return self.rows(query, session)
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeError) as error:
+            raise InvalidFile(
+                self._path, f"cannot be read as lango's database ({error}): give one that is whole and not encrypted"
+            ) from error
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")  # what is not UTF-8 comes as lone surrogates, which JSON can hold
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of SQLite as one of JSON."""
+    if isinstance(value, bytes):
+        return _text(value)
+    return str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+
+
+def _instant(timestamp: Any) -> str:
+    """Return a text that sorts by the instant; what is not a time comes last."""
+    count = nanoseconds(_plain(timestamp))
+    return "~" if count is None else f"{count + 10**21:030d}"
+
+
+NAME: Final = "lango"
+
+_SESSION_FIELDS: Final = ("id", "key", "agent_id", "model", "metadata")
+_MESSAGE_FIELDS: Final = ("id", "role", "content", "author", "tool_calls", "session_messages")
+_CALL_FIELDS: Final = {"id": "id", "name": "name", "input": "arguments", "output": "output"}
+
+
+def read(path: Path, skipped: list[Skipped]) -> Iterator[Draft]:
+    """Read the sessions one after the other; a row that cannot be stored unchanged is skipped, by its id."""
+    database = Database(path)
+    strays = (
+        "SELECT id FROM messages WHERE session_messages IS NULL OR session_messages NOT IN (SELECT id FROM sessions)"
+    )
+    for row in database.rows(strays):
+        skipped.append(Skipped(_number(row), f"message row {row['id']} belongs to no session: left out"))
+    for row in database.rows("SELECT * FROM sessions ORDER BY id"):
+        try:
+            key = check_key(row["key"])
+        except InvalidKey as error:
+            skipped.append(Skipped(_number(row), f"session row {row['id']} was left out: {error}"))
+        else:
+            yield _draft(database, key, row, skipped)
+
+
+def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Draft:
+    metadata = _json(row.get("metadata"))
+    fields = {name: text for name in ("agent_id", "model") if (text := storable_text(row.get(name)))}
+    if mapping(metadata):
+        fields["metadata"] = metadata
+    raw = _raw(row, _SESSION_FIELDS)
+    raw |= {name: row[name] for name in ("agent_id", "model") if row.get(name) and name not in fields}
+    if row.get("metadata") is not None and not isinstance(metadata, dict):
+        raw["metadata"] = row["metadata"]
+    created_at = moment(row.get("created_at"))
+    return Draft(
+        key=key,
+        parts=[Part([_message(each, skipped) for each in database.messages(row["id"])], created_at=created_at)],
+        fields=fields,
+        created_at=created_at,
+        updated_at=moment(row.get("updated_at")),
+        extra={NAME: raw} if raw else {},
+    )
+
+
+def _message(row: Row, skipped: list[Skipped]) -> Message:
+    raw = _raw(row, _MESSAGE_FIELDS)
+    role = read_role(row["role"], skipped, _number(row), f"message row {row['id']}")
+    if role.value != row["role"]:
+        raw["role"] = row["role"]
+    author = storable_text(row.get("author"))
+    if row.get("author") and author is None:
+        raw["author"] = row["author"]
+    calls = _calls(row.get("tool_calls"))
+    if calls is None:
+        raw["tool_calls"] = row["tool_calls"]
+        skipped.append(Skipped(_number(row), f"message row {row['id']}: its tool calls are damaged, stored in extra"))
+    return Message(
+        role=role,
+        content=row["content"],
+        author=author,
+        tool_calls=calls or [],
+        created_at=moment(row["timestamp"]),
+        extra={NAME: raw} if raw else {},
+    )
+
+
+def _raw(row: Row, fields: tuple[str, ...]) -> Row:
+    return {name: value for name, value in row.items() if name not in fields and value is not None}
+
+
+def _number(row: Row) -> int:
+    return row["id"] if isinstance(row["id"], int) else 0
+
+
+def _json(text: Any) -> Any:
+    try:
+        return read_json(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _calls(text: Any) -> list[ToolCall] | None:
+    """Read the tool calls of a message, None if they are damaged."""
+    if text is None or text == "":
+        return []
+    calls = _json(text)
+    if calls is None and text == "null":
+        return []
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        return None
+    return [_call(call) for call in calls]
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, dict) and all(isinstance(call.get(name, ""), str) for name in ("id", "name"))
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    """Read a call; what a model passed and a tool gave stays the text that lango has."""
+    known = {"id": "", "name": ""} | {ours: call[name] for name, ours in _CALL_FIELDS.items() if name in call}
+    return ToolCall(**known, extra={name: value for name, value in call.items() if name not in _CALL_FIELDS})
