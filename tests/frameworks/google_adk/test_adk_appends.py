@@ -7,18 +7,20 @@ import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, stored, texts
+from frameworks.google_adk.adk_events import WHERE, changed, said, stored, texts
 from google.adk.events import EventActions
+from google.adk.sessions import Session
 from google.genai import types
 
 from lango_store.errors import InvalidMessage
 from lango_store.integrations.google_adk import LangoSessionService
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.anyio
+
 # Appends
 
 
-@in_a_loop
 async def test_a_partial_event_writes_nothing(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said(author="agent", partial=True, actions=EventActions(state_delta={"a": 1, "temp:b": 1}))
@@ -27,7 +29,6 @@ async def test_a_partial_event_writes_nothing(service: LangoSessionService) -> N
     assert await stored(service, session) == session
 
 
-@in_a_loop
 async def test_the_same_event_again_is_stored_once(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
@@ -46,7 +47,6 @@ async def test_the_same_event_again_is_stored_once(service: LangoSessionService)
     assert late.events == session.events[:1]
 
 
-@in_a_loop
 async def test_the_same_event_again_sets_no_state_again(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     first = changed(step=1)
@@ -56,7 +56,6 @@ async def test_the_same_event_again_sets_no_state_again(service: LangoSessionSer
     assert (await stored(service, session)).state == {"step": 2}
 
 
-@in_a_loop
 async def test_another_event_with_an_id_that_is_taken_is_kept_beside_it(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     for text in ("one", "two", "two", "one"):
@@ -68,7 +67,6 @@ async def test_another_event_with_an_id_that_is_taken_is_kept_beside_it(service:
     ]
 
 
-@in_a_loop
 async def test_an_event_that_cost_something_is_another_than_one_that_did_not(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     free = said("one", author="agent", id="same", timestamp=1000.0)
@@ -79,7 +77,6 @@ async def test_an_event_that_cost_something_is_another_than_one_that_did_not(ser
     assert (await stored(service, session)).events == [dear, free]
 
 
-@in_a_loop
 async def test_usage_of_an_event_is_counted_once_if_its_id_is_taken(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     free = said("one", author="agent", id="same", timestamp=1000.0)
@@ -93,7 +90,6 @@ async def test_usage_of_an_event_is_counted_once_if_its_id_is_taken(service: Lan
     assert len(conversation.turns()) == 1
 
 
-@in_a_loop
 async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said()
@@ -105,7 +101,6 @@ async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSe
     assert session.events == []
 
 
-@in_a_loop
 async def test_a_session_that_has_expired_is_not_there_and_begins_anew(url: str, clock: Clock) -> None:
     async with LangoSessionService(url, clock=clock, default_ttl=timedelta(hours=1)) as service:
         session = await service.create_session(**WHERE, session_id="trip", state={"old": 1, "user:kept": 2})
@@ -144,37 +139,29 @@ TIMES = [
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Oslo", "America/St_Johns"])
-def test_a_time_is_exact_to_the_float_over_a_repeated_hour_too(
+async def test_event_time_is_exact_even_in_a_repeated_hour(
     service: LangoSessionService, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        times_come_back(service)
-    finally:
-        monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
         time.tzset()
+        session = await service.create_session(**WHERE)
+        for timestamp in TIMES:
+            await service.append_event(session, said(timestamp=timestamp))
+            assert session.last_update_time == timestamp
+            assert (await stored(service, session, num_recent_events=0)).last_update_time == timestamp
+            (listed,) = (await service.list_sessions(**WHERE)).sessions
+            assert listed.last_update_time == timestamp
+            since = await stored(service, session, after_timestamp=timestamp)
+            assert [each.timestamp for each in since.events] == [each for each in seen(session) if each >= timestamp]
+        assert seen(await stored(service, session)) == TIMES
+    time.tzset()
 
 
-@in_a_loop
-async def times_come_back(service: LangoSessionService) -> None:
-    session = await service.create_session(**WHERE)
-    for timestamp in TIMES:
-        await service.append_event(session, said(timestamp=timestamp))
-        assert session.last_update_time == timestamp
-        found = await stored(service, session)
-        assert found.last_update_time == timestamp
-        assert (await stored(service, session, num_recent_events=0)).last_update_time == timestamp
-        (listed,) = (await service.list_sessions(**WHERE)).sessions
-        assert listed.last_update_time == timestamp
-        since = await stored(service, session, after_timestamp=timestamp)
-        assert [each.timestamp for each in since.events] == [
-            each.timestamp for each in session.events if each.timestamp >= timestamp
-        ]
-    assert [event.timestamp for event in found.events] == TIMES
+def seen(session: Session) -> list[float]:
+    return [event.timestamp for event in session.events]
 
 
-@in_a_loop
 async def test_a_session_without_events_was_updated_when_it_was_made(url: str, clock: Clock) -> None:
     async with LangoSessionService(url, clock=clock) as service:
         made = await service.create_session(**WHERE)
@@ -183,7 +170,6 @@ async def test_a_session_without_events_was_updated_when_it_was_made(url: str, c
         assert await stored(service, made) == made
 
 
-@in_a_loop
 async def test_sessions_are_listed_without_events_the_one_updated_last_at_the_end(
     service: LangoSessionService,
 ) -> None:
@@ -199,7 +185,6 @@ async def test_sessions_are_listed_without_events_the_one_updated_last_at_the_en
     assert (await service.list_sessions(app_name="weathe")).sessions == []
 
 
-@in_a_loop
 async def test_events_of_one_time_keep_the_order_of_their_appends(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     for number in range(20):
