@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from lango_store import AsyncStore, Store
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.claude_agent_sdk import appending, transcripts
+from lango_store.integrations.claude_agent_sdk import transcripts
 from lango_store.integrations.keys import joined_key, split_key
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LangoSessionStore(Adapter):
             return
         name = self._key(key)
         last = self._seen.get(name)
-        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields))
+        last = await self._run(lambda store: transcripts.append(store, name, entries, last, self._fields))
         self._seen.pop(name, None)
         self._seen[name] = last
         if len(self._seen) > _REMEMBERED:

@@ -19,8 +19,7 @@ from google.adk.sessions import State
 from pydantic import ValidationError
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.equality import same_json
-from lango_store.integrations.fields import mapping, storable_id, storable_text
+from lango_store.integrations.fields import mapping, same_json, storable_id, storable_text
 from lango_store.integrations.google_adk.state import as_json
 
 NAME: Final = "google_adk"

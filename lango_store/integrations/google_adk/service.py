@@ -17,6 +17,7 @@ from lango_store import (
     AsyncStore,
     Conflict,
     Conversation,
+    InvalidMessage,
     Message,
     SessionExists,
     SessionExpired,
@@ -25,7 +26,7 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import same_json
 from lango_store.integrations.google_adk.events import (
     NewEvent,
     event_json,
@@ -118,10 +119,7 @@ class LangoSessionService(Adapter, BaseSessionService):
         seen = session if self._check_stale else None
         new = new_event(event)
         try:
-            try:
-                replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, seen))
-            except _IdTaken:
-                replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new.renamed(), seen))
+            replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, seen))
         except Conflict as conflict:
             raise StaleSessionError(f"{conflict.fact}: read the session again, and append to that") from conflict
         except SessionNotFound as error:
@@ -134,10 +132,6 @@ class LangoSessionService(Adapter, BaseSessionService):
 
 
 # Called in a thread of the store
-
-
-class _IdTaken(Exception):
-    """The id of an event is that of another event in the session."""
 
 
 def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
@@ -218,7 +212,7 @@ def _checked_revision(tx: Store, ids: Ids, new: NewEvent, seen: Session) -> int:
 
 
 def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
-    """Append an event; return whether it was stored already."""
+    """Append an event; return whether it was stored already. `InvalidMessage` if another event has its id."""
     if new.usage is None:
         message = conversation.append_message(new.message, **options)
         replayed = message.replayed
@@ -229,7 +223,7 @@ def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
         replayed = turn.replayed or message.replayed
         equal = message.turn_no == turn.turn_no and new.equals(message, turn.usage)
     if replayed and not equal:
-        raise _IdTaken
+        raise InvalidMessage("event.id", "is the id of another event in the session")
     return replayed
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from lango_store import Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import same_json
 
 NAME = f"{KEY['project_key']}:{KEY['session_id']}"
 LONG = int("9" * 60)
-DEEP: Any = json.loads("[" * 198 + "]" * 198)
+DEEP: Any = json.loads("[" * 195 + "]" * 195)
 HALF: Any = {"type": "assistant", "message": {"role": "assistant", "content": [{"type": "tool_use", "id": "\ud800"}]}}
 
 _numbers = itertools.count()

@@ -43,13 +43,6 @@ async def test_no_entry_that_is_sent_again_is_stored_twice(sessions: LangoSessio
     assert await sessions.load(KEY) == [a, b, unnamed, unnamed, c, d]
 
 
-async def test_a_uuid_that_no_index_holds_is_known_again_too(sessions: LangoSessionStore) -> None:
-    batch = [entry(uuid="\0"), entry(uuid="a" * 600), entry(uuid="a" * 601), entry(uuid="sha256:a"), entry(uuid="")]
-    await sessions.append(KEY, batch)
-    await sessions.append(KEY, batch)
-    assert await sessions.load(KEY) == [*batch, entry(uuid="")]
-
-
 async def test_a_batch_with_what_is_not_json_is_not_stored(sessions: LangoSessionStore) -> None:
     for wrong in (float("nan"), {1: 2}, b"x", (1,)):
         with pytest.raises(InvalidMessage, match=r"content\.mode"):

@@ -56,38 +56,17 @@ async def test_the_same_event_again_sets_no_state_again(service: LangoSessionSer
     assert (await stored(service, session)).state == {"step": 2}
 
 
-async def test_another_event_with_an_id_that_is_taken_is_kept_beside_it(service: LangoSessionService) -> None:
+async def test_another_event_with_a_stored_id_is_refused(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
-    for text in ("one", "two", "two", "one"):
-        await service.append_event(session, said(text, id="same", timestamp=1000.0))
-    found = await stored(service, session)
-    assert [(event.id, event.content) for event in found.events] == [
-        ("same", said("one").content),
-        ("same", said("two").content),
-    ]
-
-
-async def test_an_event_that_cost_something_is_another_than_one_that_did_not(service: LangoSessionService) -> None:
-    session = await service.create_session(**WHERE)
-    free = said("one", author="agent", id="same", timestamp=1000.0)
     usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
-    dear = free.model_copy(update={"usage_metadata": usage})
-    for event in (dear, free, dear, free):
-        await service.append_event(session, event)
-    assert (await stored(service, session)).events == [dear, free]
-
-
-async def test_usage_of_an_event_is_counted_once_if_its_id_is_taken(service: LangoSessionService) -> None:
-    session = await service.create_session(**WHERE)
-    free = said("one", author="agent", id="same", timestamp=1000.0)
-    usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
-    with_usage = free.model_copy(update={"usage_metadata": usage})
-    for event in (free, with_usage, with_usage):
-        await service.append_event(session, event)
-    assert (await stored(service, session)).events == [free, with_usage]
-    conversation = service.store.conversation(f"weather:ann:{session.id}")
-    assert conversation.total_usage() == {"total_token_count": 5}
-    assert len(conversation.turns()) == 1
+    one, other = (said(text, id="same", timestamp=1000.0) for text in ("one", "two"))
+    paid = one.model_copy(update={"usage_metadata": usage})
+    for first, others in ((one, (other, paid)), (paid.model_copy(update={"id": "paid"}), (other, one))):
+        await service.append_event(session, first)
+        for event in others:
+            with pytest.raises(InvalidMessage, match=r"event\.id"):
+                await service.append_event(session, event.model_copy(update={"id": first.id}))
+    assert (await stored(service, session)).events == session.events == [one, paid.model_copy(update={"id": "paid"})]
 
 
 async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import same_json
 from lango_store.integrations.openai_agents import LangoSession
 from lango_store.integrations.openai_agents.items import items_of, messages_of
 

@@ -34,7 +34,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 
 from lango_store import InvalidMessage, MessageRole, Store
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import same_json
 from lango_store.integrations.pydantic_ai import LangoConversationStore
 from lango_store.integrations.pydantic_ai.items import messages_of, model_messages
 
