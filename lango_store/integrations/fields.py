@@ -1,11 +1,15 @@
-"""JSON of a framework: compared, and as values that a column of a message or a session can hold."""
+"""JSON and texts of a framework: compared, and as values and keys that a database can hold."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
+from urllib.parse import unquote
 
 _MAX_ID_BYTES: Final = 512
 _ABSENT: Final = object()
+
+_ESCAPED: Final = re.compile("[:%/\0\ud800-\udfff]")
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -49,3 +53,25 @@ def same_json(one: Any, other: Any) -> bool:
     if kind is float:
         return repr(one) == repr(other)  # 0.0 is not -0.0
     return bool(one == other)
+
+
+def joined_key(*parts: str, prefix: str = "") -> str:
+    """Return the key of several ids: `prefix`, then the parts with `:` between them.
+
+    In each part `:`, `%`, `/`, NUL and lone surrogates are percent-escaped.
+    """
+    return prefix + ":".join(map(escaped, parts))
+
+
+def split_key(key: str, prefix: str = "") -> list[str]:
+    """Return the parts that a key with this prefix was joined of."""
+    return [unquote(part, errors="surrogatepass") for part in key.removeprefix(prefix).split(":")]
+
+
+def escaped(part: str, characters: re.Pattern[str] = _ESCAPED) -> str:
+    """Return a text with some characters percent-escaped, by default those that a part of a key must not contain."""
+    return characters.sub(_percent, part)
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))

@@ -61,17 +61,11 @@ def message_of(entry: Any) -> Message:
 
 
 def _message(parts: Parts) -> Message:
-    rest = parts.rest if parts.created_at is not None else parts.rest | {"untimed": True}
-    return Message(
-        role=parts.role,
-        content=parts.content,
-        id=parts.id,
-        author=parts.author,
-        tool_call_id=parts.tool_call_id,
-        tool_calls=list(parts.calls),  # type: ignore[arg-type] # pydantic makes them ToolCalls
-        created_at=parts.created_at,
-        extra={NAME: rest},
-    )
+    fields = parts._asdict()
+    rest, calls = fields.pop("rest"), list(fields.pop("calls"))
+    if parts.created_at is None:
+        rest = rest | {"untimed": True}
+    return Message(**fields, tool_calls=calls, extra={NAME: rest})
 
 
 def _said(entry: dict[str, Any]) -> Parts | None:
@@ -147,7 +141,7 @@ def _without_calls(content: list[Any], word: str) -> tuple[list[Any], list[dict[
 def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
     rest = parts.rest
     others = [_others(block, "tool_use_id", "content") for block in content]
-    if len(content) > 1:
+    if len(content) > 1 or storable_text(content[0]["tool_use_id"]) is None:
         if any(others):
             rest["calls"] = others
         calls = [
@@ -185,20 +179,10 @@ def _is_result(block: Any) -> bool:
 
 def entry_of_message(message: Message) -> dict[str, Any]:
     """Return the entry that a message was made of."""
+    names = ("role", "content", "id", "created_at", "author", "tool_call_id")
+    fields: dict[str, Any] = {name: getattr(message, name) for name in names}
     calls = [call.model_dump() for call in message.tool_calls]
-    rest = message.extra[NAME]
-    return entry_of(
-        Parts(
-            message.role,
-            message.content,
-            rest,
-            message.id,
-            message.created_at,
-            message.author,
-            message.tool_call_id,
-            calls,
-        )
-    )
+    return entry_of(Parts(**fields, rest=message.extra[NAME], calls=calls))
 
 
 def entry_of(parts: Parts) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from lango_store.integrations.claude_agent_sdk.entries import (
     entry_of_message,
     message_of,
 )
-from lango_store.integrations.fields import storable_text
+from lango_store.integrations.fields import split_key, storable_text
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionSummaryEntry
@@ -49,11 +49,7 @@ class Response(NamedTuple):
 def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
     """Append entries to a session, which is created with `fields` if there is none.
 
-    Args:
-        last: The id of the response that the previous batch ended in, if that is known.
-
-    Returns:
-        The id of the response that this batch ends in.
+    `last` is the id of the response that the previous batch ended in, if it is known. Returns that of this batch.
     """
     responses, last = _responses(entries, last)
     messages = [message_of(entry) for entry in entries]
@@ -150,10 +146,15 @@ def milliseconds(info: SessionInfo) -> int:
     return (info.updated_at - _EPOCH) // timedelta(milliseconds=1)
 
 
-def summaries(store: Store, project: str, named: Callable[[str], SessionKey]) -> Iterator[SessionSummaryEntry]:
+def last_part(info: SessionInfo) -> str:
+    """Return the last of the ids that the key of a session was joined of."""
+    return split_key(info.key)[-1]
+
+
+def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
     """Yield the summary of each session of a project, with what was appended since the last call folded into it."""
-    for info in below(store, project):
-        names = named(info.key)
+    for info in below(store, key):
+        names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
         try:
             data = _folded(store, info, names)
         except SessionNotFound:  # deleted since it was listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -26,18 +26,18 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import same_json
+from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, storable_text
 from lango_store.integrations.google_adk.events import (
     NewEvent,
     event_json,
     event_of,
     is_event,
+    keyed,
     new_event,
     state_delta,
     state_json,
+    values_by_prefix,
 )
-from lango_store.integrations.google_adk.state import Ids, keyed, values_by_prefix
-from lango_store.integrations.keys import escaped
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError
@@ -48,6 +48,40 @@ except ImportError:  # its place is private
 
 
 __all__ = ["LangoSessionService", "StaleSessionError"]
+
+_SHARED: Final = "google_adk/"
+
+
+class Ids(NamedTuple):
+    """The three ids of a session."""
+
+    app_name: str
+    user_id: str
+    session_id: str
+
+    @classmethod
+    def of_key(cls, key: str) -> Ids | None:
+        """Return the ids that a key consists of; None if the session is not one of ADK."""
+        parts = split_key(key)
+        return cls(*parts) if len(parts) == 3 and key == ":".join(map(escaped, parts)) else None
+
+    @property
+    def key(self) -> str:
+        """The key of the session."""
+        return joined_key(*self)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the session by which lists are filtered."""
+        return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The scopes of shared state, by the prefix of its keys in a session's state."""
+        return {
+            State.APP_PREFIX: joined_key(self.app_name, prefix=_SHARED),
+            State.USER_PREFIX: joined_key(self.app_name, self.user_id, prefix=_SHARED),
+        }
 
 
 class LangoSessionService(Adapter, BaseSessionService):

@@ -63,11 +63,7 @@ class LangoSession(Adapter):
         if isinstance(store, Store | AsyncStore) and (create_tables or engine_kwargs):
             raise TypeError("create_tables and engine_kwargs are for a URL: give the store Store(url, migrate=True)")
         self.session_id = session_id
-        self.session_settings = (
-            SessionSettings().resolve(session_settings)
-            if isinstance(session_settings, dict)
-            else session_settings or SessionSettings()
-        )
+        self.session_settings = SessionSettings().resolve(session_settings)
         self._engine = engine
         awaited = (
             store
@@ -109,9 +105,6 @@ class LangoSession(Adapter):
         await super().close()
         if self._closes and self._engine not in _sync_engines:
             self.store.engine.dispose()
-
-    def __repr__(self) -> str:
-        return f"LangoSession({self.session_id!r})"
 
     # Items
 

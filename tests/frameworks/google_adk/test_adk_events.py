@@ -65,7 +65,7 @@ actions = st.builds(
 )
 events = st.builds(
     Event,
-    id=st.just("") | text.filter(bool),
+    id=st.just("") | st.uuids().map(str),
     author=text,
     invocation_id=text,
     timestamp=st.floats(allow_nan=False, allow_infinity=False) | st.floats(1.6e9, 1.9e9),
