@@ -56,10 +56,7 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 def joined_key(*parts: str, prefix: str = "") -> str:
-    """Return the key of several ids: `prefix`, then the parts with `:` between them.
-
-    In each part `:`, `%`, `/`, NUL and lone surrogates are percent-escaped.
-    """
+    """Return the key of several ids: `prefix`, then the parts, escaped, with `:` between them."""
     return prefix + ":".join(map(escaped, parts))
 
 

@@ -34,7 +34,7 @@ class Framework:
     damage: tuple[Any, ...]
     """Values in the `extra` of the message with this `seq` that do not fit it."""
     writes_times = True
-    """Whether the framework's JSON has the time and the usage of a message."""
+    """True if the framework's JSON has the time and the usage of a message."""
 
     async def fill(self, adapter: Any) -> None:
         raise NotImplementedError

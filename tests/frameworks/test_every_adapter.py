@@ -1,4 +1,4 @@
-"""What all adapters have in common: closing, expiry, cancelled calls, damage, and use by other programs."""
+"""The behavior that all adapters share: closing, expiry, cancelled calls, damage, and use by other programs."""
 
 from __future__ import annotations
 

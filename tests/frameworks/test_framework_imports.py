@@ -1,4 +1,4 @@
-"""Who imports the package pays for no framework, and who imports an adapter for no other one."""
+"""The package imports no framework, and an adapter only its own."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_many_sessions_and_their_eviction_from_the_cache(
         ]
 
 
-def test_a_fork_is_a_session_of_its_own(start: Callable[[], SessionManager]) -> None:
+def test_fork_is_a_separate_session(start: Callable[[], SessionManager]) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(3):
@@ -90,7 +90,7 @@ def test_a_fork_is_a_session_of_its_own(start: Callable[[], SessionManager]) -> 
     assert len(fresh.get_or_create(KEY).messages) == 6
 
 
-def test_a_deleted_session_is_gone_and_may_begin_anew(start: Callable[[], SessionManager], store: Store) -> None:
+def test_deleted_session_is_gone_and_can_be_created_again(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     for content in ("first life", "second life"):
         session = sessions.get_or_create(KEY)

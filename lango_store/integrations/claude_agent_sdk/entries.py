@@ -234,10 +234,7 @@ def _given(call: Mapping[str, Any], name: str, word: str) -> dict[str, Any]:
 
 
 def entries_of_other_program(key: str, message: Message, parent: str | None, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Yield what a user, a model or a tool said in a message, each after the entry whose `uuid` is `parent`.
-
-    Instructions and records are in no transcript.
-    """
+    """Yield what a user, a model or a tool said in a message, each after the entry whose `uuid` is `parent`."""
     moment = message.created_at
     said = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _WORDS]
     for number, each in enumerate(said):

@@ -47,10 +47,7 @@ class Response(NamedTuple):
 
 
 def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
-    """Append entries to a session, which is created with `fields` if there is none.
-
-    `last` is the id of the response that the previous batch ended in, if it is known. Returns that of this batch.
-    """
+    """Append entries to a session, created with `fields` if missing; take and return the id of the last response."""
     responses, last = _responses(entries, last)
     messages = [message_of(entry) for entry in entries]
     for response in responses:

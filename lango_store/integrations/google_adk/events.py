@@ -272,11 +272,8 @@ def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON; what is not JSON is written as pydantic does, or else as its text, with a warning.
-
-    pydantic alone replaces a lone surrogate in a key, and writes NaN as null.
-    """
-    kind = type(value)
+    """Return a value as JSON; what is not JSON is written as pydantic does, or else as its text, with a warning."""
+    kind = type(value)  # pydantic alone replaces a lone surrogate in a key, and writes NaN as null
     if value is None or kind in (str, bool, int):
         return value
     if kind is dict:

@@ -112,10 +112,7 @@ def read_window(store: Store, key: str) -> Window | None:
 
 
 def replace_window(store: Store, seen: Window, output: Sequence[Item]) -> None:
-    """Replace a window with a summary; `Conflict` if it was compacted or cut since.
-
-    Items added since are kept, after the summary; what is replaced stays in the log.
-    """
+    """Replace a window with a summary, before later items; `Conflict` if it was compacted or cut since."""
     store.conversation(seen.pending.session.key).finish_compaction(seen.pending, messages_of(output))
 
 

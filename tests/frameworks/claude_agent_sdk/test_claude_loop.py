@@ -1,4 +1,4 @@
-"""The SDK's own runner, its CLI, a tool and a stub of the model: killed in the middle, and what the store has then."""
+"""The SDK's own runner, its CLI, a tool and a stub of the model, killed in the middle of a turn."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def asked(question: list[dict[str, Any]]) -> list[Any]:
     return found
 
 
-def test_an_agent_killed_after_its_tool_answered_goes_on_and_the_model_sees_everything_once(
+def test_agent_killed_after_its_tool_answered_continues_and_model_sees_each_message_once(
     url: str, api: MessagesApi, tmp_path: Path
 ) -> None:
     loop = "trio" if NEWER and url.startswith("postgresql") else "asyncio"
@@ -109,9 +109,7 @@ def test_an_agent_killed_after_its_tool_answered_goes_on_and_the_model_sees_ever
         assert store.conversation(key).total_usage()["output_tokens"] == 5 * (2 if NEWER else 3)
 
 
-def test_the_sdk_goes_on_with_what_something_else_wrote_and_with_what_was_redacted(
-    url: str, api: MessagesApi, tmp_path: Path
-) -> None:
+def test_sdk_continues_sessions_of_other_programs_and_redacted_ones(url: str, api: MessagesApi, tmp_path: Path) -> None:
     project, session = project_key_for_directory(tmp_path / "work"), str(uuid.uuid4())
     call = ToolCall(id="call_1", name=TOOL, arguments='{"city": "Oslo"}')
     with Store(url) as store:

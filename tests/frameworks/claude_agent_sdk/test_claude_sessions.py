@@ -27,7 +27,7 @@ def entry(**fields: Any) -> Any:
 
 
 def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any) -> Any:
-    """One block of a model's response; what the whole response cost stands in each."""
+    """One block of a model's response; each repeats the usage of the whole response."""
     usage = {"input_tokens": 10, "output_tokens": output_tokens, "cache": {"read": 1}, "speed": "standard"}
     message = {"id": response, "role": "assistant", "content": [{"type": "text", "text": uuid}], "usage": usage}
     return {"type": "assistant", "uuid": uuid, "message": message, **fields}
@@ -85,7 +85,7 @@ async def test_a_batch_that_could_not_be_stored_is_counted_when_it_is_sent_again
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_what_has_no_response_id_is_a_response_each(store: Store, sessions: LangoSessionStore) -> None:
+async def test_each_entry_without_response_id_is_one_response(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [block("a", None), block("b", None)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
@@ -116,7 +116,7 @@ async def test_a_title_comes_with_the_first_entries(store: Store, sessions: Lang
         assert store.info(f"p:{field}").title == "x"
 
 
-async def test_what_a_subagent_says_has_its_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
+async def test_message_of_subagent_has_its_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
     said = block("a", "1", isSidechain=True, agentId="a7f")
     await sessions.append(SUB, [said, block("b", "2", isSidechain=False, agentId="a7f")])
     first, second = store.messages(f"{NAME}:subagents%2Fagent-1")

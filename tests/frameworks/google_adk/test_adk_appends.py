@@ -1,4 +1,4 @@
-"""What ADK asks of every session service of appends and times, in the words of its base class and its repository."""
+"""The contract of ADK's session services: appends and times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_same_event_again_is_stored_once(service: LangoSessionService)
         assert await stored(service, session) == session
     key = f"weather:ann:{session.id}"
     assert service.store.conversation(key).total_usage() == {"total_token_count": 5}
-    # A retry of somebody who did not hear that it was stored has it in hand afterwards.
+    # A retry after a lost acknowledgement adds the event to the session in hand.
     late = await stored(service, session, num_recent_events=0)
     await service.append_event(late, session.events[0])
     assert late.events == session.events[:1]
@@ -80,7 +80,7 @@ async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSe
     assert session.events == []
 
 
-async def test_a_session_that_has_expired_is_not_there_and_begins_anew(url: str, clock: Clock) -> None:
+async def test_append_to_expired_session_starts_a_new_one(url: str, clock: Clock) -> None:
     async with LangoSessionService(url, clock=clock, default_ttl=timedelta(hours=1)) as service:
         session = await service.create_session(**WHERE, session_id="trip", state={"old": 1, "user:kept": 2})
         await service.append_event(session, said("old"))

@@ -47,7 +47,7 @@ STARTED = [
     ("create", {"app_name": "a", "user_id": "a", "session_id": "1"}, {"n": 0}),
     *(("append", {"app_name": "a", "user_id": "a", "session_id": "1"}, {"m": number}) for number in range(3)),
 ]
-"""What each script begins with, so that there is something to choose from."""
+"""The first steps of each script."""
 
 
 class Caller:
@@ -59,7 +59,7 @@ class Caller:
         self._times = itertools.count(1000)
 
     async def outcome(self, step: tuple[Any, ...]) -> Any:
-        """Do a step, and return what comes of it, without the times of sessions that have no events."""
+        """Do a step, and return its result, without the times of sessions that have no events."""
         try:
             found = await getattr(self, step[0])(*copy.deepcopy(step[1:]))
         except (AlreadyExistsError, SessionNotFoundError) as error:

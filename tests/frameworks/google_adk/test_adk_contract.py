@@ -1,4 +1,4 @@
-"""What ADK asks of every session service of ids and events, in the words of its base class and its repository."""
+"""The contract of ADK's session services: ids and events."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ EVENTS: dict[str, Callable[[], Event]] = {
 
 
 @pytest.mark.parametrize("make", EVENTS.values(), ids=EVENTS.keys())
-async def test_every_field_of_an_event_comes_back(service: LangoSessionService, make: Callable[[], Event]) -> None:
+async def test_every_field_of_an_event_is_loaded(service: LangoSessionService, make: Callable[[], Event]) -> None:
     session = await service.create_session(**WHERE)
     event = make()
     before = event.model_copy(deep=True)

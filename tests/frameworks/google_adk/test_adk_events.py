@@ -1,4 +1,4 @@
-"""Every event comes back equal, JSON for JSON, and lies in a message's fields where these say what it is."""
+"""Conversion of ADK's events: any event is loaded equal, and stored in fields of a message where these exist."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def plain(value: Any) -> str:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=st.lists(events, min_size=1, max_size=4, unique_by=lambda event: event.id))
-def test_any_event_comes_back_equal(service: LangoSessionService, batch: list[Event]) -> None:
+def test_any_event_is_loaded_equal(service: LangoSessionService, batch: list[Event]) -> None:
     async def append() -> tuple[Session, Session | None]:
         session = await service.create_session(**WHERE)
         for event in batch:
@@ -110,7 +110,7 @@ def test_any_event_comes_back_equal(service: LangoSessionService, batch: list[Ev
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=st.dictionaries(text | text.map("user:{}".format) | text.map("app:{}".format), values, max_size=4))
-def test_any_state_comes_back_equal(service: LangoSessionService, state: dict[str, Any]) -> None:
+def test_any_state_is_loaded_equal(service: LangoSessionService, state: dict[str, Any]) -> None:
     session = asyncio.run(service.create_session(**WHERE, state=state))
     assert plain({key: session.state[key] for key in state}) == plain(state)
     users = asyncio.run(service.get_user_state(**WHERE))
@@ -118,7 +118,7 @@ def test_any_state_comes_back_equal(service: LangoSessionService, state: dict[st
     assert plain({key: users[key] for key in theirs}) == plain(theirs)
 
 
-# What lies where
+# Fields
 
 USAGE = types.GenerateContentResponseUsageMetadata(
     prompt_token_count=120, candidates_token_count=30, total_token_count=150
@@ -159,7 +159,7 @@ async def transcript(service: LangoSessionService) -> Session:
     return session
 
 
-async def test_what_our_fields_say_lies_in_them_and_nothing_twice(service: LangoSessionService) -> None:
+async def test_event_is_stored_in_fields_of_message_once(service: LangoSessionService) -> None:
     await transcript(service)
     log = service.store.conversation("weather:ann:trip").all_messages()
     assert [message.id for message in log] == [event.id for event in TRANSCRIPT]
@@ -200,7 +200,7 @@ async def test_what_our_fields_say_lies_in_them_and_nothing_twice(service: Lango
     assert service.store.shared_values("google_adk/weather:ann") == {"city": "Oslo"}
 
 
-# What something else wrote
+# Messages of other programs
 
 
 async def test_a_session_that_something_else_wrote_reads_as_events(service: LangoSessionService) -> None:
@@ -257,7 +257,7 @@ def _recent(number: int | None) -> GetSessionConfig | None:
     return None if number is None else GetSessionConfig(num_recent_events=number)
 
 
-async def test_what_something_else_says_a_turn_cost_stays_with_the_turn(service: LangoSessionService) -> None:
+async def test_usage_of_turn_by_another_program_is_in_no_event(service: LangoSessionService) -> None:
     conversation = service.store.open("weather:ann:trip")
     conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})
     found = await service.get_session(**WHERE, session_id="trip")
@@ -309,7 +309,7 @@ async def test_after_a_compaction_in_the_store_adk_reads_the_summary_and_what_ca
     assert found.state == session.state
 
 
-async def test_fork_has_events_and_state_of_its_own(service: LangoSessionService) -> None:
+async def test_fork_has_separate_events_and_state(service: LangoSessionService) -> None:
     session = await transcript(service)
     service.store.conversation("weather:ann:trip").fork("weather:ann:branch", upto=4)
     branch = await service.get_session(**WHERE, session_id="branch")

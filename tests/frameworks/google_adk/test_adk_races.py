@@ -1,4 +1,4 @@
-"""Several services on one session, in processes and threads that know nothing of each other."""
+"""Several services on one session, in separate processes and threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVICES, APPENDS = 8, 25
 
 
 def at_once(run: Callable[[int], None]) -> None:
-    """Call it eight times at once, each in a thread with an event loop of its own."""
+    """Call it eight times at once, each in a thread with a separate event loop."""
     errors: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -42,7 +42,7 @@ def at_once(run: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-def test_eight_services_append_to_one_session_and_none_is_refused(url: str) -> None:
+def test_eight_services_append_to_one_session(url: str) -> None:
     async def append(number: int) -> None:
         async with LangoSessionService(url) as service:
             session = await service.get_session(**WHERE, session_id="trip")
@@ -70,7 +70,7 @@ def test_eight_services_append_to_one_session_and_none_is_refused(url: str) -> N
     asyncio.run(main())
 
 
-def test_one_of_eight_that_make_the_same_session_does(url: str) -> None:
+def test_one_of_eight_creators_creates_the_session(url: str) -> None:
     made: list[Session] = []
 
     async def create(number: int) -> None:
@@ -86,7 +86,7 @@ def test_one_of_eight_that_make_the_same_session_does(url: str) -> None:
         assert store.values("weather:ann:trip") == one.state
 
 
-async def test_with_check_stale_the_loser_gets_an_error_and_writes_nothing(store: Store) -> None:
+async def test_check_stale_refuses_the_second_writer(store: Store) -> None:
     service, other = LangoSessionService(store, check_stale=True), LangoSessionService(store)
     mine = await service.create_session(**WHERE, session_id="trip", state={"n": 0})
     for text in ("one", "two"):
@@ -107,7 +107,7 @@ async def test_with_check_stale_the_loser_gets_an_error_and_writes_nothing(store
     assert (texts(found), again.state) == (["one", "two", "late"], {"n": 2, "temp:t": 1})
 
 
-async def test_with_check_stale_a_session_that_another_service_read_is_compared_by_its_last_event(
+async def test_check_stale_compares_last_event_of_session_read_elsewhere(
     store: Store,
 ) -> None:
     service, other = LangoSessionService(store, check_stale=True), LangoSessionService(store)
@@ -142,13 +142,13 @@ async def test_check_stale_allows_append_to_session_read_without_events(store: S
     assert texts(await service.get_session(**WHERE, session_id="trip")) == ["one", "two", "three"]
 
 
-async def test_with_check_stale_a_retry_is_no_loser(store: Store) -> None:
+async def test_check_stale_accepts_a_retry(store: Store) -> None:
     service = LangoSessionService(store, check_stale=True)
     session = await service.create_session(**WHERE, session_id="trip")
     before = session.model_copy(deep=True)
     event = said("one")
     await service.append_event(session, event)
-    await service.append_event(before, event)  # who did not hear that it was stored
+    await service.append_event(before, event)  # a retry after a lost acknowledgement
     assert texts(before) == ["one"]
     for each in (session, before):
         current = said(f"from {id(each)}")
@@ -159,7 +159,7 @@ async def test_with_check_stale_a_retry_is_no_loser(store: Store) -> None:
                 await service.append_event(each, current)
 
 
-async def test_with_check_stale_a_session_that_has_expired_begins_anew_all_the_same(url: str, clock: Clock) -> None:
+async def test_check_stale_starts_a_new_session_after_expiry(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
         service = LangoSessionService(store, check_stale=True)
         session = await service.create_session(**WHERE, session_id="trip")
@@ -171,7 +171,7 @@ async def test_with_check_stale_a_session_that_has_expired_begins_anew_all_the_s
             assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
 
 
-def test_with_check_stale_one_of_eight_wins(url: str) -> None:
+def test_check_stale_lets_one_of_eight_writers_append(url: str) -> None:
     outcome: list[str] = []
     barrier = threading.Barrier(SERVICES)
 
@@ -196,7 +196,7 @@ def test_with_check_stale_one_of_eight_wins(url: str) -> None:
     asyncio.run(main())
 
 
-async def test_a_session_that_is_read_while_it_is_made_anew_is_the_one_or_the_other(store: Store) -> None:
+async def test_session_read_during_its_replacement_is_either_old_or_new(store: Store) -> None:
     service = LangoSessionService(store)
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What ADK asks of every session service of state, in the words of its base class and its repository."""
+"""The contract of ADK's session services: state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Unknown:
         return "an unknown"
 
 
-async def test_a_value_that_is_no_json_becomes_its_text_with_a_warning(
+async def test_value_that_is_not_json_becomes_text_with_a_warning(
     service: LangoSessionService, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await service.create_session(**WHERE, state={"first": Unknown()})

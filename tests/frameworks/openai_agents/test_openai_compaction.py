@@ -28,7 +28,7 @@ LATER: Item = {"role": "user", "content": "meanwhile"}
 
 
 class Client:
-    """What compacts: it answers with `SUMMARY`, once `meanwhile` is done."""
+    """A client that compacts: it runs `meanwhile`, then answers with `SUMMARY`."""
 
     def __init__(self, meanwhile: Callable[[], Awaitable[Any]] | None = None) -> None:
         self.responses = self
@@ -50,7 +50,7 @@ def compacting(session: LangoSession, client: Client) -> OpenAIResponsesCompacti
 
 
 def atomic() -> bool:
-    """Whether the framework lets a session replace its items itself; it began to after 0.21."""
+    """Return whether the framework lets a session replace its items; 0.21 does not."""
     return hasattr(OpenAIResponsesCompactionSession, "_add_items_with_generation")
 
 
@@ -66,7 +66,7 @@ async def test_a_run_is_compacted_when_it_is_done(store: Store) -> None:
     assert store.conversation("k").total_usage() == total(20)
 
 
-async def test_what_a_compaction_replaces_stays_in_the_log_with_what_it_cost(store: Store) -> None:
+async def test_compacted_items_and_usage_stay_in_the_log(store: Store) -> None:
     session = LangoSession("k", store)
     await Runner.run(agent(says("Cold.")), "Weather?", session=session)
     await compacting(session, Client()).run_compaction({"force": True})
@@ -119,7 +119,7 @@ async def test_what_is_compacted_again_is_the_window(store: Store) -> None:
     assert await session.get_items() == SUMMARY
 
 
-async def test_a_summary_of_items_that_are_gone_meanwhile_changes_nothing(store: Store) -> None:
+async def test_summary_of_items_removed_since_is_refused(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     compaction = compacting(session, Client(session.pop_item))
@@ -145,7 +145,7 @@ async def test_each_of_two_compactions_replaces_what_it_read(store: Store) -> No
     assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
 
 
-async def test_what_read_elsewhere_replaces_what_is_there_in_one_transaction(store: Store) -> None:
+async def test_replacement_without_a_read_replaces_all_items(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     assert await session._atomic_replace_items(SUMMARY) is True
@@ -182,7 +182,7 @@ async def test_the_end_of_a_session_is_replaced_and_what_came_before_stays(store
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-async def test_an_end_that_goes_on_meanwhile_is_left_as_it_is(store: Store) -> None:
+async def test_changed_end_of_session_is_not_replaced(store: Store) -> None:
     writes: list[Callable[[LangoSession], Awaitable[Any]]] = [
         lambda session: session.add_items([LATER]),
         lambda session: session.pop_item(),
@@ -210,7 +210,7 @@ async def test_a_replacement_may_begin_between_calls_of_one_message(store: Store
     assert await session.get_items() == [*EXCHANGE[:3], *SUMMARY]
 
 
-async def test_what_the_end_of_a_session_cost_stays_counted(store: Store) -> None:
+async def test_usage_is_kept_when_end_of_session_is_replaced(store: Store) -> None:
     session = LangoSession("k", store)
     await Runner.run(agent(says("Cold.")), "Weather?", session=session)
     await Runner.run(agent(says("Still.", cost=30)), "And now?", session=session)

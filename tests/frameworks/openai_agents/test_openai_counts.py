@@ -1,4 +1,4 @@
-"""What a call of `LangoSession` costs on PostgreSQL: statements and round trips, counted on the wire."""
+"""Statements and round trips of `LangoSession` on PostgreSQL, counted on the wire."""
 
 from __future__ import annotations
 

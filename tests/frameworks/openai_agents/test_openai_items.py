@@ -1,4 +1,4 @@
-"""Every item comes back equal, JSON for JSON, and lies in a message's fields where it says what they are for."""
+"""Conversion of items: any item is loaded equal, and stored in fields of a message where these exist."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_messages_read_as_the_items_that_they_are_made_of(given_items: list[Item
 
 @settings(max_examples=15)
 @given(given_items=items)
-def test_items_come_back_equal_from_the_database(url: str, given_items: list[Item]) -> None:
+def test_any_items_are_loaded_equal(url: str, given_items: list[Item]) -> None:
     async def main() -> None:
         async with LangoSession("k", url) as session:
             await session.clear_session()
@@ -96,7 +96,7 @@ def test_items_come_back_equal_from_the_database(url: str, given_items: list[Ite
     asyncio.run(main())
 
 
-async def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
+async def test_all_kinds_of_items_are_loaded_in_order(url: str) -> None:
     both = [*EXCHANGE, *OTHERS]
     async with LangoSession("k", url) as session:
         await session.add_items(both)
@@ -109,7 +109,7 @@ async def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
         assert await session.pop_item() is None
 
 
-def test_what_an_item_says_lies_in_the_fields_of_messages() -> None:
+def test_items_are_stored_in_fields_of_messages() -> None:
     question, reasoning, calls, oslo, rome, said = messages_of(EXCHANGE)
     assert (question.role, question.content, question.extra) == (MessageRole.USER, QUESTION["content"], {})
     assert (reasoning.role, reasoning.content) == (MessageRole.RECORD, REASONING)
@@ -134,7 +134,7 @@ def test_no_text_of_an_item_is_stored_twice(item: Item) -> None:
     assert len(json.dumps(fields)) < len(json.dumps(item)) + 150
 
 
-# What is no JSON
+# Items that are not JSON
 
 
 class Odd:
@@ -165,7 +165,7 @@ def test_tuples_become_lists_and_keys_texts_as_in_the_frameworks_own_stores() ->
     assert read(messages_of([item])) == [json.loads(json.dumps(item))]
 
 
-# What something else wrote
+# Messages of other programs
 
 
 def asked(*calls: ToolCall, content: Any = None) -> Message:
@@ -251,7 +251,7 @@ foreign = st.builds(
 
 
 @given(foreign)
-def test_any_message_reads_as_items_that_are_stored_as_they_are(message: Message) -> None:
+def test_items_of_any_message_are_stored_unchanged(message: Message) -> None:
     found = items_of(message)
     assert found
     assert same_json(read(messages_of(found)), found)

@@ -55,11 +55,11 @@ async def test_a_runs_own_settings_limit_what_the_model_sees(store: Store) -> No
     assert await spoken(session, "And now?", says("Still."), run_config=limited) == [["Cold.", "And now?"]]
 
 
-# What it cost
+# Usage
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
-async def test_what_a_run_cost_is_the_usage_of_its_turns(store: Store, streamed: bool) -> None:
+async def test_usage_of_a_run_is_stored_with_its_turns(store: Store, streamed: bool) -> None:
     session = LangoSession("k", store)
     await spoken(session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed)
     conversation = store.conversation("k")
@@ -71,7 +71,7 @@ async def test_what_a_run_cost_is_the_usage_of_its_turns(store: Store, streamed:
 
 
 class Run:
-    """What the framework gives a session of a run, as far as the session looks at it."""
+    """The part of the framework's run that a session uses."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -88,7 +88,7 @@ async def test_several_writers_count_a_run_once(store: Store) -> None:
     assert store.info("k").message_count == 5
 
 
-async def test_what_did_not_cost_anything_is_no_turn(store: Store) -> None:
+async def test_items_without_usage_make_no_turn(store: Store) -> None:
     session, wrapper = LangoSession("k", store), cast(Any, Run())
     await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
     assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
@@ -96,7 +96,7 @@ async def test_what_did_not_cost_anything_is_no_turn(store: Store) -> None:
     assert store.conversation("k").turns() == []
 
 
-async def test_what_a_run_cost_stays_counted_when_its_items_are_popped(store: Store) -> None:
+async def test_usage_is_kept_when_items_are_popped(store: Store) -> None:
     session = LangoSession("k", store)
     await spoken(session, "Weather?", says("Cold."))
     assert [words([await session.pop_item()]) for _ in range(2)] == [["Cold."], ["Weather?"]]
@@ -133,7 +133,7 @@ async def test_a_run_that_waited_for_an_approval_is_counted_once(store: Store, e
 
 
 def resumed(*costs: int) -> Any:
-    """What the framework gives a session of a run that cost so much before it was resumed."""
+    """Return a resumed run whose requests had these costs."""
     run = Run()
     for cost in costs:
         run.usage.add(Usage(requests=1, input_tokens=cost, total_tokens=cost))
@@ -210,7 +210,7 @@ asyncio.run(main())
 """
 
 
-def test_a_run_that_is_killed_after_the_tools_answer_goes_on_in_another_process(make_database: MakeDatabase) -> None:
+def test_another_process_continues_a_run_killed_after_the_tools_answer(make_database: MakeDatabase) -> None:
     url = make_database()
     with Program(PROGRAM, url, json.dumps("Weather?"), "killed") as program:
         out, error = program.communicate()

@@ -43,7 +43,7 @@ async def test_items_are_added_read_popped_and_cleared(url: str) -> None:
         assert await session.get_items() == said("again")
 
 
-async def test_an_item_is_stored_as_often_as_it_is_added(url: str) -> None:
+async def test_item_added_twice_is_stored_twice(url: str) -> None:
     async with LangoSession("k", url) as session:
         await session.add_items([SAID, SAID])
         await session.add_items([SAID])
@@ -126,9 +126,7 @@ async def test_the_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) ->
         ("i" * 400, "p" * 300, "700"),
     ],
 )
-def test_an_id_that_is_no_key_is_refused_when_the_session_is_made(
-    url: str, session_id: Any, prefix: str, named: str
-) -> None:
+def test_invalid_session_id_is_refused_by_constructor(url: str, session_id: Any, prefix: str, named: str) -> None:
     with Store(url) as store, pytest.raises(InvalidKey, match=named):
         LangoSession(session_id, store, prefix=prefix)
 

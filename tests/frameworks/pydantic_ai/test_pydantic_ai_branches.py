@@ -1,4 +1,4 @@
-"""What the docstrings of `ConversationStore` say of branches and forks, sentence by sentence."""
+"""The contract of `ConversationStore`: branches and forks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 # Branches
 
 
-async def test_what_a_branch_leaves_stays_readable_and_out_of_the_window(
+async def test_entries_left_by_a_branch_are_readable_and_not_in_the_window(
     conversations: Conversations, store: Store
 ) -> None:
     stored = await conversations.save(conversation("c", "1", "2", "3", "4"))

@@ -1,4 +1,4 @@
-"""Every message comes back equal, JSON for JSON, and what our fields can say stands in them."""
+"""Conversion of pydantic-ai's messages: any message is loaded equal, and stored in typed fields where these exist."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_message_is_built_again_from_our_fields(messages: list[ModelMessag
     assert same_json(as_items(model_messages("c", stored)), as_items(messages))
 
 
-def test_every_message_comes_back_equal_from_the_database(url: str) -> None:
+def test_any_message_is_loaded_equal(url: str) -> None:
     with Store(url) as store:
 
         @given(st.lists(requests | responses, min_size=1, max_size=3))
@@ -166,11 +166,11 @@ parts: dict[str, ModelMessage] = {
 
 
 @pytest.mark.parametrize("message", parts.values(), ids=parts.keys())
-def test_each_kind_of_part_comes_back_equal(message: ModelMessage) -> None:
+def test_each_kind_of_part_is_converted_back_equal(message: ModelMessage) -> None:
     assert same_json(as_items(model_messages("c", messages_of([message], ["id"]))), as_items([message]))
 
 
-def test_what_is_typed_stands_where_it_is_typed(store: Store, conversations: LangoConversationStore) -> None:
+def test_message_is_stored_in_typed_fields(store: Store, conversations: LangoConversationStore) -> None:
     result = asyncio.run(weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c")))
     asyncio.run(conversations.save(result))
     question, call, answer, reply = store.messages("c")
@@ -184,7 +184,7 @@ def test_what_is_typed_stands_where_it_is_typed(store: Store, conversations: Lan
     assert store.info("c").token_count == 3
 
 
-def test_what_is_no_json_for_the_framework_is_what_the_framework_makes_of_it(
+def test_values_are_stored_as_the_framework_dumps_them(
     conversations: LangoConversationStore,
 ) -> None:
     message = ModelRequest(parts=[ToolReturnPart("t", {"a": (1, float("nan"))}, "1")])
@@ -195,9 +195,7 @@ def test_what_is_no_json_for_the_framework_is_what_the_framework_makes_of_it(
     assert content.content == {"a": [1, None]}
 
 
-def test_what_no_database_takes_is_refused_and_none_of_the_save_is_written(
-    store: Store, conversations: LangoConversationStore
-) -> None:
+def test_save_with_an_invalid_message_writes_nothing(store: Store, conversations: LangoConversationStore) -> None:
     deep: Any = 1
     for _ in range(250):
         deep = [deep]

@@ -20,7 +20,7 @@ QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
-def test_another_process_goes_on_after_an_agent_was_killed_behind_its_tools_answer(store: Store, url: str) -> None:
+def test_another_process_continues_after_a_kill_that_followed_the_tools_answer(store: Store, url: str) -> None:
     program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
     with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

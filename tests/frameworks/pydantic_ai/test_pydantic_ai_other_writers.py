@@ -73,7 +73,7 @@ async def test_an_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) -> 
         await each.close()
 
 
-async def test_a_title_or_a_ttl_set_meanwhile_is_no_conflict_but_a_message_is(
+async def test_concurrent_message_is_a_conflict_but_title_and_ttl_are_not(
     conversations: Conversations, store: Store
 ) -> None:
     await conversations.save(conversation("c", "1"))
@@ -126,7 +126,7 @@ async def test_a_session_that_something_else_wrote_reads_as_a_conversation(
     assert await conversations.load("c") == branched
 
 
-async def test_a_summary_stands_in_the_place_of_what_it_speaks_of(conversations: Conversations, store: Store) -> None:
+async def test_summary_replaces_the_messages_it_covers(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3", "4")
     await conversations.save(talk)
     branched = await conversations.branch("c", at=3, expected_revision=talk.revision)
@@ -240,7 +240,7 @@ async def test_in_a_callers_transaction_a_save_is_the_callers_to_commit(store: S
         assert store.exists("c") is commits
 
 
-async def test_a_history_is_that_of_the_record_that_was_read_whatever_was_written_since(
+async def test_history_of_a_record_is_unchanged_by_later_writes(
     conversations: Conversations,
 ) -> None:
     talk = conversation("c", "1", "2", "3")

@@ -1,4 +1,4 @@
-"""What the docstrings of `ConversationStore` say of scopes, lists, deletion and usage, sentence by sentence."""
+"""The contract of `ConversationStore`: lists, deletion and usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 # Scope
 
 
-async def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations: Conversations) -> None:
+async def test_record_is_loaded_equal_and_listed_by_updated_at(conversations: Conversations) -> None:
     began = datetime.now(UTC) - timedelta(minutes=1)
     day = datetime(2020, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
     for days, id in ((2, "a"), (3, "b"), (1, "c")):
@@ -46,7 +46,7 @@ async def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversa
 # Delete
 
 
-async def test_a_deletion_erases_all_that_is_the_conversations_own(conversations: Conversations, store: Store) -> None:
+async def test_delete_erases_the_whole_conversation(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "secret", "2")
     stored = await conversations.save(talk)
     await conversations.branch("c", at=0, expected_revision=talk.revision)
@@ -81,9 +81,7 @@ async def test_a_records_usage_is_the_sessions_total_usage(conversations: Conver
     assert len(store.conversation("c").turns()) == 3
 
 
-async def test_usage_that_shrinks_or_is_no_number_is_the_total_all_the_same(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_total_usage_equals_usage_that_shrinks_or_has_texts(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     for usage in (
         RunUsage(requests=3, details={"a": 1, "b": 2}),
@@ -103,7 +101,7 @@ async def test_usage_that_shrinks_or_is_no_number_is_the_total_all_the_same(
         assert {name: count for name, count in total["details"].items() if count} == usage.details
 
 
-async def test_what_another_writer_spent_counts_too(conversations: Conversations, store: Store) -> None:
+async def test_usage_by_another_writer_is_counted(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     talk.usage = RunUsage(requests=1, input_tokens=5)
     await conversations.save(talk)

@@ -1,4 +1,4 @@
-"""What the docstrings of `ConversationStore` say of loading and saving, sentence by sentence."""
+"""The contract of `ConversationStore`: loads, saves and conflicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_loaded_conversation_is_all_that_was_saved(conversations: Conver
     assert loaded.new_message_index == 2
 
 
-async def test_an_entry_that_nobody_has_is_a_lookup_error(conversations: Conversations) -> None:
+async def test_read_entry_of_unknown_id_raises_lookup_error(conversations: Conversations) -> None:
     await conversations.save(conversation("c", "1"))
     for id in ("nobody", "c#1", "c#7", "", "\0", "x#\u0663"):
         with pytest.raises(LookupError):
@@ -56,9 +56,7 @@ async def test_an_entry_that_nobody_has_is_a_lookup_error(conversations: Convers
 # Save
 
 
-async def test_a_stale_revision_is_a_conflict_and_leaves_nothing_behind(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_stale_revision_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
     await conversations.save(conversation("c", "1"))
     one, other = await conversations.load("c"), await conversations.load("c")
     assert one is not None
@@ -78,7 +76,9 @@ async def test_a_stale_revision_is_a_conflict_and_leaves_nothing_behind(
     assert (store.get("c"), store.values("c")) == before
 
 
-async def test_a_taken_id_is_a_conflict_and_leaves_nothing_behind(conversations: Conversations, store: Store) -> None:
+async def test_taken_conversation_id_is_a_conflict_and_writes_nothing(
+    conversations: Conversations, store: Store
+) -> None:
     for id in ("c", "d"):
         await conversations.save(conversation(id, *["1"] * (id == "d")))
     for id in ("c", "d"):
@@ -90,9 +90,7 @@ async def test_a_taken_id_is_a_conflict_and_leaves_nothing_behind(conversations:
         assert (store.get(id), store.values(id)) == before
 
 
-async def test_an_entry_whose_id_is_taken_is_a_conflict_and_leaves_nothing_behind(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_taken_entry_id_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
     stored = await conversations.save(conversation("c", "1", "2"))
     record = await read_record(conversations, "c")
     before = store.get("c"), store.values("c")
@@ -104,9 +102,7 @@ async def test_an_entry_whose_id_is_taken_is_a_conflict_and_leaves_nothing_behin
     assert (store.get("c"), store.values("c")) == before
 
 
-async def test_a_head_that_nobody_has_is_a_conflict_and_leaves_nothing_behind(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_unknown_head_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
     await conversations.save(conversation("c", "1"))
     record = await read_record(conversations, "c")
     before = store.get("c"), store.values("c")
