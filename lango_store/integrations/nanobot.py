@@ -139,15 +139,9 @@ class LangoSessionStore:
         return [item for *_, item in sorted(listed, key=lambda each: each[:2], reverse=True)]
 
     def _preview(self, key: str) -> str:
-        conversation = self._store.conversation(key)
-        after, fallback = 0, ""
-        while page := conversation.all_messages(after=after, limit=_PREVIEWED, damaged="return"):
-            lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
-            if text := _text_of(lines, "user"):
-                return text
-            fallback = fallback or _text_of(lines, "assistant")
-            after = page[-1].seq
-        return fallback
+        page = self._store.conversation(key).all_messages(limit=_PREVIEWED, damaged="return")
+        lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
+        return _text_of(lines, "user") or _text_of(lines, "assistant")
 
     def _remember(self, session: Session, known: _Known) -> None:
         place = id(session)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import pytest
+
+from lango_store import Store
 
 if importlib.util.find_spec("opentelemetry") is not None:
     with warnings.catch_warnings():
@@ -26,3 +29,15 @@ def _named(framework: str) -> str:
         return f"{framework} {version(framework)}"
     except PackageNotFoundError:
         return f"no {framework}"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of coroutine tests, unless they choose another."""
+    return "asyncio"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""nanobot started on our store, and its own store beside it."""
+"""nanobot on our store, and nanobot's own store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lango_store.testing import Clock
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, so that nobody's nanobot is touched."""
+    """A separate home, so that no installed nanobot is touched."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 

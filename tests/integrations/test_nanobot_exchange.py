@@ -19,7 +19,7 @@ from lango_store.integrations.nanobot import LangoSessionStore
 from lango_store.interchange import import_path
 
 
-def test_what_nanobot_wrote_is_exported_as_nanobot_itself_would_have_written_it(
+def test_export_equals_the_file_nanobot_writes(
     start: Callable[[], SessionManager], store: Store, files: JsonlSessionStore, tmp_path: Path
 ) -> None:
     sessions = start()
@@ -44,7 +44,7 @@ def test_what_nanobot_wrote_is_exported_as_nanobot_itself_would_have_written_it(
 
 
 @pytest.mark.parametrize("file", sorted((DATA / "nanobot_g2").glob("*.jsonl")), ids=lambda file: file.stem)
-def test_what_was_imported_is_what_nanobot_reads_from_the_file(
+def test_imported_session_equals_the_one_nanobot_loads(
     start: Callable[[], SessionManager], store: Store, files: JsonlSessionStore, file: Path, tmp_path: Path
 ) -> None:
     shutil.copy(file, files.sessions_dir / file.name)
@@ -65,7 +65,7 @@ def test_what_was_imported_is_what_nanobot_reads_from_the_file(
 @pytest.mark.parametrize(
     ("archived", "consolidated"), [(1, 0), (0, 2), ("1", 2), (True, 1), (None, 1), ("1", "2"), (9, 1), (-1, 1)]
 )
-def test_the_name_of_the_archive_count_that_nanobot_reads_comes_in_and_goes_out(
+def test_archive_count_is_imported_and_exported_under_nanobots_name(
     store: Store, files: JsonlSessionStore, tmp_path: Path, archived: object, consolidated: object
 ) -> None:
     head = {"_type": "metadata", "key": KEY, "last_archived": archived, "last_consolidated": consolidated}

@@ -1,4 +1,4 @@
-"""What a save of nanobot writes, also when several processes save, and when sessions expire."""
+"""Saves of nanobot: rows written, several processes, expiry."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_metadata_alone_writes_no_message(start: Callable[[], SessionManager], s
     assert start().get_or_create(KEY).metadata["runtime_checkpoint"] == {"pending": True}
 
 
-def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_save_with_an_invalid_line_writes_nothing(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -95,7 +93,7 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
 # Several processes
 
 
-def test_what_another_process_wrote_is_not_overwritten(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_does_not_overwrite_another_process(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "hello")
@@ -200,7 +198,7 @@ def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path:
     assert len(contents) == 50
 
 
-def test_a_session_deleted_elsewhere_is_written_anew(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_recreates_a_session_deleted_elsewhere(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -211,9 +209,7 @@ def test_a_session_deleted_elsewhere_is_written_anew(start: Callable[[], Session
     assert start().get_or_create(KEY) == session
 
 
-def test_a_session_deleted_and_begun_anew_elsewhere_is_a_conflict(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_save_of_a_session_recreated_elsewhere_is_a_conflict(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "first life")

@@ -10,21 +10,22 @@ survive the conversion.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
-from lango_store.integrations.equality import same_json
-from lango_store.integrations.fields import storable_id, storable_text
+from lango_store.integrations.fields import same_json, storable_id, storable_text
+from lango_store.window import as_prompt
 
 NAME: Final = "claude_agent_sdk"
 """The name in `extra` for the parts of an entry without a field of ours."""
 
-_DIGEST: Final = "sha256:"
+_NOTHING: Final = "(no content)"  # the model's interface refuses a block of empty text
 _WORDS: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.ASSISTANT: "assistant"}
 
 
@@ -41,7 +42,7 @@ class Parts(NamedTuple):
     calls: Sequence[Mapping[str, Any]] = ()
 
 
-# In
+# Entries as messages
 
 
 def message_of(entry: Any) -> Message:
@@ -55,27 +56,16 @@ def message_of(entry: Any) -> Message:
                 return _message(parts)
         except ValidationError:  # half a surrogate pair in the name of a tool, say
             pass
-    return record_of(entry)
-
-
-def record_of(entry: Mapping[str, Any]) -> Message:
-    """Return the record that holds an entry whole."""
     content = {"type": entry["type"], **entry} if "type" in entry else dict(entry)  # type first, for readers
     return _message(Parts(MessageRole.RECORD, content, {}, *_typed(content)))
 
 
 def _message(parts: Parts) -> Message:
-    rest = parts.rest if parts.created_at is not None else parts.rest | {"untimed": True}
-    return Message(
-        role=parts.role,
-        content=parts.content,
-        id=parts.id,
-        author=parts.author,
-        tool_call_id=parts.tool_call_id,
-        tool_calls=list(parts.calls),  # type: ignore[arg-type] # pydantic makes them ToolCalls
-        created_at=parts.created_at,
-        extra={NAME: rest},
-    )
+    fields = parts._asdict()
+    rest, calls = fields.pop("rest"), list(fields.pop("calls"))
+    if parts.created_at is None:
+        rest = rest | {"untimed": True}
+    return Message(**fields, tool_calls=calls, extra={NAME: rest})
 
 
 def _said(entry: dict[str, Any]) -> Parts | None:
@@ -111,12 +101,9 @@ def _said(entry: dict[str, Any]) -> Parts | None:
 
 def _typed(fields: dict[str, Any]) -> tuple[str | None, datetime | None]:
     """Remove the id and the time from an entry's fields, unless they would not survive the conversion."""
-    uuid, timestamp = fields.get("uuid"), fields.get("timestamp")
-    id = storable_id(uuid)
-    if id is not None and not id.startswith(_DIGEST):
+    id, timestamp = storable_id(fields.get("uuid")), fields.get("timestamp")
+    if id is not None:
         del fields["uuid"]
-    elif isinstance(uuid, str) and uuid:  # a retry has to be known by it all the same
-        id = _DIGEST + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
     created_at = _moment(timestamp)
     if created_at is not None and timestamp_of(created_at) == timestamp:
         del fields["timestamp"]
@@ -154,7 +141,7 @@ def _without_calls(content: list[Any], word: str) -> tuple[list[Any], list[dict[
 def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
     rest = parts.rest
     others = [_others(block, "tool_use_id", "content") for block in content]
-    if len(content) > 1:
+    if len(content) > 1 or storable_text(content[0]["tool_use_id"]) is None:
         if any(others):
             rest["calls"] = others
         calls = [
@@ -187,25 +174,15 @@ def _is_result(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str)
 
 
-# Out
+# Messages as entries
 
 
 def entry_of_message(message: Message) -> dict[str, Any]:
     """Return the entry that a message was made of."""
+    names = ("role", "content", "id", "created_at", "author", "tool_call_id")
+    fields: dict[str, Any] = {name: getattr(message, name) for name in names}
     calls = [call.model_dump() for call in message.tool_calls]
-    rest = message.extra[NAME]
-    return entry_of(
-        Parts(
-            message.role,
-            message.content,
-            rest,
-            message.id,
-            message.created_at,
-            message.author,
-            message.tool_call_id,
-            calls,
-        )
-    )
+    return entry_of(Parts(**fields, rest=message.extra[NAME], calls=calls))
 
 
 def entry_of(parts: Parts) -> dict[str, Any]:
@@ -219,7 +196,7 @@ def entry_of(parts: Parts) -> dict[str, Any]:
         entry = {"type": word, "message": message, **rest.get("entry", {})}
         if parts.author is not None:
             entry["agentId"] = parts.author
-    if parts.id is not None and not parts.id.startswith(_DIGEST):
+    if parts.id is not None:
         entry["uuid"] = parts.id
     if parts.created_at is not None and "untimed" not in rest and "timestamp" not in entry:
         entry["timestamp"] = timestamp_of(parts.created_at)
@@ -251,3 +228,56 @@ def _content(parts: Parts) -> Any:
 
 def _given(call: Mapping[str, Any], name: str, word: str) -> dict[str, Any]:
     return {word: call[name]} if name in call else {}
+
+
+# Messages that the SDK did not write, or that were redacted
+
+
+def entries_of_other_program(key: str, message: Message, parent: str | None, **fields: Any) -> Iterator[dict[str, Any]]:
+    """Yield what a user, a model or a tool said in a message, each after the entry whose `uuid` is `parent`."""
+    moment = message.created_at
+    said = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _WORDS]
+    for number, each in enumerate(said):
+        own = f"{key}/{message.seq}/{number}"
+        id = (_uuid(message.id) if number == 0 else None) or str(uuid.uuid5(uuid.NAMESPACE_OID, own))
+        word = _WORDS[MessageRole(each["role"])]
+        response = {"id": f"msg_{id}"} if word == "assistant" else {}  # those of one response are put together
+        yield {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "type": word,
+            "message": {**response, "role": word, "content": _blocks(each)},
+            "uuid": id,
+            **({} if moment is None else {"timestamp": timestamp_of(moment)}),
+            **fields,
+        }
+        parent = id
+
+
+def _uuid(id: str | None) -> str | None:
+    try:
+        return None if id is None else str(uuid.UUID(id)) and id
+    except ValueError:
+        return None
+
+
+def _blocks(said: dict[str, Any]) -> Any:
+    content, calls = said["content"], said.get("tool_calls") or []
+    if said["role"] == "tool":
+        return [{"type": "tool_result", "tool_use_id": said.get("tool_call_id", ""), "content": content or ""}]
+    if said["role"] == "user":
+        return content or _NOTHING
+    text = content or ("" if calls else _NOTHING)
+    blocks = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
+    return blocks + [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call.get("arguments"))}
+        for call in calls
+    ]
+
+
+def _input(arguments: Any) -> Any:
+    try:
+        found = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
+        return {"arguments": arguments}
+    return found if isinstance(found, dict) else {} if found is None else {"arguments": found}

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from lango_store import AsyncStore, Store
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.claude_agent_sdk import appending, transcripts
-from lango_store.integrations.keys import joined_key, split_key
+from lango_store.integrations.claude_agent_sdk import transcripts
+from lango_store.integrations.fields import joined_key
 
 if TYPE_CHECKING:
     from claude_agent_sdk import (
@@ -55,7 +55,7 @@ class LangoSessionStore(Adapter):
             return
         name = self._key(key)
         last = self._seen.get(name)
-        last = await self._run(lambda store: appending.append(store, name, entries, last, self._fields))
+        last = await self._run(lambda store: transcripts.append(store, name, entries, last, self._fields))
         self._seen.pop(name, None)
         self._seen[name] = last
         if len(self._seen) > _REMEMBERED:
@@ -71,16 +71,12 @@ class LangoSessionStore(Adapter):
         """List the live sessions of a project, without their subpaths."""
         project = self._project(project_key)
         found = await self._run(lambda store: list(transcripts.below(store, project)))
-        return [{"session_id": self._last_part(info.key), "mtime": transcripts.milliseconds(info)} for info in found]
+        return [{"session_id": transcripts.last_part(info), "mtime": transcripts.milliseconds(info)} for info in found]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries of the live sessions of a project; what came since they were asked for is folded now."""
         project = self._project(project_key)
-
-        def named(key: str) -> SessionKey:
-            return {"project_key": project_key, "session_id": self._last_part(key)}
-
-        return await self._run(lambda store: list(transcripts.summaries(store, project, named)))
+        return await self._run(lambda store: list(transcripts.summaries(store, project, project_key)))
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a transcript; that of a session with all its subpaths, in one transaction."""
@@ -91,7 +87,7 @@ class LangoSessionStore(Adapter):
         """List the live subpaths of a session, its subagents' transcripts."""
         session = self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
         found = await self._run(lambda store: list(transcripts.below(store, session)))
-        return [self._last_part(info.key) for info in found]
+        return [transcripts.last_part(info) for info in found]
 
     async def close(self) -> None:
         """Close what this adapter made: its threads, and its store if it was given a URL."""
@@ -101,16 +97,12 @@ class LangoSessionStore(Adapter):
             await anyio.to_thread.run_sync(asyncio.run, super().close())
 
     def _key(self, key: SessionKey) -> str:
-        names = {"project_key": key["project_key"], "session_id": key["session_id"]}
-        if (subpath := key.get("subpath")) is not None:
-            names["subpath"] = subpath
-        return joined_key(self._prefix, **names)
+        subpath = key.get("subpath")
+        parts = [] if subpath is None else [subpath]
+        return joined_key(key["project_key"], key["session_id"], *parts, prefix=self._prefix)
 
     def _project(self, project_key: str) -> str:
-        return joined_key(self._prefix, project_key=project_key)
-
-    def _last_part(self, key: str) -> str:
-        return split_key(key, self._prefix)[-1]
+        return joined_key(project_key, prefix=self._prefix)
 
     async def _run(self, call: Callable[[Store], R]) -> R:
         if _runs_asyncio():

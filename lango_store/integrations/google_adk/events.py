@@ -7,24 +7,32 @@ event without parts, such as a change of the state, becomes a record.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
+import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from google.adk.events import Event, EventActions
 from google.adk.sessions import State
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.equality import same_json
-from lango_store.integrations.fields import mapping, storable_id, storable_text
-from lango_store.integrations.google_adk.state import as_json
+from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
+
+logger = logging.getLogger("lango_store")
 
 NAME: Final = "google_adk"
 """The name of the rest of an event in a message's `extra`."""
+
+_ESCAPED: Final = re.compile("[%\0\ud800-\udfff]")
+_EMPTY: Final = "%"
+"""The name of the empty key. No other key has it, since `%` is escaped."""
 
 _ROLES: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.MODEL: "model"}
 _FIELDS: Final = {"function_call": ("args", "arguments"), "function_response": ("response", "output")}
@@ -37,12 +45,6 @@ class NewEvent(NamedTuple):
     json: dict[str, Any]
     message: Message
     usage: dict[str, Any] | None
-
-    def renamed(self) -> NewEvent:
-        """Return the event with a digest of its JSON as the id of the message, and its own id in `extra`."""
-        digest = hashlib.sha256(json.dumps(self.json, sort_keys=True).encode()).hexdigest()
-        extra = {NAME: {**self.message.extra[NAME], "id": self.json["id"]}}
-        return self._replace(message=self.message.model_copy(update={"id": f"sha256:{digest}", "extra": extra}))
 
     def equals(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
         """Return whether a stored message is this event."""
@@ -64,7 +66,7 @@ def new_event(event: Event) -> NewEvent:
             message = _message_of_parts(data, rest, usage)
             if new.equals(message, usage):
                 new = new._replace(message=message)
-    return new if new.message.id else new.renamed()
+    return new
 
 
 def event_json(event: Event) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def event_json(event: Event) -> dict[str, Any]:
         if (value := getattr(event, name)) is None:
             raise InvalidMessage(f"event.{name}", "is None")
         data[name] = as_json(value)
+    if storable_id(event.id) is None:
+        raise InvalidMessage("event.id", "must have 1 to 512 bytes, without NUL and lone surrogates")
     if delta := state_delta(data):
         data["actions"]["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
     return data
@@ -94,12 +98,12 @@ def state_delta(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(data: Mapping[str, Any], rest: dict[str, Any], **fields: Any) -> Message:
     """Return a message with the id, author and time of an event; what no column can hold is added to the rest."""
-    columns = {"id": storable_id(data["id"]), "author": storable_text(data["author"])}
-    others = {name: data[name] for name, value in columns.items() if value != data[name]}
+    author = storable_text(data["author"])
+    others = {} if author == data["author"] else {"author": data["author"]}
     created_at = _created_at(data["timestamp"])
     if created_at is None or not same_json(created_at.timestamp(), data["timestamp"]):
         others["timestamp"] = data["timestamp"]
-    return Message(extra={NAME: rest | others}, created_at=created_at, **columns, **fields)
+    return Message(id=data["id"], author=author, created_at=created_at, extra={NAME: rest | others}, **fields)
 
 
 def _created_at(timestamp: float | str) -> datetime | None:
@@ -245,3 +249,47 @@ def _arguments(given: Any) -> dict[str, Any]:
 def _foreign_text(block: Any) -> str:
     text = block.get("text") if isinstance(block, dict) else block
     return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)
+
+
+# State
+
+
+def values_by_prefix(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a state as values by name, for each prefix of its keys; `""` for those of the session."""
+    values: dict[str, dict[str, Any]] = {}
+    for key, value in state.items():
+        prefix = next((each for each in (State.APP_PREFIX, State.USER_PREFIX) if key.startswith(each)), "")
+        values.setdefault(prefix, {})[escaped(key.removeprefix(prefix), _ESCAPED) or _EMPTY] = value
+    return values
+
+
+def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values as a part of a state, whose keys begin with a prefix."""
+    return {
+        prefix + ("" if name == _EMPTY else unquote(name, errors="surrogatepass")): value
+        for name, value in values.items()
+    }
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON; what is not JSON is written as pydantic does, or else as its text, with a warning."""
+    kind = type(value)  # pydantic alone replaces a lone surrogate in a key, and writes NaN as null
+    if value is None or kind in (str, bool, int):
+        return value
+    if kind is dict:
+        return {key if type(key) is str else _as_key(key): as_json(item) for key, item in value.items()}
+    if kind in (list, tuple, set, frozenset):
+        return [as_json(item) for item in value]
+    if kind is float:
+        return value if math.isfinite(value) else _as_text(value)
+    return to_jsonable_python(value, bytes_mode="base64", fallback=_as_text)
+
+
+def _as_key(key: Any) -> str:
+    (written,) = to_jsonable_python({key: None}, bytes_mode="base64", fallback=_as_text)
+    return str(written)
+
+
+def _as_text(value: object) -> str:
+    logger.warning("%s is no JSON: its text is stored", type(value).__name__)
+    return str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -17,6 +17,7 @@ from lango_store import (
     AsyncStore,
     Conflict,
     Conversation,
+    InvalidMessage,
     Message,
     SessionExists,
     SessionExpired,
@@ -25,18 +26,18 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, storable_text
 from lango_store.integrations.google_adk.events import (
     NewEvent,
     event_json,
     event_of,
     is_event,
+    keyed,
     new_event,
     state_delta,
     state_json,
+    values_by_prefix,
 )
-from lango_store.integrations.google_adk.state import Ids, keyed, values_by_prefix
-from lango_store.integrations.keys import escaped
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError
@@ -47,6 +48,40 @@ except ImportError:  # its place is private
 
 
 __all__ = ["LangoSessionService", "StaleSessionError"]
+
+_SHARED: Final = "google_adk/"
+
+
+class Ids(NamedTuple):
+    """The three ids of a session."""
+
+    app_name: str
+    user_id: str
+    session_id: str
+
+    @classmethod
+    def of_key(cls, key: str) -> Ids | None:
+        """Return the ids that a key consists of; None if the session is not one of ADK."""
+        parts = split_key(key)
+        return cls(*parts) if len(parts) == 3 and key == ":".join(map(escaped, parts)) else None
+
+    @property
+    def key(self) -> str:
+        """The key of the session."""
+        return joined_key(*self)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the session by which lists are filtered."""
+        return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The scopes of shared state, by the prefix of its keys in a session's state."""
+        return {
+            State.APP_PREFIX: joined_key(self.app_name, prefix=_SHARED),
+            State.USER_PREFIX: joined_key(self.app_name, self.user_id, prefix=_SHARED),
+        }
 
 
 class LangoSessionService(Adapter, BaseSessionService):
@@ -118,10 +153,7 @@ class LangoSessionService(Adapter, BaseSessionService):
         seen = session if self._check_stale else None
         new = new_event(event)
         try:
-            try:
-                replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, seen))
-            except _IdTaken:
-                replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new.renamed(), seen))
+            replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, seen))
         except Conflict as conflict:
             raise StaleSessionError(f"{conflict.fact}: read the session again, and append to that") from conflict
         except SessionNotFound as error:
@@ -134,10 +166,6 @@ class LangoSessionService(Adapter, BaseSessionService):
 
 
 # Called in a thread of the store
-
-
-class _IdTaken(Exception):
-    """The id of an event is that of another event in the session."""
 
 
 def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
@@ -218,7 +246,7 @@ def _checked_revision(tx: Store, ids: Ids, new: NewEvent, seen: Session) -> int:
 
 
 def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
-    """Append an event; return whether it was stored already."""
+    """Append an event; return whether it was stored already. `InvalidMessage` if another event has its id."""
     if new.usage is None:
         message = conversation.append_message(new.message, **options)
         replayed = message.replayed
@@ -229,7 +257,7 @@ def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
         replayed = turn.replayed or message.replayed
         equal = message.turn_no == turn.turn_no and new.equals(message, turn.usage)
     if replayed and not equal:
-        raise _IdTaken
+        raise InvalidMessage("event.id", "is the id of another event in the session")
     return replayed
 
 

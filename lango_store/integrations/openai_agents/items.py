@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lango_store import InvalidMessage, Message, MessageRole, ToolCall
+from lango_store.integrations.fields import storable_text
 from lango_store.window import as_prompt
 
 NAME: Final = "openai_agents"
@@ -81,14 +82,14 @@ def _message_of(item: Item, names: Mapping[str, str]) -> Message:
     if role is not None and "content" in item and item.get("type", "message") == "message":
         return _saying(item, role)
     extra = {NAME: None} if item is None else {}  # a record that was redacted has neither content nor extra
-    return Message(role=MessageRole.RECORD, author=NAME, name=_storable(kind), content=item, extra=extra)
+    return Message(role=MessageRole.RECORD, author=NAME, name=storable_text(kind), content=item, extra=extra)
 
 
 def _answering(item: Mapping[str, Any], name: str) -> Message:
     extra = _CUSTOM if item["type"] == "custom_tool_call_output" else {}
     call = ToolCall(id=item["call_id"], name=name, output=item["output"], extra=extra)
     rest = _without(item, "call_id", "output")
-    return Message.tool(tool_call_id=_storable(call.id), tool_calls=[call], extra={NAME: [rest]})
+    return Message.tool(tool_call_id=storable_text(call.id), tool_calls=[call], extra={NAME: [rest]})
 
 
 def _saying(item: Mapping[str, Any], role: MessageRole) -> Message:
@@ -108,11 +109,6 @@ def _text(value: Any, name: str) -> str:
 
 def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in names}
-
-
-def _storable(text: str) -> str | None:
-    """Return a text that a column can hold, None for another one: JSON holds it too."""
-    return text if text and "\0" not in text and text.encode("utf-8", "ignore").decode() == text else None
 
 
 # Messages as items

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 from lango_store import (
     Conflict,
@@ -17,8 +18,6 @@ from lango_store import (
     Turn,
 )
 from lango_store.integrations.openai_agents.items import NAME, Item, items_of, messages_of
-
-_POP_TRIES: Final = 10
 
 
 class Row(NamedTuple):
@@ -76,10 +75,8 @@ def load_turns(store: Store, key: str) -> list[Turn]:
 
 def clear(store: Store, key: str) -> None:
     """Remove all items of a session, if there is one."""
-    try:
+    with suppress(SessionNotFound):
         store.conversation(key).clear()
-    except SessionNotFound:
-        return
 
 
 def pop_item(store: Store, key: str) -> Item | None:
@@ -96,15 +93,13 @@ def pop_item(store: Store, key: str) -> Item | None:
         _replace_rows(conversation, rows[-1:], others, revision)
         return item
 
-    for remaining in reversed(range(_POP_TRIES)):
+    while True:
         try:
             return store.transact(pop)
         except SessionNotFound:
             return None
         except Conflict:  # another writer was first
-            if not remaining:
-                raise
-    return None
+            continue
 
 
 def read_window(store: Store, key: str) -> Window | None:
@@ -117,10 +112,7 @@ def read_window(store: Store, key: str) -> Window | None:
 
 
 def replace_window(store: Store, seen: Window, output: Sequence[Item]) -> None:
-    """Replace a window with a summary; `Conflict` if it was compacted or cut since.
-
-    Items added since are kept, after the summary; what is replaced stays in the log.
-    """
+    """Replace a window with a summary, before later items; `Conflict` if it was compacted or cut since."""
     store.conversation(seen.pending.session.key).finish_compaction(seen.pending, messages_of(output))
 
 

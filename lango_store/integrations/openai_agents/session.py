@@ -63,21 +63,15 @@ class LangoSession(Adapter):
         if isinstance(store, Store | AsyncStore) and (create_tables or engine_kwargs):
             raise TypeError("create_tables and engine_kwargs are for a URL: give the store Store(url, migrate=True)")
         self.session_id = session_id
-        self.session_settings = (
-            SessionSettings().resolve(session_settings)
-            if isinstance(session_settings, dict)
-            else session_settings or SessionSettings()
-        )
+        self.session_settings = SessionSettings().resolve(session_settings)
         self._engine = engine
-        awaited = (
-            store
-            if isinstance(store, AsyncStore)
-            else _async_store(store)
-            if isinstance(store, Store)
-            else AsyncStore(Store(_engine_for(engine, store, engine_kwargs or {}), migrate=create_tables))
-        )
-        super().__init__(awaited)
-        self._closes = not isinstance(store, Store | AsyncStore)
+        opens = not isinstance(store, Store | AsyncStore)
+        if isinstance(store, Store):
+            store = _async_store(store)
+        elif not isinstance(store, AsyncStore):
+            store = AsyncStore(Store(_engine_for(engine, store, engine_kwargs or {}), migrate=create_tables))
+        super().__init__(store)
+        self._closes = opens
         self._key = self._awaited.conversation(prefix + session_id if prefix else session_id).key
         self._usage = RunUsage()
         self._usage_lock = threading.Lock()
@@ -109,9 +103,6 @@ class LangoSession(Adapter):
         await super().close()
         if self._closes and self._engine not in _sync_engines:
             self.store.engine.dispose()
-
-    def __repr__(self) -> str:
-        return f"LangoSession({self.session_id!r})"
 
     # Items
 
@@ -193,10 +184,7 @@ class LangoSession(Adapter):
         return shown, len(shown) == len(items)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace the items that this compaction has read, or, if it has read elsewhere, all that are stored now.
-
-        `Conflict` if some of them were removed since.
-        """
+        """Replace the items that this compaction has read, else all; `Conflict` if some were removed since."""
         reader, seen = _last_read.get()
         _last_read.set((None, None))
         if reader is not self:

@@ -22,10 +22,7 @@ class RunUsage:
         self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
     def meet(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
-        """Note what is stored of a run that is seen for the first time: nothing, unless it was resumed.
-
-        Of a resumed run the last turns may be stored. If they do not fit its requests, it is counted from now on.
-        """
+        """Note what is stored of a run that is seen for the first time: nothing, unless its last turns are stored."""
         if wrapper not in self._stored:
             usage = to_jsonable_python(wrapper.usage)
             counts = _counts(usage)

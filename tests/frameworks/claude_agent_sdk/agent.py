@@ -1,4 +1,4 @@
-"""An agent in a process of its own: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`; it prints its session's id.
+"""An agent as a separate process: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`; it prints its session's id.
 
 With `--die` it is killed, and its CLI with it, as soon as what the tool said is stored.
 """

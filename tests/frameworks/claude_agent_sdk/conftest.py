@@ -28,12 +28,6 @@ def loop(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """The event loop of coroutine tests, unless they say which."""
-    return "asyncio"
-
-
-@pytest.fixture
 def store(url: str, clock: Clock) -> Iterator[Store]:
     with Store(url, clock=clock) as opened:
         yield opened

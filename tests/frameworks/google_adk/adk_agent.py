@@ -1,4 +1,4 @@
-"""An agent of ADK's that asks a tool for the weather, in a process of its own: its model follows a script.
+"""An agent of ADK's that asks a tool for the weather, in a separate process: its model follows a script.
 
 Told `stop`, it waits to be killed where the tool's answer is stored and the model is about to be asked again. Each
 line of its output is what the model saw, as JSON.
@@ -78,7 +78,7 @@ async def ask(runner: Runner, text: str) -> list[Event]:
 
 
 async def go_on(runner: Runner) -> list[Event]:
-    """Go on with what the process that was killed left unfinished."""
+    """Continue the turn of the killed process."""
     session = await runner.session_service.get_session(app_name=APP, user_id=USER, session_id=SESSION)
     assert session is not None
     left = session.events[-1].invocation_id

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
 from google.adk.events import Event, EventActions
@@ -17,16 +14,6 @@ from lango_store.integrations.google_adk import LangoSessionService
 P = ParamSpec("P")
 
 WHERE: dict[str, Any] = {"app_name": "weather", "user_id": "ann"}
-
-
-def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test on an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: P.args, **options: P.kwargs) -> None:
-        asyncio.run(test(*arguments, **options))
-
-    return run
 
 
 def content(*parts: types.Part, role: str = "model") -> types.Content:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,11 +25,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def opened(url: str) -> Iterator[Store]:
-    with Store(url) as store:
-        yield store
-
-
-@pytest.fixture
-def service(opened: Store) -> LangoSessionService:
-    return LangoSessionService(opened)
+def service(store: Store) -> LangoSessionService:
+    return LangoSessionService(store)

@@ -47,7 +47,7 @@ STARTED = [
     ("create", {"app_name": "a", "user_id": "a", "session_id": "1"}, {"n": 0}),
     *(("append", {"app_name": "a", "user_id": "a", "session_id": "1"}, {"m": number}) for number in range(3)),
 ]
-"""What each script begins with, so that there is something to choose from."""
+"""The first steps of each script."""
 
 
 class Caller:
@@ -59,7 +59,7 @@ class Caller:
         self._times = itertools.count(1000)
 
     async def outcome(self, step: tuple[Any, ...]) -> Any:
-        """Do a step, and return what comes of it, without the times of sessions that have no events."""
+        """Do a step, and return its result, without the times of sessions that have no events."""
         try:
             found = await getattr(self, step[0])(*copy.deepcopy(step[1:]))
         except (AlreadyExistsError, SessionNotFoundError) as error:
@@ -115,14 +115,14 @@ def _without_time(session: Session) -> Session:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(script=st.lists(steps, min_size=5, max_size=25))
-def test_any_calls_come_to_what_they_come_to_in_memory(opened: Store, script: list[tuple[Any, ...]]) -> None:
+def test_any_calls_come_to_what_they_come_to_in_memory(store: Store, script: list[tuple[Any, ...]]) -> None:
     for app in ("a:", "b:"):
-        opened.delete_where(key_prefix=app)
+        store.delete_where(key_prefix=app)
     for scope in ("a", "b", "a:a", "a:b", "b:a", "b:b"):
-        opened.drop_shared_values(f"google_adk/{scope}")
+        store.drop_shared_values(f"google_adk/{scope}")
 
     async def run() -> None:
-        ours, theirs = Caller(LangoSessionService(opened)), Caller(InMemorySessionService())
+        ours, theirs = Caller(LangoSessionService(store)), Caller(InMemorySessionService())
         for step in [*STARTED, *script]:
             assert await ours.outcome(step) == await theirs.outcome(step), step
 

@@ -1,42 +1,21 @@
-"""What the page about Google ADK shows, runs and prints that; and ADK's web server works with what it says."""
+"""ADK's command line and web server use the service as the page says."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from support.framework_pages import run_replacement, started
+from support.framework_pages import started
 from support.pages import blocks, commands
+
+from lango_store.integrations.google_adk import LangoSessionService
 
 PAGE = "docs/frameworks/google-adk.md"
 
 
 @pytest.mark.timeout(400)
-def test_what_stands_in_the_place_of_the_frameworks_own_store_is_there(tmp_path: Path) -> None:
-    run_replacement(PAGE, tmp_path)
-
-
-@pytest.mark.timeout(400)  # ADK takes seconds to load
-def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
-    program, stale = blocks(PAGE, "python")
-    printed, shown = blocks(PAGE, "text")
-    assert started("-c", program, folder=tmp_path, timeout=200) == printed
-    assert started("-c", stale, folder=tmp_path, timeout=200) == ""
-
-    words = ("-m", "lango_store.cli", "sessions")
-    told = started(*words, "show", "weather:ann:trip", "--url", "sqlite:///adk.db", folder=tmp_path, timeout=200)
-    times = re.compile(r"\d\d:\d\d:\d\d")
-    assert times.sub("", shown) in times.sub("", told)
-    listed = started(
-        *words, "list", "--agent", "weather", "--user", "ann", "--url", "sqlite:///adk.db", folder=tmp_path
-    )
-    assert listed.startswith("weather:ann:trip\t")
-
-
-@pytest.mark.timeout(400)
-def test_adks_command_takes_what_the_page_says(tmp_path: Path) -> None:
+def test_adk_command_has_the_option_on_the_page(tmp_path: Path) -> None:
     (_, script) = blocks(PAGE, "sh")
     ((program, command, service, _),) = commands(script)
     assert program == "adk"
@@ -64,7 +43,7 @@ with TestClient(app) as client:
 
 
 @pytest.mark.timeout(400)
-def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path) -> None:
+def test_adk_web_server_stores_its_sessions_in_the_store(url: str, tmp_path: Path) -> None:
     program, _ = blocks(PAGE, "python")
     (services,) = blocks(PAGE, "yaml")
     assert len(services.splitlines()) == 4
@@ -82,3 +61,9 @@ def test_adks_web_server_keeps_its_sessions_in_a_store(url: str, tmp_path: Path)
     told = [part["text"] for event in session["events"] for part in event["content"]["parts"] if "text" in part]
     assert told == ["How warm is it?", "It has -3 degrees."]
     assert gone == "404"
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_service_needs_either_a_store_or_a_uri(url: str, both: bool) -> None:
+    with pytest.raises(TypeError, match="give a store or a uri"):
+        LangoSessionService(url if both else None, uri=url if both else None)

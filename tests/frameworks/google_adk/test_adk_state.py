@@ -1,4 +1,4 @@
-"""What ADK asks of every session service of state, in the words of its base class and its repository."""
+"""The contract of ADK's session services: state."""
 
 from __future__ import annotations
 
@@ -6,46 +6,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from frameworks.google_adk.adk_events import WHERE, changed, in_a_loop, said, stored
+from frameworks.google_adk.adk_events import WHERE, changed, said, stored
 from google.adk.events import Event, EventActions
 
 from lango_store import Store
 from lango_store.errors import InvalidMessage
 from lango_store.integrations.google_adk import LangoSessionService
 
-
-@in_a_loop
-async def test_state_is_of_the_app_of_the_user_or_of_the_session(service: LangoSessionService) -> None:
-    one = await service.create_session(**WHERE, state={"app:a": 1, "user:u": 2, "s": 3})
-    same_user = await service.create_session(**WHERE, state={"s": 4})
-    other_user = await service.create_session(app_name="weather", user_id="bob")
-    other_app = await service.create_session(app_name="news", user_id="ann")
-    assert same_user.state == {"app:a": 1, "user:u": 2, "s": 4}
-    assert other_user.state == {"app:a": 1}
-    assert other_app.state == {}
-    await service.append_event(other_user, changed(**{"app:a": 5, "user:u": 6, "s": 7}))
-    assert (await stored(service, one)).state == {"app:a": 5, "user:u": 2, "s": 3}
-    assert (await stored(service, other_user)).state == {"app:a": 5, "user:u": 6, "s": 7}
-    listed = await service.list_sessions(app_name="weather")
-    assert {each.id: each.state for each in listed.sessions} == {
-        one.id: {"app:a": 5, "user:u": 2, "s": 3},
-        same_user.id: {"app:a": 5, "user:u": 2, "s": 4},
-        other_user.id: {"app:a": 5, "user:u": 6, "s": 7},
-    }
-
-
-@in_a_loop
-async def test_a_delta_replaces_a_dict_and_keeps_none_and_false(service: LangoSessionService) -> None:
-    session = await service.create_session(**WHERE, state={"cart": {"a": 1}, "n": 1, "f": True, "kept": [0]})
-    await service.append_event(session, changed(cart={"b": 2}, n=None, f=False))
-    assert session.state == {"cart": {"b": 2}, "n": None, "f": False, "kept": [0]}
-    assert await stored(service, session) == session
+pytestmark = pytest.mark.anyio
 
 
 KEYS = ["", "app:", "user:", "a:b", "%", "%25", "a/b", "\0", "\ud800", "user:\0%", "å", "_adk", "app:user:a", "temp"]
 
 
-@in_a_loop
 async def test_a_key_of_the_state_may_be_any_text(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE, state={key: number for number, key in enumerate(KEYS)})
     assert session.state == {key: number for number, key in enumerate(KEYS)}
@@ -54,9 +27,8 @@ async def test_a_key_of_the_state_may_be_any_text(service: LangoSessionService) 
     assert (await stored(service, session)).state == delta
 
 
-@in_a_loop
 async def test_what_is_temporary_is_in_memory_for_the_next_agent_and_nowhere_else(
-    service: LangoSessionService, opened: Store
+    service: LangoSessionService, store: Store
 ) -> None:
     session = await service.create_session(**WHERE, state={"temp:at_first": "secret"})
     event = said(actions=EventActions(state_delta={"temp:answer": "secret", "kept": 1}))
@@ -66,7 +38,7 @@ async def test_what_is_temporary_is_in_memory_for_the_next_agent_and_nowhere_els
     found = await stored(service, session)
     assert found.state == {"kept": 1}
     assert found.events == [event]
-    with opened.engine.connect() as connection:
+    with store.engine.connect() as connection:
         for table in ("lango_session", "lango_message", "lango_turn", "lango_value"):
             assert "secret" not in str(connection.exec_driver_sql(f"SELECT * FROM {table}").all())
 
@@ -76,8 +48,7 @@ class Unknown:
         return "an unknown"
 
 
-@in_a_loop
-async def test_a_value_that_is_no_json_becomes_its_text_with_a_warning(
+async def test_value_that_is_not_json_becomes_text_with_a_warning(
     service: LangoSessionService, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await service.create_session(**WHERE, state={"first": Unknown()})
@@ -96,7 +67,6 @@ async def test_a_value_that_is_no_json_becomes_its_text_with_a_warning(
     assert "float is no JSON" in caplog.text
 
 
-@in_a_loop
 async def test_what_is_nested_deeper_than_json_may_be_is_refused_and_nothing_is_written(
     service: LangoSessionService,
 ) -> None:
@@ -108,15 +78,3 @@ async def test_what_is_nested_deeper_than_json_may_be_is_refused_and_nothing_is_
         await service.append_event(session, changed(deep=deep))
     assert session.events == []
     assert (await stored(service, session)).events == []
-
-
-@in_a_loop
-async def test_the_state_of_a_user_is_read_without_a_session(service: LangoSessionService) -> None:
-    assert await service.get_user_state(**WHERE) == {}
-    session = await service.create_session(**WHERE, state={"user:city": "Oslo", "app:a": 1, "s": 2})
-    await service.append_event(session, changed(**{"user:": None}))
-    assert await service.get_user_state(**WHERE) == {"city": "Oslo", "": None}
-    assert await service.get_user_state(app_name="weather", user_id="bob") == {}
-    assert await service.get_user_state(app_name="news", user_id="ann") == {}
-    await service.delete_session(**WHERE, session_id=session.id)
-    assert await service.get_user_state(**WHERE) == {"city": "Oslo", "": None}

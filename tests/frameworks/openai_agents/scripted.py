@@ -1,4 +1,4 @@
-"""An agent with a tool, and a model that says what it was told to say: nothing leaves this machine."""
+"""An agent with a tool, and a model that follows a script, without network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spent(tokens: int) -> Usage:
 
 
 def total(*costs: int) -> dict[str, Any]:
-    """What the usage of requests that cost so much comes to."""
+    """Return the total usage of requests with these costs."""
     return {
         "requests": len(costs),
         "input_tokens": sum(costs),
@@ -73,7 +73,7 @@ def weather_tool(**options: Any) -> FunctionTool:
 def agent(
     *steps: Any, tool: FunctionTool | None = None, seen: Callable[[list[Item]], None] | None = None
 ) -> Agent[Any]:
-    """Return an agent whose model takes these steps; `seen` is told what each of its calls was given."""
+    """Return an agent whose model takes these steps; `seen` is called with the input of each."""
 
     def watched(step: ModelStep) -> ModelStep:
         def respond(call: ModelCall) -> ModelStep:
@@ -87,7 +87,7 @@ def agent(
 
 
 def words(items: Sequence[Item]) -> list[str]:
-    """What items say, a word each."""
+    """Return a word for each item."""
     return [_word(item) for item in items]
 
 

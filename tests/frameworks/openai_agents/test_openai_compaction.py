@@ -18,6 +18,8 @@ from lango_store.integrations.openai_agents import LangoSession
 from .responses import EXCHANGE, QUESTION, Item
 from .scripted import agent, asks, says, total
 
+pytestmark = pytest.mark.anyio
+
 SUMMARY: list[Item] = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
     {"id": "cmp_1", "type": "compaction", "encrypted_content": "gAAAA"},
@@ -26,7 +28,7 @@ LATER: Item = {"role": "user", "content": "meanwhile"}
 
 
 class Client:
-    """What compacts: it answers with `SUMMARY`, once `meanwhile` is done."""
+    """A client that compacts: it runs `meanwhile`, then answers with `SUMMARY`."""
 
     def __init__(self, meanwhile: Callable[[], Awaitable[Any]] | None = None) -> None:
         self.responses = self
@@ -48,151 +50,115 @@ def compacting(session: LangoSession, client: Client) -> OpenAIResponsesCompacti
 
 
 def atomic() -> bool:
-    """Whether the framework lets a session replace its items itself; it began to after 0.21."""
+    """Return whether the framework lets a session replace its items; 0.21 does not."""
     return hasattr(OpenAIResponsesCompactionSession, "_add_items_with_generation")
 
 
-def test_a_run_is_compacted_when_it_is_done(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session, client = LangoSession("k", store), Client()
-            steps = [asks("Oslo"), says("Cold.")]
-            await Runner.run(agent(*steps), "Weather?", session=compacting(session, client))
-            assert len(client.seen) == 1
-            assert await session.get_items() == SUMMARY
-            await Runner.run(agent(says("Still.")), "And now?", session=session)
-            assert await session.get_items(2) == (await session.get_items())[-2:]
-            assert (await session.get_items())[:2] == SUMMARY
-            assert store.conversation("k").total_usage() == total(20)
-
-    asyncio.run(main())
+async def test_a_run_is_compacted_when_it_is_done(store: Store) -> None:
+    session, client = LangoSession("k", store), Client()
+    steps = [asks("Oslo"), says("Cold.")]
+    await Runner.run(agent(*steps), "Weather?", session=compacting(session, client))
+    assert len(client.seen) == 1
+    assert await session.get_items() == SUMMARY
+    await Runner.run(agent(says("Still.")), "And now?", session=session)
+    assert await session.get_items(2) == (await session.get_items())[-2:]
+    assert (await session.get_items())[:2] == SUMMARY
+    assert store.conversation("k").total_usage() == total(20)
 
 
-def test_what_a_compaction_replaces_stays_in_the_log_with_what_it_cost(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await Runner.run(agent(says("Cold.")), "Weather?", session=session)
-            await compacting(session, Client()).run_compaction({"force": True})
-            assert await session.get_items() == SUMMARY
-            if atomic():
-                conversation = store.conversation("k")
-                assert [message.content for message in conversation.all_messages()][:2] == ["Weather?", "Cold."]
-                assert conversation.total_usage() == total(20)
-                assert len(conversation.compactions()) == 1
-
-    asyncio.run(main())
+async def test_compacted_items_and_usage_stay_in_the_log(store: Store) -> None:
+    session = LangoSession("k", store)
+    await Runner.run(agent(says("Cold.")), "Weather?", session=session)
+    await compacting(session, Client()).run_compaction({"force": True})
+    assert await session.get_items() == SUMMARY
+    if atomic():
+        conversation = store.conversation("k")
+        assert [message.content for message in conversation.all_messages()][:2] == ["Weather?", "Cold."]
+        assert conversation.total_usage() == total(20)
+        assert len(conversation.compactions()) == 1
 
 
-def test_an_item_that_comes_in_while_a_summary_is_made_stays_after_it(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            client = Client(lambda: LangoSession("k", store).add_items([LATER]))
-            await compacting(session, client).run_compaction({"force": True})
-            if not atomic():  # it clears and adds by itself
-                assert await session.get_items() == SUMMARY
-                return
-            assert client.seen == [EXCHANGE]
-            for limit in (None, -1, 3, 10):
-                assert await session.get_items(limit) == [*SUMMARY, LATER]
-            assert await session.get_items(2) == [SUMMARY[1], LATER]
-            assert await session.get_items(1) == [LATER]
-            left = [*SUMMARY, LATER]
-            while left:
-                assert await session.pop_item() == left.pop()
-                assert await session.get_items() == left
-            assert await session.pop_item() is None
-
-    asyncio.run(main())
+async def test_an_item_that_comes_in_while_a_summary_is_made_stays_after_it(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    client = Client(lambda: LangoSession("k", store).add_items([LATER]))
+    await compacting(session, client).run_compaction({"force": True})
+    if not atomic():  # it clears and adds by itself
+        assert await session.get_items() == SUMMARY
+        return
+    assert client.seen == [EXCHANGE]
+    for limit in (None, -1, 3, 10):
+        assert await session.get_items(limit) == [*SUMMARY, LATER]
+    assert await session.get_items(2) == [SUMMARY[1], LATER]
+    assert await session.get_items(1) == [LATER]
+    left = [*SUMMARY, LATER]
+    while left:
+        assert await session.pop_item() == left.pop()
+        assert await session.get_items() == left
+    assert await session.pop_item() is None
 
 
-def test_a_summary_that_is_popped_brings_nothing_back(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            await compacting(session, Client()).run_compaction({"force": True})
-            assert [await session.pop_item() for _ in range(3)] == [SUMMARY[1], SUMMARY[0], None]
-            assert await session.get_items() == []
-            await session.add_items([QUESTION])
-            assert await session.get_items() == [QUESTION]
-
-    asyncio.run(main())
+async def test_a_summary_that_is_popped_brings_nothing_back(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    await compacting(session, Client()).run_compaction({"force": True})
+    assert [await session.pop_item() for _ in range(3)] == [SUMMARY[1], SUMMARY[0], None]
+    assert await session.get_items() == []
+    await session.add_items([QUESTION])
+    assert await session.get_items() == [QUESTION]
 
 
-def test_what_is_compacted_again_is_the_window(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session, client = LangoSession("k", store), Client()
-            compaction = compacting(session, client)
-            await compaction.add_items(EXCHANGE)
-            await compaction.run_compaction({"force": True})
-            await compaction.add_items([LATER])
-            await compaction.run_compaction({"force": True})
-            assert client.seen == [EXCHANGE, [*SUMMARY, LATER]]
-            assert await session.get_items() == SUMMARY
-
-    asyncio.run(main())
+async def test_what_is_compacted_again_is_the_window(store: Store) -> None:
+    session, client = LangoSession("k", store), Client()
+    compaction = compacting(session, client)
+    await compaction.add_items(EXCHANGE)
+    await compaction.run_compaction({"force": True})
+    await compaction.add_items([LATER])
+    await compaction.run_compaction({"force": True})
+    assert client.seen == [EXCHANGE, [*SUMMARY, LATER]]
+    assert await session.get_items() == SUMMARY
 
 
-def test_a_summary_of_items_that_are_gone_meanwhile_changes_nothing(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            compaction = compacting(session, Client(session.pop_item))
-            if not atomic():
-                await compaction.run_compaction({"force": True})
-                assert await session.get_items() == SUMMARY
-                return
-            with pytest.raises(Conflict):
-                await compaction.run_compaction({"force": True})
-            assert await session.get_items() == EXCHANGE[:-1]
-
-    asyncio.run(main())
+async def test_summary_of_items_removed_since_is_refused(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    compaction = compacting(session, Client(session.pop_item))
+    if not atomic():
+        await compaction.run_compaction({"force": True})
+        assert await session.get_items() == SUMMARY
+        return
+    with pytest.raises(Conflict):
+        await compaction.run_compaction({"force": True})
+    assert await session.get_items() == EXCHANGE[:-1]
 
 
-def test_each_of_two_compactions_replaces_what_it_read(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
+async def test_each_of_two_compactions_replaces_what_it_read(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
 
-            async def meanwhile() -> None:
-                await session.add_items([LATER])
-                other = asyncio.create_task(session._read_compaction_items(None))
-                assert await other == ([*EXCHANGE, LATER], True)
+    async def meanwhile() -> None:
+        await session.add_items([LATER])
+        other = asyncio.create_task(session._read_compaction_items(None))
+        assert await other == ([*EXCHANGE, LATER], True)
 
-            await compacting(session, Client(meanwhile)).run_compaction({"force": True})
-            assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
-
-    asyncio.run(main())
+    await compacting(session, Client(meanwhile)).run_compaction({"force": True})
+    assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
 
 
-def test_what_read_elsewhere_replaces_what_is_there_in_one_transaction(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            assert await session._atomic_replace_items(SUMMARY) is True
-            assert await session.get_items() == SUMMARY
-            assert len(store.conversation("k").compactions()) == 1
-
-    asyncio.run(main())
+async def test_replacement_without_a_read_replaces_all_items(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    assert await session._atomic_replace_items(SUMMARY) is True
+    assert await session.get_items() == SUMMARY
+    assert len(store.conversation("k").compactions()) == 1
 
 
-def test_a_manual_compaction_replaces_all_that_is_stored_whatever_the_limit(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session, client = LangoSession("k", store, session_settings=SessionSettings(limit=2)), Client()
-            await session.add_items(EXCHANGE)
-            await compacting(session, client).run_compaction({"force": True})
-            assert client.seen == [EXCHANGE[-2:]]
-            assert await session.get_items(-1) == SUMMARY
-
-    asyncio.run(main())
+async def test_a_manual_compaction_replaces_all_that_is_stored_whatever_the_limit(store: Store) -> None:
+    session, client = LangoSession("k", store, session_settings=SessionSettings(limit=2)), Client()
+    await session.add_items(EXCHANGE)
+    await compacting(session, client).run_compaction({"force": True})
+    assert client.seen == [EXCHANGE[-2:]]
+    assert await session.get_items(-1) == SUMMARY
 
 
 # The end of a session, where a run saw only that
@@ -202,92 +168,68 @@ async def snapshot(session: LangoSession, limit: int) -> Any:
     return await session._get_compaction_snapshot(limit, prune_prefix=lambda item: True)
 
 
-def test_the_end_of_a_session_is_replaced_and_what_came_before_stays(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            for number, (limit, start) in enumerate(itertools.product((3, 7, 20), (0, 1, 2))):
-                session = LangoSession(f"k{number}", store)
-                await session.add_items([*EXCHANGE, *EXCHANGE])
-                seen = await snapshot(session, limit)
-                assert seen.items[-limit:] == [*EXCHANGE, *EXCHANGE][-limit:]
-                assert seen.complete is (limit == 20)
-                kept = 14 - len(seen.items) + start
-                assert await seen.replace_suffix(start, SUMMARY) is True
-                assert await session.get_items() == [*[*EXCHANGE, *EXCHANGE][:kept], *SUMMARY]
-                assert await seen.replace_suffix(start, SUMMARY) is False
-                assert [finding for finding in store.examine() if finding.name != "settings"] == []
-
-    asyncio.run(main())
+async def test_the_end_of_a_session_is_replaced_and_what_came_before_stays(store: Store) -> None:
+    for number, (limit, start) in enumerate(itertools.product((3, 7, 20), (0, 1, 2))):
+        session = LangoSession(f"k{number}", store)
+        await session.add_items([*EXCHANGE, *EXCHANGE])
+        seen = await snapshot(session, limit)
+        assert seen.items[-limit:] == [*EXCHANGE, *EXCHANGE][-limit:]
+        assert seen.complete is (limit == 20)
+        kept = 14 - len(seen.items) + start
+        assert await seen.replace_suffix(start, SUMMARY) is True
+        assert await session.get_items() == [*[*EXCHANGE, *EXCHANGE][:kept], *SUMMARY]
+        assert await seen.replace_suffix(start, SUMMARY) is False
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_an_end_that_goes_on_meanwhile_is_left_as_it_is(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            writes: list[Callable[[LangoSession], Awaitable[Any]]] = [
-                lambda session: session.add_items([LATER]),
-                lambda session: session.pop_item(),
-                lambda session: session.clear_session(),
-                lambda session: asyncio.to_thread(store.delete, session.session_id),
-            ]
-            for number, write in enumerate(writes):
-                session = LangoSession(f"k{number}", store)
-                await session.add_items([*EXCHANGE, *EXCHANGE])
-                seen, whole = await snapshot(session, 4), await snapshot(session, 20)
-                await write(session)
-                there = await session.get_items()
-                assert await seen.replace_suffix(0, SUMMARY) is False
-                assert await session.get_items() == there
-                assert await whole.replace_suffix(0, SUMMARY) is (number == 0)
-                assert await session.get_items() == (there if number else [*SUMMARY, LATER])
-
-    asyncio.run(main())
+async def test_changed_end_of_session_is_not_replaced(store: Store) -> None:
+    writes: list[Callable[[LangoSession], Awaitable[Any]]] = [
+        lambda session: session.add_items([LATER]),
+        lambda session: session.pop_item(),
+        lambda session: session.clear_session(),
+        lambda session: asyncio.to_thread(store.delete, session.session_id),
+    ]
+    for number, write in enumerate(writes):
+        session = LangoSession(f"k{number}", store)
+        await session.add_items([*EXCHANGE, *EXCHANGE])
+        seen, whole = await snapshot(session, 4), await snapshot(session, 20)
+        await write(session)
+        there = await session.get_items()
+        assert await seen.replace_suffix(0, SUMMARY) is False
+        assert await session.get_items() == there
+        assert await whole.replace_suffix(0, SUMMARY) is (number == 0)
+        assert await session.get_items() == (there if number else [*SUMMARY, LATER])
 
 
-def test_a_replacement_may_begin_between_calls_of_one_message(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            seen = await snapshot(session, 4)
-            assert seen.items == EXCHANGE[2:]
-            assert await seen.replace_suffix(1, SUMMARY) is True
-            assert await session.get_items() == [*EXCHANGE[:3], *SUMMARY]
-
-    asyncio.run(main())
+async def test_a_replacement_may_begin_between_calls_of_one_message(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    seen = await snapshot(session, 4)
+    assert seen.items == EXCHANGE[2:]
+    assert await seen.replace_suffix(1, SUMMARY) is True
+    assert await session.get_items() == [*EXCHANGE[:3], *SUMMARY]
 
 
-def test_what_the_end_of_a_session_cost_stays_counted(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await Runner.run(agent(says("Cold.")), "Weather?", session=session)
-            await Runner.run(agent(says("Still.", cost=30)), "And now?", session=session)
-            seen = await snapshot(session, 2)
-            assert await seen.replace_suffix(0, SUMMARY)
-            assert store.conversation("k").total_usage() == total(20, 30)
-
-    asyncio.run(main())
+async def test_usage_is_kept_when_end_of_session_is_replaced(store: Store) -> None:
+    session = LangoSession("k", store)
+    await Runner.run(agent(says("Cold.")), "Weather?", session=session)
+    await Runner.run(agent(says("Still.", cost=30)), "And now?", session=session)
+    seen = await snapshot(session, 2)
+    assert await seen.replace_suffix(0, SUMMARY)
+    assert store.conversation("k").total_usage() == total(20, 30)
 
 
-def test_an_empty_session_has_nothing_to_compact(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            assert await snapshot(session, 5) is None
-            client = Client(lambda: LangoSession("k", store).add_items([LATER]))
-            await compacting(session, client).run_compaction()
-            assert await session.get_items() == ([LATER, *SUMMARY] if atomic() else SUMMARY)
-
-    asyncio.run(main())
+async def test_an_empty_session_has_nothing_to_compact(store: Store) -> None:
+    session = LangoSession("k", store)
+    assert await snapshot(session, 5) is None
+    client = Client(lambda: LangoSession("k", store).add_items([LATER]))
+    await compacting(session, client).run_compaction()
+    assert await session.get_items() == ([LATER, *SUMMARY] if atomic() else SUMMARY)
 
 
-def test_a_summary_of_ours_reads_as_items(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await session.add_items(EXCHANGE)
-            store.conversation("k").compact(lambda window: Message.system(f"{len(window)} messages"))
-            await session.add_items([LATER])
-            assert await session.get_items() == [{"role": "system", "content": "5 messages"}, LATER]
-
-    asyncio.run(main())
+async def test_a_summary_of_ours_reads_as_items(store: Store) -> None:
+    session = LangoSession("k", store)
+    await session.add_items(EXCHANGE)
+    store.conversation("k").compact(lambda window: Message.system(f"{len(window)} messages"))
+    await session.add_items([LATER])
+    assert await session.get_items() == [{"role": "system", "content": "5 messages"}, LATER]

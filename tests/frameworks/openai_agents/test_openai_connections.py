@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import weakref
@@ -17,46 +16,30 @@ from lango_store.integrations.openai_agents import LangoSession
 
 from .sessions import run, said, texts
 
+pytestmark = pytest.mark.anyio
 
-def test_session_takes_store_async_store_url_or_engine(url: str) -> None:
+
+async def test_session_takes_store_async_store_url_or_engine(url: str) -> None:
     theirs = url.replace("sqlite:", "sqlite+aiosqlite:").replace("postgresql+psycopg:", "postgresql+asyncpg:")
-
-    async def main() -> None:
-        with Store(url) as store:
-            async with LangoSession("k", store) as session:
-                await session.add_items(said("store"))
-                assert session.store is store
-            store.info("k")
-        async with AsyncStore(url) as awaited:
-            async with LangoSession("k", awaited) as session:
-                await session.add_items(said("async store"))
-            await awaited.info("k")
-        for given in (url, theirs, sa.make_url(url)):
-            async with LangoSession("k", given) as session:
-                await session.add_items(said("url"))
-            async with LangoSession.from_url("k", url=given) as session:
-                await session.add_items(said("from_url"))
-        engine = create_async_engine(theirs)
-        async with LangoSession("k", engine=engine) as session:
-            assert session.engine is engine
-            assert texts(await session.get_items()) == ["store", "async store", *["url", "from_url"] * 3]
-        await engine.dispose()
-
-    run(main)
-
-
-def test_session_of_url_cannot_be_used_after_close(url: str) -> None:
-    async def main() -> None:
-        one, other = (LangoSession("k", url) for _ in range(2))
-        await one.add_items(said("a"))
-        await one.close()
-        await one.close()
-        with pytest.raises(LangoStoreError, match="closed"):
-            await one.get_items()
-        assert texts(await other.get_items()) == ["a"]
-        await other.close()
-
-    run(main)
+    with Store(url) as store:
+        async with LangoSession("k", store) as session:
+            await session.add_items(said("store"))
+            assert session.store is store
+        store.info("k")
+    async with AsyncStore(url) as awaited:
+        async with LangoSession("k", awaited) as session:
+            await session.add_items(said("async store"))
+        await awaited.info("k")
+    for given in (url, theirs, sa.make_url(url)):
+        async with LangoSession("k", given) as session:
+            await session.add_items(said("url"))
+        async with LangoSession.from_url("k", url=given) as session:
+            await session.add_items(said("from_url"))
+    engine = create_async_engine(theirs)
+    async with LangoSession("k", engine=engine) as session:
+        assert session.engine is engine
+        assert texts(await session.get_items()) == ["store", "async store", *["url", "from_url"] * 3]
+    await engine.dispose()
 
 
 def test_sessions_of_one_store_share_threads(url: str) -> None:
@@ -73,60 +56,42 @@ def test_sessions_of_one_store_share_threads(url: str) -> None:
     gc.collect()
 
 
-def test_session_serves_several_event_loops(url: str) -> None:
-    with Store(url) as store:
-        session = LangoSession("k", store)
-        for text in "ab":
-            asyncio.run(session.add_items(said(text)))
-        assert texts(asyncio.run(session.get_items())) == ["a", "b"]
+async def test_sessions_of_one_engine_share_a_database_in_memory() -> None:
+    memory = "sqlite+aiosqlite:///:memory:"
+    one, other = (LangoSession.from_url("k", url=memory, create_tables=True) for _ in range(2))
+    await one.add_items(said("a"))
+    assert await other.get_items() == []
+    engine = create_async_engine(memory)
+    third, fourth = (LangoSession("k", engine=engine, create_tables=True) for _ in range(2))
+    await third.add_items(said("b"))
+    await third.close()
+    assert texts(await fourth.get_items()) == ["b"]
+    for session in (one, other, fourth):
+        await session.close()
+    await engine.dispose()
+    known = weakref.ref(engine)
+    del engine, third, fourth, session
+    gc.collect()
+    assert known() is None
 
 
-def test_sessions_of_one_engine_share_a_database_in_memory() -> None:
-    async def main() -> None:
-        memory = "sqlite+aiosqlite:///:memory:"
-        one, other = (LangoSession.from_url("k", url=memory, create_tables=True) for _ in range(2))
-        await one.add_items(said("a"))
-        assert await other.get_items() == []
-        engine = create_async_engine(memory)
-        third, fourth = (LangoSession("k", engine=engine, create_tables=True) for _ in range(2))
-        await third.add_items(said("b"))
-        await third.close()
-        assert texts(await fourth.get_items()) == ["b"]
-        for session in (one, other, fourth):
-            await session.close()
-        await engine.dispose()
-        known = weakref.ref(engine)
-        del engine, third, fourth, session
-        gc.collect()
-        assert known() is None
-
-    run(main)
-
-
-def test_tables_are_created_only_with_create_tables(empty_url: str) -> None:
-    async def main() -> None:
-        async with LangoSession.from_url("k", url=empty_url) as session:
-            with pytest.raises(SchemaOutOfDate):
-                await session.get_items()
-            async with LangoSession.from_url("k", url=empty_url, create_tables=True) as maker:
-                await maker.add_items(said("a"))
-            assert texts(await session.get_items()) == ["a"]
-
-    run(main)
-
-
-def test_engine_kwargs_are_options_of_create_engine(make_database: Any) -> None:
-    url = make_database()
-
-    async def main() -> None:
-        async with LangoSession.from_url("k", url=url, engine_kwargs={"pool_size": 3, "max_overflow": 0}) as session:
-            assert session.store.engine.pool.size() == 3  # type: ignore[attr-defined]
+async def test_tables_are_created_only_with_create_tables(empty_url: str) -> None:
+    async with LangoSession.from_url("k", url=empty_url) as session:
+        with pytest.raises(SchemaOutOfDate):
             await session.get_items()
-            assert await _select(session) == 1
-        with pytest.raises(TypeError, match="poolsize"):
-            LangoSession.from_url("k", url=url, engine_kwargs={"poolsize": 3})
+        async with LangoSession.from_url("k", url=empty_url, create_tables=True) as maker:
+            await maker.add_items(said("a"))
+        assert texts(await session.get_items()) == ["a"]
 
-    run(main)
+
+async def test_engine_kwargs_are_options_of_create_engine(make_database: Any) -> None:
+    url = make_database()
+    async with LangoSession.from_url("k", url=url, engine_kwargs={"pool_size": 3, "max_overflow": 0}) as session:
+        assert session.store.engine.pool.size() == 3  # type: ignore[attr-defined]
+        await session.get_items()
+        assert await _select(session) == 1
+    with pytest.raises(TypeError, match="poolsize"):
+        LangoSession.from_url("k", url=url, engine_kwargs={"poolsize": 3})
 
 
 async def _select(session: LangoSession) -> Any:

@@ -1,4 +1,4 @@
-"""Every item comes back equal, JSON for JSON, and lies in a message's fields where it says what they are for."""
+"""Conversion of items: any item is loaded equal, and stored in fields of a message where these exist."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import json
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
-from lango_store.integrations.equality import same_json
+from lango_store.integrations.fields import same_json
 from lango_store.integrations.openai_agents import LangoSession
 from lango_store.integrations.openai_agents.items import items_of, messages_of
 
-from .responses import ANSWER_OSLO, ANSWER_ROME, CALL_OSLO, EXCHANGE, OTHERS, QUESTION, REASONING, SAID, Item
+from .responses import ANSWER_OSLO, ANSWER_ROME, EXCHANGE, OTHERS, QUESTION, REASONING, Item
+
+pytestmark = pytest.mark.anyio
 
 scalars = (
     st.none()
@@ -83,7 +84,7 @@ def test_messages_read_as_the_items_that_they_are_made_of(given_items: list[Item
 
 @settings(max_examples=15)
 @given(given_items=items)
-def test_items_come_back_equal_from_the_database(url: str, given_items: list[Item]) -> None:
+def test_any_items_are_loaded_equal(url: str, given_items: list[Item]) -> None:
     async def main() -> None:
         async with LangoSession("k", url) as session:
             await session.clear_session()
@@ -95,29 +96,20 @@ def test_items_come_back_equal_from_the_database(url: str, given_items: list[Ite
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("item", [*EXCHANGE, *OTHERS], ids=repr)
-def test_every_kind_of_item_comes_back_equal(item: Item) -> None:
-    assert same_json(read(messages_of([item])), [item])
-
-
-def test_all_kinds_together_come_back_in_their_order(url: str) -> None:
+async def test_all_kinds_of_items_are_loaded_in_order(url: str) -> None:
     both = [*EXCHANGE, *OTHERS]
-
-    async def main() -> None:
-        async with LangoSession("k", url) as session:
-            await session.add_items(both)
-            assert same_json(await session.get_items(), both)
-            for limit in range(1, len(both) + 2):
-                assert same_json(await session.get_items(limit), both[-limit:])
-            for count in range(len(both) - 1, -1, -1):
-                assert same_json(await session.pop_item(), both[count])
-                assert same_json(await session.get_items(), both[:count])
-            assert await session.pop_item() is None
-
-    asyncio.run(main())
+    async with LangoSession("k", url) as session:
+        await session.add_items(both)
+        assert same_json(await session.get_items(), both)
+        for limit in range(1, len(both) + 2):
+            assert same_json(await session.get_items(limit), both[-limit:])
+        for count in range(len(both) - 1, -1, -1):
+            assert same_json(await session.pop_item(), both[count])
+            assert same_json(await session.get_items(), both[:count])
+        assert await session.pop_item() is None
 
 
-def test_what_an_item_says_lies_in_the_fields_of_messages() -> None:
+def test_items_are_stored_in_fields_of_messages() -> None:
     question, reasoning, calls, oslo, rome, said = messages_of(EXCHANGE)
     assert (question.role, question.content, question.extra) == (MessageRole.USER, QUESTION["content"], {})
     assert (reasoning.role, reasoning.content) == (MessageRole.RECORD, REASONING)
@@ -142,39 +134,7 @@ def test_no_text_of_an_item_is_stored_twice(item: Item) -> None:
     assert len(json.dumps(fields)) < len(json.dumps(item)) + 150
 
 
-def conversation(turns: int) -> list[Item]:
-    said = "The weather of a city is what its sky does, and what people say of it. " * 4
-    found: list[Item] = []
-    for turn in range(turns):
-        found += [
-            {"role": "user", "content": f"{turn}: how is the weather in Oslo today, and what should I wear?"},
-            REASONING | {"id": f"rs_{turn:040}"},
-            CALL_OSLO | {"id": f"fc_{turn:040}", "call_id": f"call_{turn:020}"},
-            ANSWER_OSLO | {"call_id": f"call_{turn:020}", "output": '{"celsius": -3, "wind": "north", "sky": "clear"}'},
-            SAID | {"id": f"msg_{turn:040}", "content": [SAID["content"][0] | {"text": said[: 40 + turn * 7 % 200]}]},
-        ]
-    return found
-
-
-def test_a_transcript_takes_at_most_a_seventh_more_than_its_json(url: str) -> None:
-    transcript = conversation(40)
-    columns = ("id", "role", "author", "name", "tool_call_id", "text", "content", "tool_calls", "extra")
-    sizes = " + ".join(f"coalesce(length(cast({column} AS TEXT)), 0)" for column in columns)
-    with Store(url) as store:
-
-        async def main() -> None:
-            session = LangoSession("k", store)
-            await session.add_items(transcript)
-            assert same_json(await session.get_items(), transcript)
-
-        asyncio.run(main())
-        with store.engine.connect() as connection:
-            stored = connection.execute(sa.text(f"SELECT sum({sizes}) FROM lango_message")).scalar_one()
-    ratio = stored / len(json.dumps(transcript, separators=(",", ":")))
-    assert ratio <= 1.15
-
-
-# What is no JSON
+# Items that are not JSON
 
 
 class Odd:
@@ -192,15 +152,12 @@ class Odd:
         {("a",): 1},
     ],
 )
-def test_item_that_is_not_json_is_refused_with_its_number_and_nothing_is_written(url: str, item: Item) -> None:
-    async def main() -> None:
-        async with LangoSession("k", url) as session:
-            with pytest.raises(InvalidMessage, match=r"items\[1\]"):
-                await session.add_items([QUESTION, item])
-            assert await session.get_items() == []
-            assert not session.store.exists("k")
-
-    asyncio.run(main())
+async def test_item_that_is_not_json_is_refused_with_its_number_and_nothing_is_written(url: str, item: Item) -> None:
+    async with LangoSession("k", url) as session:
+        with pytest.raises(InvalidMessage, match=r"items\[1\]"):
+            await session.add_items([QUESTION, item])
+        assert await session.get_items() == []
+        assert not session.store.exists("k")
 
 
 def test_tuples_become_lists_and_keys_texts_as_in_the_frameworks_own_stores() -> None:
@@ -208,7 +165,7 @@ def test_tuples_become_lists_and_keys_texts_as_in_the_frameworks_own_stores() ->
     assert read(messages_of([item])) == [json.loads(json.dumps(item))]
 
 
-# What something else wrote
+# Messages of other programs
 
 
 def asked(*calls: ToolCall, content: Any = None) -> Message:
@@ -294,7 +251,7 @@ foreign = st.builds(
 
 
 @given(foreign)
-def test_any_message_reads_as_items_that_are_stored_as_they_are(message: Message) -> None:
+def test_items_of_any_message_are_stored_unchanged(message: Message) -> None:
     found = items_of(message)
     assert found
     assert same_json(read(messages_of(found)), found)

@@ -18,6 +18,8 @@ from lango_store.integrations.openai_agents import LangoSession
 
 from .scripted import Item, agent, asks, says, total, weather_tool, words
 
+pytestmark = pytest.mark.anyio
+
 ASKED = ["Weather?", "get_weather?call_Oslo", "get_weather?call_Rome", "call_Oslo=-3 in Oslo", "call_Rome=-3 in Rome"]
 
 
@@ -37,131 +39,101 @@ async def spoken(
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
-def test_a_model_sees_what_was_said_before_once_and_in_order(url: str, streamed: bool) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            seen = await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."), streamed=streamed)
-            assert seen == [ASKED[:1], ASKED]
-            seen = await spoken(LangoSession("k", store), "And now?", says("Still."), streamed=streamed)
-            assert seen == [[*ASKED, "Cold.", "And now?"]]
-            assert words(await session.get_items()) == [*ASKED, "Cold.", "And now?", "Still."]
-
-    asyncio.run(main())
+async def test_a_model_sees_what_was_said_before_once_and_in_order(store: Store, streamed: bool) -> None:
+    session = LangoSession("k", store)
+    seen = await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."), streamed=streamed)
+    assert seen == [ASKED[:1], ASKED]
+    seen = await spoken(LangoSession("k", store), "And now?", says("Still."), streamed=streamed)
+    assert seen == [[*ASKED, "Cold.", "And now?"]]
+    assert words(await session.get_items()) == [*ASKED, "Cold.", "And now?", "Still."]
 
 
-def test_a_runs_own_settings_limit_what_the_model_sees(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
-            limited = RunConfig(session_settings=SessionSettings(limit=1))
-            assert await spoken(session, "And now?", says("Still."), run_config=limited) == [["Cold.", "And now?"]]
-
-    asyncio.run(main())
+async def test_a_runs_own_settings_limit_what_the_model_sees(store: Store) -> None:
+    session = LangoSession("k", store)
+    await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
+    limited = RunConfig(session_settings=SessionSettings(limit=1))
+    assert await spoken(session, "And now?", says("Still."), run_config=limited) == [["Cold.", "And now?"]]
 
 
-# What it cost
+# Usage
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
-def test_what_a_run_cost_is_the_usage_of_its_turns(url: str, streamed: bool) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await spoken(
-                session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed
-            )
-            conversation = store.conversation("k")
-            assert conversation.total_usage() == total(10, 11, 20)
-            assert [turn.usage for turn in conversation.turns()] == [total(10), total(11), total(20)]
-            assert [turn.last_seq for turn in conversation.turns()] == [3, 5, 6]
-            await spoken(session, "And now?", says("Still.", cost=30), streamed=streamed)
-            assert conversation.total_usage() == total(10, 11, 20, 30)
-
-    asyncio.run(main())
+async def test_usage_of_a_run_is_stored_with_its_turns(store: Store, streamed: bool) -> None:
+    session = LangoSession("k", store)
+    await spoken(session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed)
+    conversation = store.conversation("k")
+    assert conversation.total_usage() == total(10, 11, 20)
+    assert [turn.usage for turn in conversation.turns()] == [total(10), total(11), total(20)]
+    assert [turn.last_seq for turn in conversation.turns()] == [3, 5, 6]
+    await spoken(session, "And now?", says("Still.", cost=30), streamed=streamed)
+    assert conversation.total_usage() == total(10, 11, 20, 30)
 
 
 class Run:
-    """What the framework gives a session of a run, as far as the session looks at it."""
+    """The part of the framework's run that a session uses."""
 
     def __init__(self) -> None:
         self.usage = Usage()
 
 
-def test_several_writers_count_a_run_once(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session, run = LangoSession("k", store), Run()
-            wrapper: Any = run
-            await session.get_items(wrapper=wrapper)
-            run.usage.add(Usage(requests=1, input_tokens=7))
-            item: Any = {"role": "user", "content": "a"}
-            await asyncio.gather(*(session.add_items([item], wrapper=wrapper) for _ in range(5)))
-            assert store.conversation("k").total_usage() == {"requests": 1, "input_tokens": 7}
-            assert store.info("k").message_count == 5
-
-    asyncio.run(main())
+async def test_several_writers_count_a_run_once(store: Store) -> None:
+    session, run = LangoSession("k", store), Run()
+    wrapper: Any = run
+    await session.get_items(wrapper=wrapper)
+    run.usage.add(Usage(requests=1, input_tokens=7))
+    item: Any = {"role": "user", "content": "a"}
+    await asyncio.gather(*(session.add_items([item], wrapper=wrapper) for _ in range(5)))
+    assert store.conversation("k").total_usage() == {"requests": 1, "input_tokens": 7}
+    assert store.info("k").message_count == 5
 
 
-def test_what_did_not_cost_anything_is_no_turn(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session, wrapper = LangoSession("k", store), cast(Any, Run())
-            await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
-            assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
-            await session.clear_session(wrapper=wrapper)
-            assert store.conversation("k").turns() == []
-
-    asyncio.run(main())
+async def test_items_without_usage_make_no_turn(store: Store) -> None:
+    session, wrapper = LangoSession("k", store), cast(Any, Run())
+    await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
+    assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
+    await session.clear_session(wrapper=wrapper)
+    assert store.conversation("k").turns() == []
 
 
-def test_what_a_run_cost_stays_counted_when_its_items_are_popped(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            session = LangoSession("k", store)
-            await spoken(session, "Weather?", says("Cold."))
-            assert [words([await session.pop_item()]) for _ in range(2)] == [["Cold."], ["Weather?"]]
-            assert store.conversation("k").total_usage() == total(20)
-
-    asyncio.run(main())
+async def test_usage_is_kept_when_items_are_popped(store: Store) -> None:
+    session = LangoSession("k", store)
+    await spoken(session, "Weather?", says("Cold."))
+    assert [words([await session.pop_item()]) for _ in range(2)] == [["Cold."], ["Weather?"]]
+    assert store.conversation("k").total_usage() == total(20)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in the same process", "in another process"])
-def test_a_run_that_waited_for_an_approval_is_counted_once(url: str, elsewhere: bool) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            tool = weather_tool(needs_approval=True)
-            asking = agent(asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), tool=tool)
+async def test_a_run_that_waited_for_an_approval_is_counted_once(store: Store, elsewhere: bool) -> None:
+    tool = weather_tool(needs_approval=True)
+    asking = agent(asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), tool=tool)
+    session = LangoSession("k", store)
+    await spoken(session, "Hello", says("Hi!", cost=5))
+    result = await Runner.run(asking, "Weather?", session=session)
+    for _ in range(2):
+        state: Any = result.to_state()
+        if elsewhere:
             session = LangoSession("k", store)
-            await spoken(session, "Hello", says("Hi!", cost=5))
-            result = await Runner.run(asking, "Weather?", session=session)
-            for _ in range(2):
-                state: Any = result.to_state()
-                if elsewhere:
-                    session = LangoSession("k", store)
-                    state = await RunState.from_json(asking, json.loads(json.dumps(state.to_json())))
-                for interruption in state.get_interruptions():
-                    state.approve(interruption)
-                result = await Runner.run(asking, state, session=session)
-            assert result.final_output == "Cold."
-            assert words(await session.get_items()) == [
-                "Hello",
-                "Hi!",
-                "Weather?",
-                "get_weather?call_Oslo",
-                "call_Oslo=-3 in Oslo",
-                "get_weather?call_Rome",
-                "call_Rome=-3 in Rome",
-                "Cold.",
-            ]
-            assert store.conversation("k").total_usage() == total(5, 10, 11, 20)
-
-    asyncio.run(main())
+            state = await RunState.from_json(asking, json.loads(json.dumps(state.to_json())))
+        for interruption in state.get_interruptions():
+            state.approve(interruption)
+        result = await Runner.run(asking, state, session=session)
+    assert result.final_output == "Cold."
+    assert words(await session.get_items()) == [
+        "Hello",
+        "Hi!",
+        "Weather?",
+        "get_weather?call_Oslo",
+        "call_Oslo=-3 in Oslo",
+        "get_weather?call_Rome",
+        "call_Rome=-3 in Rome",
+        "Cold.",
+    ]
+    assert store.conversation("k").total_usage() == total(5, 10, 11, 20)
 
 
 def resumed(*costs: int) -> Any:
-    """What the framework gives a session of a run that cost so much before it was resumed."""
+    """Return a resumed run whose requests had these costs."""
     run = Run()
     for cost in costs:
         run.usage.add(Usage(requests=1, input_tokens=cost, total_tokens=cost))
@@ -179,41 +151,33 @@ def resumed(*costs: int) -> Any:
         ([[10], [10]], [10, 10, 10], 30),
     ],
 )
-def test_a_run_that_is_resumed_counts_what_is_not_stored_yet(
-    url: str, stored: list[list[int]], costs: list[int], counted: int, reads: bool
+async def test_a_run_that_is_resumed_counts_what_is_not_stored_yet(
+    store: Store, stored: list[list[int]], costs: list[int], counted: int, reads: bool
 ) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            item: Any = {"role": "user", "content": "a"}
-            for turn in stored:
-                usage = {"requests": len(turn), "input_tokens": sum(turn), "total_tokens": sum(turn)}
-                store.conversation("k").save_turn([Message.user("a")], usage, create=True)
-            session, run = LangoSession("k", store), resumed(*costs)
-            if reads:
-                await session.get_items(1, wrapper=run)
-            for _ in range(2):
-                await session.add_items([item], wrapper=run)
-            assert store.conversation("k").total_usage()["input_tokens"] == counted
-            run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
-            await session.add_items([item], wrapper=run)
-            assert store.conversation("k").total_usage()["input_tokens"] == counted + 100
-
-    asyncio.run(main())
+    item: Any = {"role": "user", "content": "a"}
+    for turn in stored:
+        usage = {"requests": len(turn), "input_tokens": sum(turn), "total_tokens": sum(turn)}
+        store.conversation("k").save_turn([Message.user("a")], usage, create=True)
+    session, run = LangoSession("k", store), resumed(*costs)
+    if reads:
+        await session.get_items(1, wrapper=run)
+    for _ in range(2):
+        await session.add_items([item], wrapper=run)
+    assert store.conversation("k").total_usage()["input_tokens"] == counted
+    run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
+    await session.add_items([item], wrapper=run)
+    assert store.conversation("k").total_usage()["input_tokens"] == counted + 100
 
 
-def test_a_run_that_is_resumed_after_others_wrote_counts_what_it_costs_from_then_on(url: str) -> None:
-    async def main() -> None:
-        with Store(url) as store:
-            for cost in (10, 3):  # the run, and another one
-                usage = {"requests": 1, "input_tokens": cost, "total_tokens": cost}
-                store.conversation("k").save_turn([Message.user("a")], usage, create=True)
-            session, run = LangoSession("k", store), resumed(10)
-            await session.get_items(1, wrapper=run)
-            run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
-            await session.add_items([{"role": "user", "content": "a"}], wrapper=run)
-            assert store.conversation("k").total_usage()["input_tokens"] == 113
-
-    asyncio.run(main())
+async def test_a_run_that_is_resumed_after_others_wrote_counts_what_it_costs_from_then_on(store: Store) -> None:
+    for cost in (10, 3):  # the run, and another one
+        usage = {"requests": 1, "input_tokens": cost, "total_tokens": cost}
+        store.conversation("k").save_turn([Message.user("a")], usage, create=True)
+    session, run = LangoSession("k", store), resumed(10)
+    await session.get_items(1, wrapper=run)
+    run.usage.add(Usage(requests=1, input_tokens=100, total_tokens=100))
+    await session.add_items([{"role": "user", "content": "a"}], wrapper=run)
+    assert store.conversation("k").total_usage()["input_tokens"] == 113
 
 
 # Killed
@@ -246,7 +210,7 @@ asyncio.run(main())
 """
 
 
-def test_a_run_that_is_killed_after_the_tools_answer_goes_on_in_another_process(make_database: MakeDatabase) -> None:
+def test_another_process_continues_a_run_killed_after_the_tools_answer(make_database: MakeDatabase) -> None:
     url = make_database()
     with Program(PROGRAM, url, json.dumps("Weather?"), "killed") as program:
         out, error = program.communicate()

@@ -24,14 +24,7 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture
-def lango(url: str) -> Iterator[Store]:
-    """The store that the conversations are in."""
-    with Store(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def conversations(lango: Store) -> Iterator[LangoConversationStore]:
-    made = LangoConversationStore(lango)
+def conversations(store: Store) -> Iterator[LangoConversationStore]:
+    made = LangoConversationStore(store)
     yield made
     asyncio.run(made.close())

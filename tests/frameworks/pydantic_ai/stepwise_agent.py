@@ -43,7 +43,7 @@ class SavedBeforeEachQuestion(AbstractCapability[None]):
 
 
 def words(messages: list[ModelMessage]) -> list[Any]:
-    """What a model sees, part by part."""
+    """Return what a model sees, part by part."""
     return [
         [part.part_kind, part.args if isinstance(part, ToolCallPart) else getattr(part, "content", None)]
         for message in messages

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -70,17 +69,20 @@ def weather_agent(**options: Any) -> Agent[None, str]:
     return agent
 
 
-def run(test: Callable[[], Awaitable[Any]]) -> None:
-    async def main() -> None:
-        await test()
+async def load(conversations: Conversations, id: str, **options: Any) -> Conversation:
+    loaded = await conversations.load(id, **options)
+    assert loaded is not None
+    return loaded
 
-    asyncio.run(main())
+
+async def read_record(conversations: Conversations, id: str) -> ConversationRecord:
+    record = await conversations.read_record(id)
+    assert record is not None
+    return record
 
 
 async def texts_of(conversations: Conversations, id: str, **options: Any) -> list[Any]:
-    loaded = await conversations.load(id, **options)
-    assert loaded is not None
-    return texts(loaded.messages)
+    return texts((await load(conversations, id, **options)).messages)
 
 
 def faults(store: Store) -> list[Any]:

@@ -20,26 +20,26 @@ QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
-def test_another_process_goes_on_after_an_agent_was_killed_behind_its_tools_answer(lango: Store, url: str) -> None:
+def test_another_process_continues_after_a_kill_that_followed_the_tools_answer(store: Store, url: str) -> None:
     program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
     with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "the tool has answered\n"
         running.send_signal(signal.SIGKILL)
         assert running.wait(60) == -signal.SIGKILL
-    assert [message.role for message in lango.messages("c")] == ["user", "assistant", "tool"]
+    assert [message.role for message in store.messages("c")] == ["user", "assistant", "tool"]
 
     found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout)
     assert found == {"seen": [ANSWERED], "answers": 0}
 
-    conversations = LangoConversationStore(lango)
+    conversations = LangoConversationStore(store)
     loaded = asyncio.run(conversations.load("c"))
     asyncio.run(conversations.close())
     assert loaded is not None
     assert words(loaded.messages) == [*ANSWERED, ["text", "Cold."]]
-    assert [message.content for message in lango.messages("c")] == ["Weather?", None, None, "Cold."]
+    assert [message.content for message in store.messages("c")] == ["Weather?", None, None, "Cold."]
     assert loaded.usage == RunUsage(requests=2, input_tokens=20, output_tokens=4, tool_calls=1)
-    assert lango.conversation("c").total_usage()["requests"] == 2
+    assert store.conversation("c").total_usage()["requests"] == 2
 
 
 def test_each_run_of_a_conversation_sees_all_that_was_said_before_once(url: str) -> None:

@@ -1,193 +1,110 @@
-"""What the docstrings of `ConversationStore` say of scopes, lists, deletion and usage, sentence by sentence."""
+"""The contract of `ConversationStore`: lists, deletion and usage."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from frameworks.pydantic_ai.talking import (
     Conversations,
     conversation,
-    run,
-    texts_of,
+    load,
     weather_agent,
 )
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
-from pydantic_ai.conversation_store import ConversationConflict, ConversationRecord
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.usage import RunUsage
 
 from lango_store import Store
 
+pytestmark = pytest.mark.anyio
+
 # Scope
 
 
-def test_another_scope_is_a_conversation_that_is_not_there(conversations: Conversations, lango: Store) -> None:
-    async def test() -> None:
-        talk = conversation("c", "1")
-        await conversations.save(talk, scope="ann")
-        assert lango.info("c").user_id == "ann"
-        assert await conversations.load("c", scope="bob") is None
-        assert await conversations.load_entries("c", scope="bob") is None
-        with pytest.raises(ConversationConflict):
-            await conversations.save(talk, scope="bob")
-        for refused in (
-            conversations.branch("c", at=0, expected_revision=talk.revision, scope="bob"),
-            conversations.fork("c", source_scope="bob"),
-        ):
-            with pytest.raises(UserError, match="not in the store"):
-                await refused
-        await conversations.delete("c", scope="bob")
-        assert await texts_of(conversations, "c", scope="ann") == ["1"]
-        await conversations.save(talk)
-        assert lango.info("c").user_id == "ann"
-        await conversations.delete("c", scope="ann")
-        assert await conversations.load("c") is None
-
-    run(test)
-
-
-def test_conversations_are_listed_the_last_saved_first_by_scope_and_no_more_than_the_limit(
-    conversations: Conversations,
-) -> None:
-    async def test() -> None:
-        talks = {id: conversation(id, "1") for id in "abc"}
-        for id, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
-            await conversations.save(talks[id], scope=scope)
-        await conversations.save(talks["a"])
-
-        async def listed(**options: Any) -> list[str]:
-            found = await conversations.list_conversations(**options)
-            assert found == [await conversations.read_record(each.conversation_id) for each in found]
-            return [each.conversation_id for each in found]
-
-        assert await listed() == ["a", "c", "b"]
-        assert await listed(limit=2) == ["a", "c"]
-        assert await listed(limit=0) == []
-        assert await listed(scope="ann") == ["a", "c"]
-        assert await listed(scope="ann", limit=1) == ["a"]
-        assert await listed(scope="") == []
-
-    run(test)
-
-
-def test_a_record_comes_back_equal_and_lists_go_by_its_updated_at(conversations: Conversations) -> None:
-    async def test() -> None:
-        began = datetime.now(UTC) - timedelta(minutes=1)
-        day = datetime(2020, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
-        for days, id in ((2, "a"), (3, "b"), (1, "c")):
-            record = ConversationRecord(
-                conversation_id=id, head_id=None, scope="s", updated_at=day + timedelta(days=days), revision=f"r{id}"
-            )
-            await conversations.write_record(record, expected_revision=None)
-            assert await conversations.read_record(id) == record
-            (turn,) = conversations.store.conversation(id).turns()
-            assert turn.created_at >= began  # which is when it was saved, whatever the record says
-        records = await conversations.read_records(limit=2)
-        assert [record.conversation_id for record in records] == ["b", "a"]
-        moved = replace(records[1], updated_at=day + timedelta(days=9), revision="r2", scope=None)
-        await conversations.write_record(moved, expected_revision="ra")
-        assert await conversations.read_record("a") == moved
-        assert [record.conversation_id for record in await conversations.read_records()] == ["a", "b", "c"]
-
-    run(test)
+async def test_record_is_loaded_equal_and_listed_by_updated_at(conversations: Conversations) -> None:
+    began = datetime.now(UTC) - timedelta(minutes=1)
+    day = datetime(2020, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
+    for days, id in ((2, "a"), (3, "b"), (1, "c")):
+        record = ConversationRecord(
+            conversation_id=id, head_id=None, scope="s", updated_at=day + timedelta(days=days), revision=f"r{id}"
+        )
+        await conversations.write_record(record, expected_revision=None)
+        assert await conversations.read_record(id) == record
+        (turn,) = conversations.store.conversation(id).turns()
+        assert turn.created_at >= began  # which is when it was saved, whatever the record says
+    records = await conversations.read_records(limit=2)
+    assert [record.conversation_id for record in records] == ["b", "a"]
+    moved = replace(records[1], updated_at=day + timedelta(days=9), revision="r2", scope=None)
+    await conversations.write_record(moved, expected_revision="ra")
+    assert await conversations.read_record("a") == moved
+    assert [record.conversation_id for record in await conversations.read_records()] == ["a", "b", "c"]
 
 
 # Delete
 
 
-def test_a_deletion_erases_all_that_is_the_conversations_own(conversations: Conversations, lango: Store) -> None:
-    async def test() -> None:
-        talk = conversation("c", "secret", "2")
-        stored = await conversations.save(talk)
-        await conversations.branch("c", at=0, expected_revision=talk.revision)
-        await conversations.delete("c")
-        await conversations.delete("c")
-        assert [record.conversation_id for record in await conversations.list_conversations()] == []
-        with pytest.raises(LookupError):
-            await conversations.read_entry(stored[0].id)
-        stats = lango.stats()
-        assert (stats.sessions, stats.messages) == (0, 0)
-        with lango.engine.connect() as connection:
-            for table in ("lango_session", "lango_message", "lango_turn", "lango_value"):
-                assert connection.exec_driver_sql(f"select count(*) from {table}").scalar() == 0
-
-    run(test)
-
-
-def test_a_record_is_deleted_at_its_revision_only(conversations: Conversations) -> None:
-    async def test() -> None:
-        talk = conversation("c", "1")
-        await conversations.save(talk)
-        for id, revision in (("c", "old"), ("nobody", "r")):
-            with pytest.raises(ConversationConflict):
-                await conversations.delete_record(id, expected_revision=revision)
-        assert talk.revision is not None
-        await conversations.delete_record("c", expected_revision=talk.revision)
-        assert await conversations.load("c") is None
-
-    run(test)
+async def test_delete_erases_the_whole_conversation(conversations: Conversations, store: Store) -> None:
+    talk = conversation("c", "secret", "2")
+    stored = await conversations.save(talk)
+    await conversations.branch("c", at=0, expected_revision=talk.revision)
+    await conversations.delete("c")
+    await conversations.delete("c")
+    assert [record.conversation_id for record in await conversations.list_conversations()] == []
+    with pytest.raises(LookupError):
+        await conversations.read_entry(stored[0].id)
+    stats = store.stats()
+    assert (stats.sessions, stats.messages) == (0, 0)
+    with store.engine.connect() as connection:
+        for table in ("lango_session", "lango_message", "lango_turn", "lango_value"):
+            assert connection.exec_driver_sql(f"select count(*) from {table}").scalar() == 0
 
 
 # Usage
 
 
-def test_a_records_usage_is_the_sessions_total_usage(conversations: Conversations, lango: Store) -> None:
-    async def test() -> None:
-        agent = weather_agent()
-        talk = Conversation(conversation_id="c")
-        for _ in range(3):
-            talk = (await agent.run("Oslo?", conversation=talk)).conversation
-            await conversations.save(talk)
-        dumped = ConversationTypeAdapter.dump_python(talk, mode="json")["usage"]
-        assert lango.conversation("c").total_usage() == dumped
-        assert dumped["requests"] == 6
-        turns = lango.conversation("c").turns()
-        assert [turn.usage["requests"] for turn in turns] == [2, 2, 2]
-        assert [turn.usage["input_tokens"] for turn in turns] == [8, 8, 8]
+async def test_a_records_usage_is_the_sessions_total_usage(conversations: Conversations, store: Store) -> None:
+    agent = weather_agent()
+    talk = Conversation(conversation_id="c")
+    for _ in range(3):
+        talk = (await agent.run("Oslo?", conversation=talk)).conversation
         await conversations.save(talk)
-        assert len(lango.conversation("c").turns()) == 3
-
-    run(test)
-
-
-def test_usage_that_shrinks_or_is_no_number_is_the_total_all_the_same(
-    conversations: Conversations, lango: Store
-) -> None:
-    async def test() -> None:
-        talk = conversation("c", "1")
-        for usage in (
-            RunUsage(requests=3, details={"a": 1, "b": 2}),
-            RunUsage(requests=4, details={"a": 3}, cost=Decimal("0.1")),
-            RunUsage(requests=1, output_tokens=2, cost=Decimal("0.3")),
-        ):
-            talk.usage = usage
-            await conversations.save(talk)
-            total = lango.conversation("c").total_usage()
-            loaded = await conversations.load("c")
-            assert loaded is not None
-            assert loaded.usage == usage
-            assert {name: total[name] for name in ("requests", "output_tokens")} == {
-                "requests": usage.requests,
-                "output_tokens": usage.output_tokens,
-            }
-            assert total["cost"] == (None if usage.cost is None else str(usage.cost))
-            assert {name: count for name, count in total["details"].items() if count} == usage.details
-
-    run(test)
+    dumped = ConversationTypeAdapter.dump_python(talk, mode="json")["usage"]
+    assert store.conversation("c").total_usage() == dumped
+    assert dumped["requests"] == 6
+    turns = store.conversation("c").turns()
+    assert [turn.usage["requests"] for turn in turns] == [2, 2, 2]
+    assert [turn.usage["input_tokens"] for turn in turns] == [8, 8, 8]
+    await conversations.save(talk)
+    assert len(store.conversation("c").turns()) == 3
 
 
-def test_what_another_writer_spent_counts_too(conversations: Conversations, lango: Store) -> None:
-    async def test() -> None:
-        talk = conversation("c", "1")
-        talk.usage = RunUsage(requests=1, input_tokens=5)
+async def test_total_usage_equals_usage_that_shrinks_or_has_texts(conversations: Conversations, store: Store) -> None:
+    talk = conversation("c", "1")
+    for usage in (
+        RunUsage(requests=3, details={"a": 1, "b": 2}),
+        RunUsage(requests=4, details={"a": 3}, cost=Decimal("0.1")),
+        RunUsage(requests=1, output_tokens=2, cost=Decimal("0.3")),
+    ):
+        talk.usage = usage
         await conversations.save(talk)
-        lango.conversation("c").save_turn([], {"requests": 1, "input_tokens": 2, "seconds": 3})
-        loaded = await conversations.load("c")
-        assert loaded is not None
-        assert loaded.usage == RunUsage(requests=2, input_tokens=7)
+        total = store.conversation("c").total_usage()
+        loaded = await load(conversations, "c")
+        assert loaded.usage == usage
+        assert {name: total[name] for name in ("requests", "output_tokens")} == {
+            "requests": usage.requests,
+            "output_tokens": usage.output_tokens,
+        }
+        assert total["cost"] == (None if usage.cost is None else str(usage.cost))
+        assert {name: count for name, count in total["details"].items() if count} == usage.details
 
-    run(test)
+
+async def test_usage_by_another_writer_is_counted(conversations: Conversations, store: Store) -> None:
+    talk = conversation("c", "1")
+    talk.usage = RunUsage(requests=1, input_tokens=5)
+    await conversations.save(talk)
+    store.conversation("c").save_turn([], {"requests": 1, "input_tokens": 2, "seconds": 3})
+    loaded = await load(conversations, "c")
+    assert loaded.usage == RunUsage(requests=2, input_tokens=7)

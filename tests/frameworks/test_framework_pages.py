@@ -1,0 +1,70 @@
+"""The programs on the pages about frameworks run unchanged and print what the pages say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.commands import run
+from support.framework_pages import run_replacement, started
+from support.pages import blocks
+
+from lango_store import Store
+
+CLAUDE = "docs/frameworks/claude-agent-sdk.md"
+ADK = "docs/frameworks/google-adk.md"
+OPENAI = "docs/frameworks/openai-agents.md"
+PYDANTIC = "docs/frameworks/pydantic-ai.md"
+
+STRICT = ("-W", "error", "-W", "ignore:SelectableGroups:DeprecationWarning")  # of an older OpenTelemetry
+STARTS = {CLAUDE: "from claude_agent_sdk import ClaudeAgentOptions; url = 'sqlite:///agent.db'"}
+
+pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
+
+
+@pytest.mark.parametrize("page", [CLAUDE, ADK, OPENAI, PYDANTIC])
+def test_replacement_on_page_runs(page: str, tmp_path: Path) -> None:
+    run_replacement(page, tmp_path, STARTS.get(page, ""))
+
+
+@pytest.mark.parametrize(
+    ("page", "options", "key", "url"),
+    [
+        (ADK, (), "weather:ann:trip", "sqlite:///adk.db"),
+        (OPENAI, STRICT[:2], "user-123", "sqlite:///agents.db"),
+        (PYDANTIC, STRICT, "chat-1", "sqlite:///agents.db"),
+    ],
+)
+def test_program_prints_what_the_page_says(
+    page: str, options: tuple[str, ...], key: str, url: str, tmp_path: Path
+) -> None:
+    programs, (printed, shown, *others) = blocks(page, "python"), blocks(page, "text")
+    outputs = [started(*options, "-c", program, folder=tmp_path, timeout=200) for program in programs]
+    assert outputs == [printed, *others, ""][: len(programs)]
+    sessions = ("-m", "lango_store.cli", "sessions")
+    times = re.compile(r"\d\d:\d\d:\d\d")
+    log = started(*sessions, "show", key, "--url", url, folder=tmp_path, timeout=200)
+    assert times.sub("", shown) in times.sub("", log)
+    assert key in started(*sessions, "list", "--url", url, folder=tmp_path)
+
+
+def test_programs_for_the_claude_agent_sdk_print_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, program in zip(("model.py", "agent.py"), blocks(CLAUDE, "python"), strict=True):
+        (tmp_path / name).write_text(program)
+    printed, shown = blocks(CLAUDE, "text")
+    assert started("agent.py", folder=tmp_path) == printed
+    url = f"sqlite:///{tmp_path}/agent.db"
+    with Store(url) as store:
+        (info,) = store.iter_sessions()
+    log = run("sessions", "show", "--url", url, info.key, environment={"COLUMNS": "80"}).stdout
+    assert panels(shown) < panels(log)
+
+
+def panels(text: str) -> set[str]:
+    """Find the messages that are shown, without times and numbers: not all versions write as many entries."""
+    found = re.findall(r"^╭.*?╯$", re.sub(r"\d\d:\d\d:\d\d", "00:00:00", text), re.MULTILINE | re.DOTALL)
+    return {re.sub(r"^╭─ \d+ (\w+) ─+╮", r"\1", panel) for panel in found}
