@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store import AsyncStore, Session, SessionNotFound, Store
+from lango_store import AsyncStore, Conflict, LangoStoreError, Session, SessionNotFound, Store
+
+R = TypeVar("R")
+
+_TRIES: Final = 100
 
 
 class Adapter:
@@ -47,3 +52,11 @@ def create_session(tx: Store, key: str, **fields: Any) -> Session:
         if not tx.exists(key):
             tx.delete(key, expect=expired.revision)
     return tx.create(key, **fields)
+
+
+def retry_conflicts(call: Callable[[], R], *errors: type[LangoStoreError]) -> R:
+    """Call again, at most 100 times, while another writer was first: on `Conflict`, or one of the other errors."""
+    for _ in range(_TRIES - 1):
+        with suppress(Conflict, *errors):
+            return call()
+    return call()

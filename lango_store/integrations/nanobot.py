@@ -27,7 +27,7 @@ from nanobot.session.manager import (
 
 from lango_store import Conflict, DamagedMessage, Message, MessageRole, SessionExists, SessionNotFound, Store
 from lango_store import SessionInfo as StoredInfo
-from lango_store.integrations.adapter import create_session
+from lango_store.integrations.adapter import create_session, retry_conflicts
 from lango_store.integrations.fields import mapping
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot_lines import (
@@ -43,6 +43,7 @@ Line = dict[str, Any]
 
 _GENERATION: Final = "g2"
 _PREVIEWED: Final = 50
+_TRIES: Final = 100
 
 
 class LangoSessionStore:
@@ -104,19 +105,20 @@ class LangoSessionStore:
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
         """Replace these keys of a session's metadata; return False if the session does not exist."""
-        while (stored := self._read(key, messages=False)) is not None:
+
+        def update() -> bool:
+            if (stored := self._read(key, messages=False)) is None:
+                return False
             metadata = stored.metadata | updates
             raw = stored.raw
             if "metadata" in raw:
                 raw["metadata"] = raw["metadata"] | {"metadata": metadata}
-            try:
-                with self._store.transaction() as tx:
-                    tx.update(key, metadata=metadata, title=title_of(metadata), expect=stored.info.revision)
-                    tx.set_values(key, _value(key, raw))
-                return True
-            except (Conflict, SessionNotFound):  # another writer committed since the session was read
-                continue
-        return False
+            with self._store.transaction() as tx:
+                tx.update(key, metadata=metadata, title=title_of(metadata), expect=stored.info.revision)
+                tx.set_values(key, _value(key, raw))
+            return True
+
+        return retry_conflicts(update, SessionNotFound)
 
     def list_sessions(self) -> list[SessionInfo]:
         """List live sessions, the last updated first, each with its title and the start of its first user message."""
@@ -156,7 +158,7 @@ class LangoSessionStore:
             return None
 
     def _save(self, session: Session, state: _State, known: _Known | None) -> _Known:
-        while True:
+        for tries_left in reversed(range(_TRIES)):
             stored = self._read(session.key, messages=False)
             if stored is not None and (known is None or known.revision != stored.info.revision):
                 stored = self._read(session.key)
@@ -166,7 +168,9 @@ class LangoSessionStore:
             try:
                 return self._store.transact(write)
             except (Conflict, SessionExists, SessionNotFound):  # another writer committed since the session was read
-                continue
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lango_store import (
-    Conflict,
     Conversation,
     DamagedMessage,
     Message,
@@ -17,6 +16,7 @@ from lango_store import (
     Store,
     Turn,
 )
+from lango_store.integrations.adapter import retry_conflicts
 from lango_store.integrations.openai_agents.items import NAME, Item, items_of, messages_of
 
 
@@ -93,13 +93,10 @@ def pop_item(store: Store, key: str) -> Item | None:
         _replace_rows(conversation, rows[-1:], others, revision)
         return item
 
-    while True:
-        try:
-            return store.transact(pop)
-        except SessionNotFound:
-            return None
-        except Conflict:  # another writer was first
-            continue
+    try:
+        return retry_conflicts(lambda: store.transact(pop))
+    except SessionNotFound:
+        return None
 
 
 def read_window(store: Store, key: str) -> Window | None:

@@ -13,8 +13,8 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 
-from lango_store import AsyncStore, Conflict, LangoStoreError, Message, SessionExists, SessionNotFound, Store
-from lango_store.integrations.adapter import Adapter, create_session
+from lango_store import AsyncStore, LangoStoreError, Message, SessionExists, SessionNotFound, Store
+from lango_store.integrations.adapter import Adapter, create_session, retry_conflicts
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.items import NAME, messages_of
 from lango_store.integrations.pydantic_ai.records import Log, as_left, as_shown, entry_id, history, way_to
@@ -126,13 +126,10 @@ def _delete(store: Store, prefix: str, conversation_id: str, expected_revision: 
 
 
 def _transact(store: Store, write: Callable[[Store], None], conversation_id: str) -> None:
-    while True:
-        try:
-            return store.transact(write)
-        except (SessionExists, SessionNotFound) as error:
-            raise ConversationConflict(conversation_id) from error
-        except Conflict:  # another writer committed since the record was read: is it still at its revision?
-            continue
+    try:
+        return retry_conflicts(lambda: store.transact(write))  # which asks again whether the record is at its revision
+    except (SessionExists, SessionNotFound) as error:
+        raise ConversationConflict(conversation_id) from error
 
 
 def _branched(
