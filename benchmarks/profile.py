@@ -16,7 +16,7 @@ from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store._dialect import dialect_of
 from lango_store._operations import appends, history, messages, sessions
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch
 
 Steps = dict[str, Callable[[], object]]
 """The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""

@@ -1,4 +1,4 @@
-"""Messages of a session as they are stored: its window and its log, read and found."""
+"""Reads of a session's messages: its window and its log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRIES: Final = 10
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
-    # The session is asked for inside: one statement, and an expired session shows nothing.
+    # The condition on the session is part of the statement, so that an expired session shows no message.
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
@@ -120,14 +120,14 @@ def _removed(row: Mapping[str, Any]) -> int:
 
 
 def check_seq(name: str, seq: int | None) -> None:
-    """Raise ValueError for what cannot be a seq."""
+    """Raise ValueError for a value that cannot be a seq."""
     if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite stores 1.5
         raise ValueError(f"{name}={seq!r} is not a seq: give 0 for the start of the session")
 
 
 @dataclass(frozen=True)
 class Range:
-    """Which messages: those with `after < seq < before`, of these the first `limit` or the last `last`."""
+    """A selection of messages: `after < seq < before`, of these the first `limit` or the last `last`."""
 
     after: int = 0
     before: int = MAX_SEQ
@@ -169,7 +169,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damage
 
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
-    """Read messages page by page; nothing is held between two calls of `read_page`."""
+    """Read messages page by page; no connection is held between two calls of `read_page`."""
     if size < 1:
         raise ValueError(f"page_size={size} is not positive: give 1 or more")
     after = chosen.after
@@ -212,13 +212,13 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
 
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
-    """Read those messages of a session that a condition holds for."""
+    """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return decode_messages(key, connection.execute(query).all())
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return the last message of a live session that somebody with this role said, summaries and records left out."""
+    """Return the last message of a live session, or the last with a role, without summaries and records."""
     sessions.row_of(connection, now, key)
     said = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
     if role is not None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions, values
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
