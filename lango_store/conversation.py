@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, forks, history, removals, sessions, turns
+from lango_store._operations import edits, forks, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.messages import Damaged, Range
@@ -123,7 +123,7 @@ class Conversation:
         """
         if last is None:
             return self.get(records=records).messages
-        return self._context.read(history.tail, self.key, Range(last=last).last or 0, records=records)[0]
+        return self._context.read(log.tail, self.key, Range(last=last).last or 0, records=records)[0]
 
     @overload
     def all_messages(
@@ -407,7 +407,7 @@ class Conversation:
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen = read(
-            history.read,
+            log.history,
             self.key,
             last=last,
             max_tokens=max_tokens,
