@@ -15,8 +15,8 @@ from benchmarks.strict import StrictPostgres, StrictSqlite, strict_floor
 from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store._dialect import dialect_of
-from lango_store._operations import appends, history, messages, sessions
-from lango_store._operations.batches import Batch
+from lango_store._operations import appends, messages, sessions
+from lango_store._operations.appends import Batch
 
 Steps = dict[str, Callable[[], object]]
 """The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""
@@ -109,14 +109,14 @@ class Works:
 
     def last_fifty(self, key: str) -> Steps:
         """Load the last 50 messages, twenty times."""
-        tail, values = history._tail[False], {"key": key, "now": None, "limit": 50}
+        tail, values = messages._tail[False], {"key": key, "now": None, "limit": 50}
         return {
             BY_HAND: lambda: [self._floor.last(key, 50) for _ in range(20)],
             "ours: the statement, the rows as the driver gives them": lambda: [
                 tail.run(self._connection, values) for _ in range(20)
             ],
             "+ rows made Messages, validated": lambda: [
-                history.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
+                messages.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
             ],
             POOLED + ", and the verb": lambda: [self._store.messages(key, last=50) for _ in range(20)],
         }

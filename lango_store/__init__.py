@@ -1,9 +1,9 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._operations.compactions import PendingCompaction
 from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
+from lango_store._operations.turns import PendingCompaction
 from lango_store._values.model import (
     UNSET,
     Compaction,

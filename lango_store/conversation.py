@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import compactions, edits, forks, history, removals, sessions, turns
+from lango_store._operations import edits, forks, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
-from lango_store._operations.compactions import PendingCompaction
 from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
+from lango_store._operations.turns import PendingCompaction
 from lango_store._services import appending, maintenance, searching
 from lango_store._values.model import (
     UNSET,
@@ -123,7 +123,7 @@ class Conversation:
         """
         if last is None:
             return self.get(records=records).messages
-        return self._context.read(history.tail, self.key, Range(last=last).last or 0, records=records)[0]
+        return self._context.read(log.tail, self.key, Range(last=last).last or 0, records=records)[0]
 
     @overload
     def all_messages(
@@ -371,17 +371,17 @@ class Conversation:
 
     def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
         """Read the window, the first half of `compact`; None if it is empty. `records` as in `get`."""
-        pending = self._context.on_primary().read(compactions.begin, self.key, records=records)
+        pending = self._context.on_primary().read(turns.begin_compaction, self.key, records=records)
         return pending if pending.session.messages else None
 
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
         """Replace the window that was read with a summary, the second half of `compact`."""
         new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
-        return self._context.transact(compactions.finish, pending, new, discard=discard)
+        return self._context.transact(turns.finish_compaction, pending, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
-        return self._context.read_together(compactions.listed, self.key)
+        return self._context.read_together(turns.compactions, self.key)
 
     # What a model sees
 
@@ -407,7 +407,7 @@ class Conversation:
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen = read(
-            history.read,
+            log.history,
             self.key,
             last=last,
             max_tokens=max_tokens,

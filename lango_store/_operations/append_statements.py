@@ -1,4 +1,4 @@
-"""The statements of an append. Each way counts in the session's row under its lock, and writes what it counted."""
+"""The statements of an append. Each locks the session's row, takes seqs from its counters, and inserts the rows."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _ADDED: Final[dict[str, sa.ColumnElement[int]]] = {
     "turn_count": number("turns_added"),
     "last_turn_no": number("turns_added"),
 }
-"""By how much an append raises the counters of its session."""
+"""The increments of a session's counters."""
 
 _IS_EXPECTED: Final = tuple(
     SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
     for name, bound in (("last_seq", "after"), ("revision", "expect"))
 )
-"""Whether the session is where the caller expects it; NULL expects nothing. One text serves both."""
+"""Conditions for `after` and `expect`; NULL matches every session, so that one statement serves all calls."""
 
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
-"""What an append needs to know of its session. No more: a damaged field that cannot be read must not fail a write."""
+"""The columns that an append reads. No others: a damaged field must not fail a write."""
 
 
 def _counted(dialect: Dialect, now: sa.ColumnElement[datetime]) -> dict[sa.Column[Any], Any]:
@@ -72,7 +72,7 @@ def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
 
 
 def _given_messages() -> Any:
-    """Return the messages that are bound as arrays, as a table."""
+    """Return a table of the messages that are bound as arrays."""
     kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
@@ -92,7 +92,7 @@ def _insert_messages(
     *,
     one: bool,
 ) -> sa.Insert:
-    """Insert the bound messages; `last_seq` is the seq of the last one. One is bound as it is, several as arrays."""
+    """Insert the bound messages, the last one with `last_seq`. A single one is bound as values, several as arrays."""
     source = session
     if one:  # arrays of one value would cost a fifth more
         row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN} | {"seq": last_seq}
@@ -134,7 +134,7 @@ def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool) -> sa.Exe
 
 @functools.cache
 def append(*, one: bool, turn: bool, creates: bool) -> Statement:
-    """Return the statement that does all of an append; with `creates`, of a session that may not exist yet."""
+    """Return the single statement of an append; with `creates`, it creates a missing session."""
     return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates))
 
 
@@ -150,8 +150,8 @@ insert_message: Final = Statement(
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
 
 
-# Citus: statements that are sent together, so that none can use what another one returns. Rows are written after the
-# session's last_seq, then the session counts them if they are there.
+# Citus: statements that are sent together, so that none can use another one's result. Rows are inserted after the
+# session's last_seq; then the session's counters are increased if the rows exist.
 
 _NEW_MESSAGE: Final = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq > SESSION.c.last_seq)
 _NEW_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
@@ -187,7 +187,7 @@ def _count_last(dialect: Dialect, *, has_messages: bool) -> sa.Executable:
 
 @functools.cache
 def pipeline(messages: int, *, turn: bool) -> Sequence[Statement]:
-    """Return the statements of an append of this many messages, where 2 stands for several, and of a turn."""
+    """Return the statements of an append of 0, 1 or 2 (several) messages, and of a turn."""
     statements: list[Statement] = []
     if messages:
         statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn)))

@@ -1,4 +1,4 @@
-"""Appends: messages get their seq and are written, alone or as a turn; the same id only once."""
+"""Appends: number and write messages, alone or as a turn, each id only once."""
 
 from __future__ import annotations
 
@@ -13,19 +13,58 @@ from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import is_alone, run_in_order, run_together
 from lango_store._operations import append_statements as statements
 from lango_store._operations import messages, removals, sessions
-from lango_store._operations.batches import Batch
 from lango_store._operations.binds import MESSAGE, of_session
 from lango_store._operations.messages import check_seq
-from lango_store._operations.rows import MESSAGE_GIVEN, stored_time, whole_number
+from lango_store._operations.rows import MESSAGE_GIVEN, encode_message, stored_time, whole_number
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
-from lango_store._values.model import Message
+from lango_store._values.model import Message, MessageRole
 from lango_store.errors import SessionExpired, SessionNotFound
+
+_RECORD: Final = MessageRole.RECORD.value
+
+
+class Batch:
+    """Messages to append, checked and encoded as rows for the driver.
+
+    `repeats` is true if two messages have the same id. `tokens` is the sum of the messages' tokens without records.
+    """
+
+    __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
+
+    def __init__(self, messages: Sequence[Message], *, rows: list[dict[str, Any]] | None = None) -> None:
+        """Encode messages for the database.
+
+        Raises:
+            InvalidMessage: A message cannot be stored.
+        """
+        self.messages: Final = list(messages)
+        self.rows: list[dict[str, Any]] = []
+        ids: list[str] = []
+        records = tokens = 0
+        for position, message in enumerate(self.messages):
+            row = encode_message(message) if rows is None else rows[position]
+            self.rows.append(row)
+            if row["id"] is not None:
+                ids.append(row["id"])
+            if row["role"] == _RECORD:
+                records += 1
+            elif row["tokens"]:
+                tokens += row["tokens"]
+        self.ids: Final = frozenset(ids)
+        self.repeats: Final = len(ids) > len(self.ids)
+        self.records: Final = records
+        self.tokens: Final = tokens
+
+    def only(self, positions: Sequence[int]) -> Batch:
+        """Return a batch of the messages at these positions."""
+        rows = [self.rows[position] for position in positions]
+        return Batch([self.messages[position] for position in positions], rows=rows)
 
 
 @dataclass(frozen=True)
 class NewTurn:
-    """A turn about to be saved, encoded; a compaction skips seqs before its summary."""
+    """An encoded turn to save; a compaction skips seqs before its summary."""
 
     id: str | None = None
     usage: str | None = None
@@ -36,7 +75,7 @@ class NewTurn:
 
 
 class Appended(NamedTuple):
-    """Messages as they were stored, and the last seq, the time and the turn that they were stored with."""
+    """Stored messages, with their last seq, their time and their turn."""
 
     messages: list[Message]
     last_seq: int
@@ -52,9 +91,9 @@ def append(
     expected: Expected = ANYTHING,
     create: New | None = None,
 ) -> list[Message]:
-    """Append messages to a live session, whatever their ids, and return them as stored.
+    """Append messages to a live session without looking up their ids, and return them as stored.
 
-    The database refuses an id that is stored already: `append_new_ids` leaves it out.
+    The database refuses a stored id; `append_new_ids` does not append it.
     """
     if new.rows:
         return write(connection, now, key, new, expected, create).messages
@@ -67,7 +106,7 @@ def append(
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Append those messages whose ids are not stored yet; the others are returned as stored. Needs a transaction."""
+    """Append the messages whose ids are not stored, and return all as stored. Needs a transaction."""
     sessions.lock(connection, now, key)
     if not new.rows:
         return append(connection, now, key, new, expected)
@@ -78,24 +117,22 @@ def append_new_ids(
 
 def unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
     """Return the messages whose ids are not stored; of two with one id, the first."""
-    seen = set(stored)
+    seen: set[str | None] = set(stored)
     positions: list[int] = []
     for position, message in enumerate(new.messages):
-        if message.id is None:
-            positions.append(position)
-        elif message.id not in seen:
+        if message.id is None or message.id not in seen:
             positions.append(position)
             seen.add(message.id)
     return new.only(positions)
 
 
 def merged(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
-    """Return all messages as stored, in their order: those that were `written` now, and those that existed."""
-    existing = dict(stored)
+    """Return all messages as stored, in their order: the `written` ones, and those that existed."""
+    existing: dict[str | None, Message] = dict(stored.items())
     fresh = iter(written)
     found: list[Message] = []
     for message in new.messages:
-        if message.id is not None and message.id in existing:
+        if message.id in existing:
             found.append(_replayed(existing[message.id]))
             continue
         found.append(next(fresh))
@@ -120,9 +157,9 @@ def write(
     create: New | None = None,
     turn: NewTurn | None = None,
 ) -> Appended:
-    """Write messages at the end of a live session, in a turn if there is one, whatever their ids.
+    """Write messages, or a turn of them, at the end of a live session without looking up their ids.
 
-    The session is created if there is none and `create` says of what, but not in the place of an expired one.
+    With `create`, a missing session is created, but an expired one is not replaced.
     """
     checked_key(key)
     dialect = dialect_of(connection)
@@ -165,7 +202,7 @@ def write(
 Row = dict[str, Any]
 
 _Append = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
-"""Counts and writes; returns what the session is at, or None, with nothing written, if no session is as expected."""
+"""Writes messages and returns the session's counters; writes nothing and returns None without a matching session."""
 
 
 def _by_statement(
@@ -191,7 +228,7 @@ def _in_transaction(
         whole_number(bound["key"], "last_seq", last_seq)
     turn_no = last_turn_no if bound["turns_added"] else None
     key = bound["key"]
-    for seq, row in enumerate(rows, last_seq - len(rows) + 1):  # in the rows: a copy of each would cost more
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):  # changes the rows, because copies would cost more
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
@@ -210,7 +247,7 @@ def _by_pipeline(
         found = run_together(connection, together, bound)
         if found or create is None:
             return found[0] if found else None
-    # In a longer transaction, the time of its beginning would be the time of each of its writes.
+    # The server's now() is the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
     bound["now"] = now
     with dialect_of(connection).several(connection):
@@ -237,9 +274,9 @@ _METHODS: Final[Mapping[AppendMethod, _Append]] = {
 def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Delete what comes after a seq and append, both or neither; a call that was made before changes nothing.
+    """Replace the messages after a seq in one transaction; a repeated call changes nothing.
 
-    An id of what is dropped is free again; a message whose id stays is not moved.
+    The ids of deleted messages can be used again; a message whose id is still stored is not moved.
     """
     check_seq("replace_after", after)
     found = sessions.lock(connection, now, key)
@@ -253,7 +290,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return whether all that comes after a seq are messages of these, by their ids, and in their order."""
+    """Return whether only messages of the batch, by id and in their order, follow a seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))

@@ -1,4 +1,4 @@
-"""What the statements of all operations are written with: the tables, the values to bind, and whose rows are meant."""
+"""Shared parts of statements: tables, bound values, and conditions on sessions and messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def text(name: str) -> sa.BindParameter[str]:
 
 
 def time(name: str) -> sa.BindParameter[datetime]:
-    """Bind a time by this name, as `Dialect.time` gives it."""
+    """Bind a time by this name, in the form that `Dialect.time` returns."""
     return sa.bindparam(name, type_=TimeColumn(), required=True)
 
 
@@ -61,36 +61,36 @@ def key_column(rows: sa.FromClause) -> sa.ColumnElement[str]:
 
 
 def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
-    """Whether a row belongs to the session with this key, the bound one by default: its own row, or a part of it."""
+    """Match the rows of the session with this key, by default the bound one."""
     return key_column(rows) == key
 
 
 def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Whether a row belongs to one of the sessions with these keys."""
+    """Match the rows of the sessions with these keys."""
     return key_column(rows).in_(keys)
 
 
 OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)
-"""Whether a turn is the one that a message is of."""
+"""Joins a message to its turn."""
 
 IS_COMPACTION: Final = TURN.c.kind == "compaction"
-"""Whether a turn is a compaction, its messages a summary."""
+"""Matches turns that are compactions; their messages are summaries."""
 
 IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
-"""Whether a message belongs to a summary, of which nobody said a word."""
+"""Matches messages that belong to a summary."""
 
 RECORD: Final = sa.literal_column(f"'{MessageRole.RECORD.value}'", sa.Text())
-"""The role of a record, in the statement itself: a planner that sees it knows how many there are."""
+"""The role of a record as a literal, because a planner estimates the rows of a literal better."""
 
 IS_RECORD: Final = MESSAGE.c.role == RECORD
-"""Whether a row of the log is a record: nobody said it, it is in no window, and counted apart."""
+"""Matches records: entries of the log that are in no window and have a counter of their own."""
 
 
 LIVE: Final = live_at(NOW)
-"""Whether a session lives."""
+"""Matches live sessions."""
 
 LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)
-"""Whether this is the row of the session with the bound key, and it lives."""
+"""Matches the row of the session with the bound key if it is live."""
 
 BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
-"""The time to read at for those who look at an expired session too."""
+"""A time at which no session is expired."""

@@ -6,6 +6,7 @@ Each edit takes a new `last_seq`, as every removal does, so that a load or a com
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -36,7 +37,7 @@ _REDACTED: Final = ("text", "content", "tool_calls", "extra")
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
-    """Return a seq, or 0 for a number that is none, or an id; TypeError for anything else."""
+    """Return a seq (0 for a number that no message can have) or an id; TypeError for anything else."""
     if type(seq_or_id) is int:
         return seq_or_id if 0 < seq_or_id <= MAX_SEQ else 0
     if isinstance(seq_or_id, str):
@@ -134,7 +135,7 @@ class _Edit:
         self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
 
     def message(self) -> Message:
-        """Return the message as it is now, or as it was if it was deleted."""
+        """Return the current message, or the deleted one."""
         return decode_messages(self._key, [list(self.row.values())])[0]
 
     def last_seq_of_log(self) -> int | None:
@@ -175,30 +176,21 @@ class _Edit:
         its = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
         if not self._connection.execute(sa.delete(MESSAGE).where(*its)).rowcount:
             raise sessions.not_permitted(self._key)
-        self._count(None, **changes)
+        self._count(removals.Removed(), **changes)
 
     def replace(self, new: Mapping[str, Any]) -> None:
         """Write other values into columns of the message."""
         row = self.row | dict(new)
         if not _replace.run(self._connection, row | {"key": self._key}):
             raise sessions.not_permitted(self._key)
-        self._count(row)
+        self._count(_counts(row))
         self.row = row
 
-    def _count(self, new: Mapping[str, Any] | None, **changes: Any) -> None:
-        messages, records, tokens = (
-            after - before for before, after in zip(_counts(self.row), _counts(new), strict=True)
-        )
-        values: dict[str, Any] = {
-            "last_seq": SESSION.c.last_seq + 1,
-            "message_count": SESSION.c.message_count + messages,
-            "record_count": SESSION.c.record_count + records,
-            "token_count": SESSION.c.token_count + tokens,
-            "updated_at": self._now,
-        }
-        if messages and self._is_consolidated():
-            values["last_consolidated"] = SESSION.c.last_consolidated + messages
-        sessions.change(self._connection, self._key, values | changes)
+    def _count(self, new: removals.Removed, **changes: Any) -> None:
+        removed = removals.Removed(*map(operator.sub, _counts(self.row), new))
+        if removed.messages and self._is_consolidated():
+            changes["last_consolidated"] = SESSION.c.last_consolidated - removed.messages
+        removals.count(self._connection, self._now, self._key, removed, **changes)
 
     def _is_consolidated(self) -> bool:
         """Return whether the message is before the end of the consolidated ones."""
@@ -212,10 +204,7 @@ class _Edit:
         return self._connection.execute(sa.select(*columns).where(of_session(SESSION, self._key))).one()
 
 
-def _counts(row: Mapping[str, Any] | None) -> tuple[int, int, int]:
-    """Return by how many messages, records and tokens a session counts a row."""
-    if row is None:
-        return 0, 0, 0
+def _counts(row: Mapping[str, Any]) -> removals.Removed:
     if row["role"] == MessageRole.RECORD.value:
-        return 0, 1, 0
-    return 1, 0, row["tokens"] if isinstance(row["tokens"], int) else 0
+        return removals.Removed(records=1)
+    return removals.Removed(messages=1, tokens=row["tokens"] if isinstance(row["tokens"], int) else 0)

@@ -1,14 +1,16 @@
-"""Messages of a session as they are stored: its window and its log, read and found."""
+"""Reads of a session's messages: its window and its log."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from lango_store import window
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
@@ -18,6 +20,7 @@ from lango_store._operations.binds import (
     LIVE_SESSION,
     MESSAGE,
     SESSION,
+    TURN,
     number,
     of_session,
     text,
@@ -30,10 +33,13 @@ from lango_store.errors import DatabaseBusy
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
+_ALL: Final = 2**62  # leaves room to add the length of a summary
+_FIRST_PAGE: Final = 64
+_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
-    # The session is asked for inside: one statement, and an expired session shows nothing.
+    # The condition on the session is part of the statement, so that an expired session shows no message.
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
@@ -53,7 +59,7 @@ _forwards = Statement(lambda d: _read(d, backwards=False))
 _backwards = Statement(lambda d: _read(d, backwards=True))
 
 
-def in_window(records: bool) -> sa.ColumnElement[bool]:
+def _in_window(records: bool) -> sa.ColumnElement[bool]:
     return sa.true() if records else ~IS_RECORD
 
 
@@ -64,7 +70,7 @@ def _build_window(_: Dialect, *, records: bool) -> sa.Executable:
             of_session(MESSAGE),
             MESSAGE.c.seq > number("summarized_upto"),
             MESSAGE.c.seq <= number("last_seq"),
-            in_window(records),
+            _in_window(records),
             sa.select(SESSION.c.last_seq - SESSION.c.message_count - SESSION.c.record_count)
             .where(
                 of_session(SESSION),
@@ -93,14 +99,14 @@ def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool
     has changed since. An empty result is either an empty window or a change: the session row is read again.
     """
     incarnation, row = sessions.life_of(connection, now, key)
-    window: list[Message] = []
+    loaded: list[Message] = []
     for _ in range(_TRIES):
         removed = _removed(row)
         if not row["message_count"] and not (records and row["record_count"]):
             break
         values = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
         values |= {"incarnation": incarnation, "removed": removed}
-        if window := _window[records].run(connection, values, functools.partial(decode_messages, key)):
+        if loaded := _window[records].run(connection, values, functools.partial(decode_messages, key)):
             break
         before = incarnation
         incarnation, latest = sessions.life_of(connection, now, key)
@@ -111,8 +117,8 @@ def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool
         raise DatabaseBusy(f"session {key!r} was changed during each of {_TRIES} reads: try again")
     if (summary_turn := row.get("summary_turn")) is not None:
         # Messages appended during the compaction have a lower seq than the summary.
-        window = sorted(window, key=lambda message: message.turn_no != summary_turn)
-    return incarnation, session_value(Session, row | {"messages": window})
+        loaded = sorted(loaded, key=lambda message: message.turn_no != summary_turn)
+    return incarnation, session_value(Session, row | {"messages": loaded})
 
 
 def _removed(row: Mapping[str, Any]) -> int:
@@ -120,14 +126,14 @@ def _removed(row: Mapping[str, Any]) -> int:
 
 
 def check_seq(name: str, seq: int | None) -> None:
-    """Raise ValueError for what cannot be a seq."""
+    """Raise ValueError for a value that cannot be a seq."""
     if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite stores 1.5
         raise ValueError(f"{name}={seq!r} is not a seq: give 0 for the start of the session")
 
 
 @dataclass(frozen=True)
 class Range:
-    """Which messages: those with `after < seq < before`, of these the first `limit` or the last `last`."""
+    """A selection of messages: `after < seq < before`, of these the first `limit` or the last `last`."""
 
     after: int = 0
     before: int = MAX_SEQ
@@ -169,7 +175,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damage
 
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
-    """Read messages page by page; nothing is held between two calls of `read_page`."""
+    """Read messages page by page; no connection is held between two calls of `read_page`."""
     if size < 1:
         raise ValueError(f"page_size={size} is not positive: give 1 or more")
     after = chosen.after
@@ -212,13 +218,13 @@ def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[s
 
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
-    """Read those messages of a session that a condition holds for."""
+    """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return decode_messages(key, connection.execute(query).all())
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return the last message of a live session that somebody with this role said, summaries and records left out."""
+    """Return the last message of a live session, or the last with a role, without summaries and records."""
     sessions.row_of(connection, now, key)
     said = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
     if role is not None:
@@ -226,3 +232,86 @@ def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole 
     query = sa.select(*MESSAGE_COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)
     found = decode_messages(key, connection.execute(query).all())
     return found[0] if found else None
+
+
+# The end of a window
+
+
+def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    return sa.select(column).where(LIVE_SESSION).scalar_subquery()
+
+
+def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
+    summary_turn = _of_live_session(SESSION.c.summary_turn)
+    in_summary = sa.select(TURN.c.last_seq - TURN.c.first_seq + sa.literal_column("1", sa.BigInteger())).where(
+        of_session(TURN), TURN.c.turn_no == summary_turn
+    )
+    # A summary precedes messages with a lower seq: with its length added, the limit covers the last messages as well.
+    limit = number("limit") + sa.func.coalesce(in_summary.scalar_subquery(), sa.literal_column("0", sa.BigInteger()))
+    return (
+        sa.select(*MESSAGE_COLUMNS, summary_turn)
+        .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), _in_window(records))
+        .order_by(MESSAGE.c.seq.desc())
+        .limit(limit)
+    )
+
+
+_tail = {records: Statement(functools.partial(_build_tail, records=records)) for records in (False, True)}
+
+
+def tail(
+    connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None, records: bool = False
+) -> tuple[list[Message], int | None]:
+    """Read the last messages of a live session's window, and the turn of its summary.
+
+    With `newest`, only that many of the newest messages of the log are used.
+    """
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, _ALL)}
+    rows = _tail[records].run(connection, values)
+    if not rows:
+        sessions.refuse(connection, now, key)
+        return [], None
+    summary_turn: int | None = rows[0][-1]
+    by_seq = list(reversed(rows[:newest]))
+    shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
+    return decode_messages(key, [row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn
+
+
+def history(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    *,
+    last: int | None,
+    max_tokens: int | None,
+    from_consolidated: bool,
+    count: window.Count | None,
+) -> list[Message]:
+    """Return at most the `last` messages and `max_tokens` tokens of a live session's window, fit for a model.
+
+    With `max_tokens` or `from_consolidated` it takes several statements.
+    """
+    newest = None
+    if from_consolidated:
+        info = sessions.info(connection, now, key)
+        newest = info.message_count - info.last_consolidated
+    wanted = _ALL if last is None else last
+    size = wanted if max_tokens is None else min(_FIRST_PAGE, wanted)
+    while True:
+        found, summary_turn = tail(connection, now, key, size, newest=newest)
+        fitting = found if max_tokens is None else window.tail_within(found, max_tokens, count=count)
+        if len(fitting) < len(found) or len(found) < size or size == wanted:
+            return _legal(fitting, summary_turn)
+        size = min(4 * size, wanted)
+
+
+def _legal(found: list[Message], summary_turn: int | None) -> list[Message]:
+    """Remove from the front the messages that a model would refuse or misunderstand."""
+    summary = [message for message in found if summary_turn is not None and message.turn_no == summary_turn]
+    later = found[len(summary) :]
+    if summary:  # it covers everything that came before
+        asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
+        called = {call.id for message in asking for call in message.tool_calls}
+        return [*window.without_orphans(summary), *window.without_orphans(later, called)]
+    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, later))
+    return [*system, *window.legal_suffix(later[len(system) :])]

@@ -1,4 +1,4 @@
-"""A session's rows, page by page: a page is bounded in rows and in bytes, however many there are and however large."""
+"""Pages of a session's rows, bounded in rows and in bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES: Final = 1 << 20
 
 
 class Pages:
-    """The rows of a session in one table, in the order of their place there, which is behind `first`."""
+    """The rows of a session in one table, ordered by a column, after the value `first`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Pages:
             if isinstance(each.type, sa.Text):
                 size += sa.func.coalesce(sa.func.octet_length(each), none)
         sized = sa.select(self._place.label("place"), size.label("size")).where(*of_page).order_by(self._place)
-        rows = sized.limit(number("rows")).subquery()  # the window counts these alone, not the rest of the session
+        rows = sized.limit(number("rows")).subquery()  # so that the window function sums these rows only
         before = sa.func.sum(rows.c.size).over(order_by=rows.c.place, rows=(None, -1))
         counted = sa.select(rows.c.place, sa.func.coalesce(before, none).label("before")).subquery()
         return sa.select(sa.func.max(counted.c.place)).where(counted.c.before < number("bytes")).scalar_subquery()
@@ -57,11 +57,11 @@ class Pages:
         bounds = {"key": key, "bytes": BYTES}
         while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, most=BYTES):
             after = next_place(after, found[-1][self._position])
-            # A character takes at most four bytes: fewer of them were cut short by no bound on bytes.
+            # A character takes at most four bytes: a page of fewer was not cut by the bound on bytes.
             complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES
-            rows = min(ROWS, 2 * len(found))  # where rows are large, few are asked for their size
+            rows = min(ROWS, 2 * len(found))  # large rows: ask for the size of few
             page = [found]
-            del found  # only the reader holds it, since it may be large
+            del found  # it may be large: only the caller keeps it
             yield page.pop()
             if complete:
                 return

@@ -1,4 +1,4 @@
-"""Messages taken away again, and with them the turns they made up; each removal uses one `seq` up."""
+"""Removals of messages with the turns that they formed; each removal uses one `seq` up."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lango_store._operations.binds import (
     of_session,
 )
 from lango_store._operations.messages import check_seq
+from lango_store._operations.rows import turn_json
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import decode_json
 from lango_store._values.model import MessageRole
-from lango_store.errors import DamagedMessage, InvalidCut
+from lango_store.errors import InvalidCut
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Delete what came after a seq, records and turns too; return how many messages that were."""
+    """Delete the messages, records and turns after a seq; return the number of messages."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
     reject_blank(connection, key, after)
@@ -34,67 +34,50 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
 
 
 def summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Whether a turn is a compaction that speaks of nothing later than a seq, its summary standing there.
+    """Match the compactions that cover no message later than a seq, none at the start of a session.
 
-    Nothing stands before the start of a session.
+    Their summaries count as messages before that seq.
     """
-    said = sa.and_(IS_COMPACTION, sa.func.coalesce(TURN.c.replaced_upto, 0) <= after)
-    return said if after else sa.false()
-
-
-def in_later_summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Whether a message is of such a summary and was written after that seq: what came in meanwhile is before it."""
-    its = OF_ITS_TURN
-    return sa.exists().where(its, summary_before(after), TURN.c.first_seq > after)
+    return sa.and_(IS_COMPACTION, sa.func.coalesce(TURN.c.replaced_upto, 0) <= after) if after else sa.false()
 
 
 def later(after: int) -> sa.ColumnElement[bool]:
-    """Whether a message comes after a seq."""
-    return sa.and_(MESSAGE.c.seq > after, ~in_later_summary_before(after))
+    """Match the messages after a seq, except summaries of earlier messages."""
+    # A summary that was written after that seq still counts as before the messages appended during its compaction.
+    return sa.and_(
+        MESSAGE.c.seq > after, ~sa.exists().where(OF_ITS_TURN, summary_before(after), TURN.c.first_seq > after)
+    )
 
 
 def reject_blank(connection: sa.Connection, key: str, after: int) -> None:
-    """Raise `InvalidCut` for a cut that takes a summary away and finds nothing left of what it speaks of.
-
-    A cut at the start of the session asks for that.
-    """
+    """Raise `InvalidCut` for a cut that removes a summary whose messages were discarded, unless it removes all."""
     upto = TURN.c.replaced_upto
-    gone = (of_session(TURN, key), IS_COMPACTION, upto > after)
-    query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*gone)
-    for turn_no, replaced_upto, metadata in connection.execute(query) if after else ():
-        if _discarded(key, turn_no, metadata):
+    removed = (of_session(TURN, key), IS_COMPACTION, upto > after)
+    query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*removed, TURN.c.metadata.is_not(None))
+    for turn_no, replaced_upto, text in connection.execute(query) if after else ():
+        metadata = turn_json(key, turn_no, "metadata", text)
+        if isinstance(metadata, dict) and metadata.get("discarded"):
             raise InvalidCut(key, after, replaced_upto)
 
 
-def _discarded(key: str, turn_no: int, metadata: str | None) -> bool:
-    try:
-        said = None if metadata is None else decode_json(metadata)
-    except ValueError as error:
-        raise DamagedMessage(key, 0, f"metadata of turn {turn_no}", str(error)) from None
-    return isinstance(said, dict) and bool(said.get("discarded"))
-
-
 def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
-    """Delete what comes after a seq in a locked session, a summary only with what it speaks of.
-
-    Nothing comes after the last seq: a turn without messages that stands there stays.
-    """
-    if after >= last_seq:
+    """Delete the messages after a seq in a locked session, a summary only with messages that it covers."""
+    if after >= last_seq:  # a turn without messages may be stored at the last seq: it is kept
         return 0
-    gone = delete(connection, key, later(after))
+    removed = delete(connection, key, later(after))
     turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~summary_before(after)))
-    if not any(gone) and not turns:
+    if not any(removed) and not turns:
         return 0
     also: dict[str, Any] = {}
     if turns:
         also = {"turn_count": SESSION.c.turn_count - turns} | latest_summary(key)
     connection.execute(shortened(key, after))
-    count(connection, now, key, gone, **also)
-    return gone.messages
+    count(connection, now, key, removed, **also)
+    return removed.messages
 
 
 def shortened(key: str, after: int) -> sa.UpdateBase:
-    """Let the turn that a cut went through end there."""
+    """Shorten the turn that a cut divides."""
     through = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after)
     return sa.update(TURN).where(*through).values(last_seq=after)
 
@@ -103,27 +86,27 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     """Delete messages, or all but the system's, records, turns and the summary; return how many messages."""
     sessions.lock(connection, now, key)
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
-    gone = delete(connection, key, ~stays if keep_system else sa.true())
+    removed = delete(connection, key, ~stays if keep_system else sa.true())
     delete_turns(connection, key, sa.true())
     leave_turns(connection, key, sa.true())
-    count(connection, now, key, gone, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
-    return gone.messages
+    count(connection, now, key, removed, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
+    return removed.messages
 
 
-class Gone(NamedTuple):
-    """What was deleted: how many messages, their tokens, and how many records."""
+class Removed(NamedTuple):
+    """The numbers by which a session's counters decrease."""
 
-    messages: int
-    tokens: int
-    records: int
+    messages: int = 0
+    tokens: int = 0
+    records: int = 0
 
 
-def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Gone:
+def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Removed:
     """Delete messages and records of a locked session, and count them."""
     chosen = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
     deleted = connection.execute(chosen.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
     said = [tokens for is_record, tokens in deleted if not is_record]
-    return Gone(len(said), sum(tokens for tokens in said if isinstance(tokens, int)), len(deleted) - len(said))
+    return Removed(len(said), sum(tokens for tokens in said if isinstance(tokens, int)), len(deleted) - len(said))
 
 
 def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
@@ -132,19 +115,19 @@ def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElemen
 
 
 def leave_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:
-    """Let messages that are left of turns that go be of none."""
+    """Remove the turn number from the remaining messages of deleted turns."""
     left = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None), condition)
     connection.execute(left.values(turn_no=None))
 
 
-def count(connection: sa.Connection, now: datetime, key: str, gone: Gone, **also: Any) -> None:
-    """Count what is left in a locked session, and use one seq up."""
-    left = SESSION.c.message_count - gone.messages
+def count(connection: sa.Connection, now: datetime, key: str, removed: Removed, **also: Any) -> None:
+    """Decrease the counters of a locked session, and use one seq up."""
+    left = SESSION.c.message_count - removed.messages
     values = {
         "last_seq": SESSION.c.last_seq + 1,
         "message_count": left,
-        "record_count": SESSION.c.record_count - gone.records,
-        "token_count": SESSION.c.token_count - gone.tokens,
+        "record_count": SESSION.c.record_count - removed.records,
+        "token_count": SESSION.c.token_count - removed.tokens,
         "last_consolidated": sa.case((SESSION.c.last_consolidated > left, left), else_=SESSION.c.last_consolidated),
         "updated_at": now,
     }
@@ -152,7 +135,7 @@ def count(connection: sa.Connection, now: datetime, key: str, gone: Gone, **also
 
 
 def latest_summary(key: str) -> dict[str, Any]:
-    """Return which compaction is the last that is left, and up to where it speaks."""
+    """Return the last remaining compaction, and the seq up to which it replaced messages."""
     compactions = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(of_session(TURN, key), IS_COMPACTION)
     last = compactions.order_by(TURN.c.turn_no.desc()).limit(1).subquery()
     return {

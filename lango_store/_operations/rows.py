@@ -1,4 +1,4 @@
-"""Rows and the values that they are: encoded for the driver, and decoded again, for sessions, messages and turns.
+"""Encode sessions, messages and turns as rows for the driver, and decode rows.
 
 `InvalidValue` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
 """
@@ -56,7 +56,7 @@ SESSION_COLUMNS: Final = [as_stored(SESSION.c[name]) for name in SESSION_FIELDS]
 
 
 def encode_session(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode fields of a session as the driver takes them; `InvalidValue` names the one that cannot be stored."""
+    """Encode fields of a session for the driver; `InvalidValue` names the field that cannot be stored."""
     row: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _TEXTS:
@@ -134,7 +134,7 @@ MESSAGE_GIVEN: Final = (
     "extra",
     "created_at",
 )
-"""The columns of a message that its caller gives."""
+"""The columns of a message whose values come from the caller."""
 
 MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_GIVEN)
 MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
@@ -144,7 +144,7 @@ _many: Final = TypeAdapter(list[Message])
 
 
 def encode_message(message: Message) -> dict[str, Any]:
-    """Encode a message as the driver takes it; `InvalidMessage` for what cannot be stored."""
+    """Encode a message for the driver; `InvalidMessage` names the field that cannot be stored."""
     if not isinstance(message, Message):
         raise InvalidMessage(
             "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
@@ -186,7 +186,7 @@ def _encoded_calls(calls: Sequence[ToolCall]) -> str:
     plain = [_plain_call(call) for call in calls]
     try:
         return encode_json(plain, "tool_calls")
-    except InvalidValue:  # each value by itself: one may use all levels, and the error names the guilty one
+    except InvalidValue:  # each value alone may use all levels, and the error names its field
         return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
 
 
@@ -209,7 +209,7 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
     values: list[dict[str, Any]] = []
-    if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number behind all others
+    if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
         raise DamagedMessage(key, 0, "seq", f"{rows[-1][0]!r} is not a number")
     for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": _ROLES.get(role, role), "seq": seq}
@@ -281,7 +281,7 @@ def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
 
 
 def decode_turn(key: str, stored: Sequence[Any]) -> Turn:
-    """Decode a row of `TURN_COLUMNS`, without its messages; `DamagedMessage` names what cannot be read."""
+    """Decode a row of `TURN_COLUMNS` without its messages; `DamagedMessage` names the damaged field."""
     row = dict(zip(TURN_FIELDS, stored, strict=True))
     value = {name: each for name, each in row.items() if each is not None}
     for name in _TURN_JSON:
@@ -302,10 +302,10 @@ Place = TypeVar("Place", int, str, tuple[str, str])
 
 
 def next_place(after: Place, last: Place) -> Place:
-    """Return where the next page begins: past the last row of this one, or a damaged index would lead in a circle."""
+    """Return the position after which the next page begins; a damaged index must not cause an endless loop."""
     if type(last) is not type(after) or last <= after:
         raise DatabaseUnavailable(
-            f"the database gives rows out of their order ({last!r} after {after!r}), it is damaged: "
+            f"the database returned rows out of order ({last!r} after {after!r}), it is damaged: "
             "run `lango-store doctor`, restore it from a backup"
         )
     return last

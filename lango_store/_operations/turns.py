@@ -1,31 +1,33 @@
-"""Turns: messages saved together with what they cost, and what all of them cost."""
+"""Turns: messages saved together with their usage; and compactions, the turns that replace a window by a summary."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
-from lango_store._operations import messages, sessions
-from lango_store._operations.appends import NewTurn, merged, unstored, write
-from lango_store._operations.batches import Batch
-from lango_store._operations.binds import MESSAGE, TURN, of_session
+from lango_store._operations import messages, removals, sessions
+from lango_store._operations.appends import Batch, NewTurn, merged, unstored, write
+from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.messages import Range
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id
-from lango_store._values.model import Message, Turn
+from lango_store._values.model import Compaction, Message, MessageRole, Turn
+from lango_store._values.session import Session
+from lango_store.errors import Conflict
 
 
 def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
-    """Encode what a caller says of a turn; `InvalidValue` for what cannot be stored."""
+    """Encode the fields of a turn; `InvalidValue` names a field that cannot be stored."""
     return NewTurn(encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
 
 
@@ -42,10 +44,7 @@ def save(
     *,
     turn: NewTurn,
 ) -> Turn:
-    """Append a turn to a live session, whatever its ids; see `appends.append`.
-
-    The database refuses an id that is stored already: `save_new` leaves it out.
-    """
+    """Append a turn to a live session without looking up its ids, see `appends.append`."""
     saved = write(connection, now, key, new, expected, create, turn)
     return Turn(
         turn_no=saved.turn_no,
@@ -64,7 +63,7 @@ def save(
 def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING, *, turn: NewTurn
 ) -> Turn:
-    """Append a turn unless it is stored, by its own id or by those of all its messages. Needs a transaction."""
+    """Append a turn unless its id or the ids of all its messages are stored. Needs a transaction."""
     sessions.lock(connection, now, key)
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
@@ -72,7 +71,7 @@ def save_new(
     stored = messages.with_ids(connection, key, new.ids)
     fresh = unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
-        # Those that were there before it are of no turn or of earlier ones: it is the last.
+        # Some of the messages may have been stored before the turn: only the last turn of them can be it.
         numbers = {message.turn_no for message in stored.values()} - {None}
         for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
             return _replayed(connection, now, key, there)
@@ -84,7 +83,7 @@ def save_new(
 
 
 def _id_of(new: Batch) -> str:
-    """Return an id by which a retry finds the turn of messages that were all stored before it, in no turn."""
+    """Return an id by which a retry finds a turn whose messages were all stored earlier, without a turn."""
     ids = json.dumps([message.id for message in new.messages])
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
@@ -110,7 +109,7 @@ def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
 
 
 def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message]:
-    """Read the messages of a turn that are still there."""
+    """Read the remaining messages of a turn."""
     its = (MESSAGE.c.seq >= turn.first_seq, MESSAGE.c.seq <= turn.last_seq, MESSAGE.c.turn_no == turn.turn_no)
     return messages.where(connection, key, sa.and_(*its))
 
@@ -127,13 +126,13 @@ _usages = Statement(
 
 
 def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
-    """Read what each turn cost."""
+    """Read the usage of each turn."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
         yield turn_json(key, turn_no, "usage", text)
 
 
 def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of usages field by field, nested ones too; of what is not a number the last one stands."""
+    """Sum usages field by field, nested ones too; of fields that are not numbers the last value is returned."""
     summed: dict[str, Any] = {}
     for usage in usages:
         _add(summed, usage)
@@ -156,3 +155,113 @@ def _add(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# Compactions
+
+
+@dataclass(frozen=True)
+class PendingCompaction:
+    """A window that is being summarized, and the state of its session when the window was read."""
+
+    session: Session
+    incarnation: int
+
+    @property
+    def window(self) -> list[Message]:
+        """The messages to summarize."""
+        return list(self.session.messages)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The session's state when its window was read: see `sessions.Locked`."""
+        session = self.session
+        return self.incarnation, session.last_seq - session.message_count - session.record_count
+
+
+def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> PendingCompaction:
+    """Read the window of a live session."""
+    incarnation, session = messages.load_life(connection, now, key, records=records)
+    return PendingCompaction(session, incarnation)
+
+
+def finish_compaction(
+    connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
+) -> Compaction:
+    """Replace a window by its summary; `Conflict` if messages of the window were changed or removed.
+
+    Messages appended during the compaction are kept in the window, after the summary.
+    """
+    key, upto = pending.session.key, pending.session.last_seq
+    found = sessions.lock(connection, now, key)
+    if found.state != pending.state:
+        raise Conflict(
+            key,
+            expected=upto,
+            last_seq=found.last_seq,
+            message=f"session {key!r} was compacted, cut or cleared while its summary was being written: "
+            "nothing was changed, compact again if it is still too long",
+        )
+    said: dict[str, Any] = {
+        "original_event_count": pending.session.turn_count,
+        "original_message_count": sum(message.role is not MessageRole.RECORD for message in pending.session.messages),
+    }
+    usage = None
+    if discard:
+        said["discarded"] = True
+        old = read(connection, key)[: pending.session.turn_count]  # a turn without messages has no seq to go by
+        usage = total(turn.usage for turn in old)
+        _discard(connection, now, key, upto, old)
+    turn = replace(new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
+    saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
+    sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
+    return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
+
+
+def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
+    # Records are kept without a turn: the summarizer did not see them.
+    removed = removals.delete(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
+    removals.leave_turns(connection, key, MESSAGE.c.seq <= upto)
+    if old:
+        removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
+    left = SESSION.c.last_consolidated - removed.messages
+    removals.count(
+        connection,
+        now,
+        key,
+        removed,
+        turn_count=SESSION.c.turn_count - len(old),
+        last_consolidated=sa.case((left > 0, left), else_=0),
+    )
+
+
+def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
+    # A summary may repeat stored messages, which keep their ids, and one message twice.
+    stored = messages.with_ids(connection, key, summary.ids)
+    distinct = unstored(summary, {}).messages
+    return Batch([each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct])
+
+
+def compactions(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:
+    """Read the compactions of a live session, the oldest first."""
+    sessions.row_of(connection, now, key)
+    summaries: dict[int | None, list[Message]] = {}
+    for message in messages.where(connection, key, IN_SUMMARY):
+        summaries.setdefault(message.turn_no, []).append(message)
+    found: list[Compaction] = []
+    for turn in read(connection, key, IS_COMPACTION):
+        after = found[-1].replaced_upto if found else 0
+        found.append(_compaction(turn, summaries.get(turn.turn_no, []), after))
+    return found
+
+
+def _compaction(turn: Turn, summary: list[Message], replaced_after: int) -> Compaction:
+    return Compaction(
+        turn_no=turn.turn_no,
+        summary=summary,
+        replaced_after=replaced_after,
+        replaced_upto=turn.replaced_upto or 0,
+        replaced_messages=turn.metadata.get("original_message_count", 0),
+        discarded=turn.metadata.get("discarded", False),
+        created_at=turn.created_at,
+    )

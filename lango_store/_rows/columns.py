@@ -104,8 +104,8 @@ def _as_json_text(value: Any) -> Any:
 class JsonColumn(sa.types.TypeDecorator[Any]):
     """Any JSON value: `JSON` on PostgreSQL (which keeps key order, digits and NUL), text on SQLite. None is NULL.
 
-    `column["name"]` and `column[0]` look inside (SQLite 3.38 or newer). `==`, `!=` and `in_` compare the JSON as it was
-    written: dicts with the same keys in another order, 1 and 1.0 differ.
+    `column["name"]` and `column[0]` look inside (SQLite 3.38 or newer). `==`, `!=` and `in_` compare the JSON
+    text: dicts with the same keys in another order, 1 and 1.0 differ.
     """
 
     impl = sa.Text

@@ -1,4 +1,4 @@
-"""What roles, JSON, texts and times are inside a database, and the way back: plain functions that know no database."""
+"""Encode roles, JSON, texts and times for a database, and decode them; the same for all databases."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def reject_constant(word: str) -> Any:
 
 
 def _described(stored: object) -> str:
-    """Describe what stands where a text should: SQLite's columns hold values of any type."""
+    """Describe a stored value that should be text: SQLite's columns accept values of any type."""
     if not isinstance(stored, bytes):
         return type(stored).__name__
     try:
@@ -200,7 +200,7 @@ def decode_time(stored: datetime | str) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{moment} lies outside of the years 1 to 9999 in UTC") from None
+        raise ValueError(f"{moment} is outside the years 1 to 9999 in UTC") from None
 
 
 def aware(moment: datetime) -> datetime:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._operations import appends, expiry, messages, sessions
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.expiry import Keep, Policy, Purged, Reason
 from lango_store._operations.sessions import Expected, New

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import sessions, transfer, values
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch
 from lango_store._operations.binds import MESSAGE, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New

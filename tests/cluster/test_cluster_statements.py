@@ -19,8 +19,7 @@ from lango_store import Store
 from lango_store._connections import schema_gate
 from lango_store._dialect.citus import Citus
 from lango_store._operations import turns
-from lango_store._operations.appends import NewTurn
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch, NewTurn
 
 CLUSTER = Citus()
 

@@ -131,7 +131,7 @@ def test_pages_of_an_index_out_of_order_are_refused(tmp_path: Path, monkeypatch:
     with opened(path) as store, store.context.snapshot() as connection:
         page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
         monkeypatch.setattr(paging, "ROWS", 64)
-        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+        with pytest.raises(DatabaseUnavailable, match="out of order"):
             list(itertools.islice(page.read(connection, "k"), 10))
 
 

@@ -118,7 +118,7 @@ def test_a_seq_that_is_not_a_number_is_named_as_damage_and_not_taken_for_one(
             with pytest.raises(DamagedMessage) as raised:
                 call()
             assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:16", 0, "seq")
-        with pytest.raises(DatabaseUnavailable, match="out of their order"):
+        with pytest.raises(DatabaseUnavailable, match="out of order"):
             export(store, tmp_path, "nanobot", keys=["telegram:16"])
 
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 from lango_store import Message, Store
 from lango_store._operations import appends
-from lango_store._operations.batches import Batch
+from lango_store._operations.appends import Batch
 
 
 def test_an_append_leaves_its_batch_as_it_was(url: str) -> None:
