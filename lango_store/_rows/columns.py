@@ -8,10 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement, current_timestamp, now
+from sqlalchemy.sql.functions import current_timestamp, now
 
 from lango_store._rows.encoding import decode_json, decode_role, decode_time, encode_json, encode_role, encode_time_text
 from lango_store._values.model import MessageRole
@@ -43,70 +41,15 @@ class _PostgresJson(sa.types.UserDefinedType[str]):
         return "JSON"
 
 
-class _JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON value as text, which unlike PostgreSQL's json can be compared."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        return encode_json(value, "value")
-
-
-class _Readable(FunctionElement[Any]):
-    """A JSON column with each escaped NUL replaced, because PostgreSQL cannot look into JSON that has one."""
-
-    type = sa.types.NullType()
-    inherit_cache = True
-
-
-@compiles(_Readable)
-def _readable(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
-    return compiler.process(element.clauses, **options)
-
-
-@compiles(_Readable, "postgresql")
-def _readable_on_postgresql(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
-    return rf"CAST(replace(CAST({compiler.process(element.clauses, **options)} AS TEXT), '\u0000', '\ufffd') AS JSON)"
-
-
 class _JsonComparator(sa.types.TypeDecorator.Comparator[Any]):
-    """The operators of a JSON column: `[…]`, `==`, `!=`, `in_`, `is_`, and `as_text()` for all others."""
-
-    def as_text(self) -> sa.ColumnElement[str]:
-        """Return the JSON as text, to search in: a string has its quotes and escapes."""
-        return sa.cast(self.expr, sa.Text)
-
     def operate(self, op: Any, *other: Any, **options: Any) -> Any:
-        if op is operators.getitem:
-            (name,) = other
-            if isinstance(name, str) and name.startswith("$"):  # for SQLite that would be a path
-                raise ValueError(f"{name!r} cannot be looked up in a query: select the whole column")
-            kind: Any = sa.Text() if isinstance(name, str) else sa.Integer()
-            inside = self.expr if isinstance(self.expr, sa.BinaryExpression) else _Readable(self.expr)
-            return inside.op("->", precedence=15, return_type=self.type)(sa.literal(name, kind))
-        if op in _COMPARED and other[0] is not None:
-            # As text: PostgreSQL has no = for json, and its jsonb takes no NUL.
-            return _as_json_text(self.expr).operate(op, *map(_as_json_text, other), **options)
-        if operators.is_comparison(op) and op not in _OF_NULL:
-            raise TypeError(f"{op.__name__} does not work on JSON: write column.as_text(), or cast(column, Text)")
+        if op not in (operators.is_, operators.is_not) and other != (None,):  # the databases would compare differently
+            raise TypeError("a JSON column is only compared with None: cast it, or use the database's JSON functions")
         return super().operate(op, *other, **options)
 
 
-_COMPARED: Final = (operators.eq, operators.ne, operators.in_op, operators.not_in_op)
-_OF_NULL: Final = (operators.eq, operators.ne, operators.is_, operators.is_not)
-
-
-def _as_json_text(value: Any) -> Any:
-    return sa.type_coerce(sa.cast(value, sa.Text), _JsonText()) if isinstance(value, sa.ColumnElement) else value
-
-
 class JsonColumn(sa.types.TypeDecorator[Any]):
-    """Any JSON value: `JSON` on PostgreSQL (which keeps key order, digits and NUL), text on SQLite. None is NULL.
-
-    `column["name"]` and `column[0]` look inside (SQLite 3.38 or newer). `==`, `!=` and `in_` compare the JSON
-    text: dicts with the same keys in another order, 1 and 1.0 differ.
-    """
+    """Any JSON value: `JSON` on PostgreSQL (which keeps key order, digits and NUL), text on SQLite. None is NULL."""
 
     impl = sa.Text
     cache_ok = True
