@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Final
 
 import sqlalchemy as sa
 from pydantic import Field
 
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
-from lango_store._operations.binds import MESSAGE, SHARED_VALUE
-from lango_store._operations.transfer import Row
-from lango_store._rows.encoding import encode_time_text
 from lango_store._values.value import Value
+from lango_store.backup.reading import Outcome, SharedValue, load
+from lango_store.backup.writing import first_line, last_line, session_lines, shared_lines
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.store import Store
 
@@ -67,20 +64,21 @@ def copy(
     dry_run: bool = False,
     on_batch: Callable[[CopyReport], None] | None = None,
 ) -> CopyReport:
-    """Copy all sessions, live and expired, with all that belongs to them, then the values of shared scopes.
+    """Copy all sessions, live and expired, with all that belongs to them, then the shared values.
 
-    A session that the target has already is compared and never changed. Each is copied whole or not at all and read
-    back before it counts, so that a copy that was killed can be started again. `on_batch` gets the report so far.
+    A session that exists in the target is compared and never changed. Each is copied whole or not at all, so a copy
+    that was killed can be started again. `on_batch` is called with the report so far.
     """
     started = perf_counter()
     report = CopyReport(dry_run=dry_run)
+    planned: set[str] | None = set() if dry_run else None
     after = ""
     while True:
         with source.context.snapshot() as reading:
             keys = transfer.keys(reading, after, BATCH)
             with target.context.snapshot() if dry_run else target.context.transaction() as writing:
-                found = [_copied_or_failed(reading, writing, key, dry_run=dry_run) for key in keys]
-        for each in found:  # now that they are on disk
+                found = [_copied(reading, writing, key, planned) for key in keys]
+        for each in found:  # now that they are committed
             _count(report, each)
         report.seconds = perf_counter() - started
         if on_batch is not None:
@@ -88,40 +86,27 @@ def copy(
         if len(keys) < BATCH:
             break
         after = keys[-1]
-    _copy_shared(source, target, report)
+    with (
+        source.context.snapshot() as reading,
+        target.context.snapshot() if dry_run else target.context.transaction() as writing,
+    ):
+        unread: list[DamagedMessage] = []
+        lines = chain([first_line()], shared_lines(reading, unread), [last_line(0)])
+        shared = list(load(writing, "the copy", lines, planned=planned))
+    for value in [*shared, *(Failure(key=error.key, reason=error.fact) for error in unread)]:
+        _count(report, value)
     report.seconds = perf_counter() - started
     return report
 
 
-def _copy_shared(source: Store, target: Store, report: CopyReport) -> None:
-    with (
-        source.context.snapshot() as reading,
-        target.context.snapshot() if report.dry_run else target.context.transaction() as writing,
-    ):
-        for row in transfer.shared_values(reading):
-            if isinstance(row, DamagedMessage):
-                report.failed.append(Failure(key=row.key, reason=row.fact))
-                continue
-            existing = transfer.shared_value(writing, row["scope"], row["name"])
-            if existing is None:
-                report.values += 1
-                if not report.dry_run:
-                    transfer.insert(writing, SHARED_VALUE, [row])
-            elif existing != row:
-                report.differing_values.append((row["scope"], row["name"]))
-
-
-@dataclass(frozen=True)
-class _Copied:
-    key: str
-    messages: int
-    state: Literal["copied", "already there", "differing"]
-
-
-def _count(report: CopyReport, found: _Copied | Failure) -> None:
+def _count(report: CopyReport, found: Outcome | SharedValue | Failure) -> None:
     if isinstance(found, Failure):
         report.failed.append(found)
-    elif found.state == "copied":
+    elif isinstance(found, SharedValue):
+        report.values += found.state == "imported"
+        if found.state == "collided":
+            report.differing_values.append((found.scope, found.name))
+    elif found.state == "imported":
         report.copied += 1
         report.messages += found.messages
     elif found.state == "already there":
@@ -130,13 +115,17 @@ def _count(report: CopyReport, found: _Copied | Failure) -> None:
         report.differing.append(found.key)
 
 
-def _copied_or_failed(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied | Failure:
+def _copied(
+    reading: sa.Connection, writing: sa.Connection, key: str, planned: set[str] | None
+) -> Outcome | SharedValue | Failure:
+    lines = chain([first_line()], session_lines(reading, key), [last_line(1)])
     try:
         with _isolated(reading), _isolated(writing):
-            return _copied(reading, writing, key, dry_run=dry_run)
+            (outcome,) = load(writing, "the copy", lines, planned=planned)
+            return outcome
+    except (DatabaseBusy, DatabaseUnavailable):
+        raise
     except LangoStoreError as error:
-        if isinstance(error, DatabaseBusy | DatabaseUnavailable):
-            raise
         return Failure(key=key, reason=error.fact)
 
 
@@ -151,32 +140,3 @@ def _isolated(connection: sa.Connection) -> Iterator[None]:
         if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
             raise dialect_of(connection).translate_error(drivers) from error
         raise
-
-
-def _copied(reading: sa.Connection, writing: sa.Connection, key: str, *, dry_run: bool) -> _Copied:
-    if transfer.exists(writing, key):
-        same = _digest(reading, key) == _digest(writing, key)
-        return _Copied(key, 0, "already there" if same else "differing")
-    digest, messages = hashlib.sha256(), 0
-    for table, rows in transfer.whole_session(reading, key):
-        _add(digest, rows)
-        messages += len(rows) if table is MESSAGE else 0
-        if not dry_run:
-            transfer.insert(writing, table, rows)
-    if not dry_run and _digest(writing, key) != digest.digest():
-        raise LangoStoreError(
-            "it was read back with other content than was written, and was removed: run `doctor` on both databases"
-        )
-    return _Copied(key, messages, "copied")
-
-
-def _digest(connection: sa.Connection, key: str) -> bytes:
-    digest = hashlib.sha256()
-    for _, rows in transfer.whole_session(connection, key):
-        _add(digest, rows)
-    return digest.digest()
-
-
-def _add(digest: Any, rows: list[Row]) -> None:
-    for row in rows:
-        digest.update(json.dumps(row, default=encode_time_text).encode())

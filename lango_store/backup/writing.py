@@ -100,7 +100,7 @@ def write_sessions(
                 continue
             lines.seek(0)
             shutil.copyfileobj(lines, file)
-    for line in _shared_lines(connection, unread) if shared else ():
+    for line in shared_lines(connection, unread) if shared else ():
         _write(file, line)
     _write(file, last_line(len(keys) - len(faults)))
     return faults, unread
@@ -133,7 +133,7 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
     yield digest.closing()
 
 
-def _shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[bytes]:
+def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[bytes]:
     """Yield the lines of the shared values, none if there are none; append the errors of damaged ones to `unread`."""
     digest, encoder = SessionDigest(), RowEncoder()
     for row in transfer.shared_values(connection):

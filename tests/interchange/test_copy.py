@@ -8,10 +8,10 @@ import signal
 import pytest
 import sqlalchemy as sa
 from support.commands import run, run_on_terminal
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import run_program
-from support.rows import all_rows, fill, message_row, put, session_row
+from support.rows import all_fields, fill, message_row, put, session_row
 
 from lango_store import Store
 from lango_store._operations import paging
@@ -26,9 +26,9 @@ def url_of(store: Store) -> str:
 def test_every_row_is_copied_in_both_directions(source: Store, target: Store) -> None:
     fill(source)
     report = copy(source, target)
-    assert all_rows(target) == all_rows(source)
+    assert all_fields(target) == all_fields(source)
     assert (report.copied, report.already_there, report.complete) == (3, 0, True)
-    assert report.messages == sum("seq" in row for rows in all_rows(source).values() for row in rows)
+    assert report.messages == sum("seq" in row for rows in all_fields(source).values() for row in rows)
 
 
 def test_a_session_that_changed_since_is_reported_and_left_alone(source: Store, target: Store) -> None:
@@ -38,11 +38,11 @@ def test_a_session_that_changed_since_is_reported_and_left_alone(source: Store, 
     source.append_message("a", message("later in the source"))
     target.append_message("c", message("later in the target"))
     source.create("d")
-    before = all_rows(target)
+    before = all_fields(target)
     report = copy(source, target)
     assert (report.copied, report.already_there, report.differing) == (1, 1, ["a", "c"])
     assert not report.complete
-    after = all_rows(target)
+    after = all_fields(target)
     assert {key: after[key] for key in before} == before
 
 
@@ -61,12 +61,16 @@ def test_more_sessions_than_a_batch_and_more_messages_than_a_page(
     monkeypatch.setattr(paging, "ROWS", 20)
     put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
     number = 2 * paging.ROWS + 1
-    put(source, session_row("long"), *(message_row("long", seq) for seq in range(1, number + 1)))
+    put(
+        source,
+        session_row("long", last_seq=number, message_count=number),
+        *(message_row("long", seq) for seq in range(1, number + 1)),
+    )
     seen: list[int] = []
     report = copy(source, target, on_batch=lambda so_far: seen.append(so_far.sessions))
     assert (report.copied, report.messages) == (2 * copying.BATCH + 1, number)
     assert seen == [copying.BATCH, 2 * copying.BATCH, 2 * copying.BATCH + 1]
-    assert all_rows(target) == all_rows(source)
+    assert all_fields(target) == all_fields(source)
 
 
 def test_a_session_that_cannot_be_read_or_kept_does_not_hold_up_the_others(
@@ -82,14 +86,11 @@ def test_a_session_that_cannot_be_read_or_kept_does_not_hold_up_the_others(
         report = copy(source, target)
     assert report.failed[0].key == "a"
     assert "created_at" in report.failed[0].reason
-    if target.engine.dialect.name == "sqlite":
-        assert [failure.key for failure in report.failed] == ["a"]  # it keeps what it is given
-    else:
-        assert [failure.key for failure in report.failed] == ["a", "c"]
-        assert "json" in report.failed[1].reason
+    assert [failure.key for failure in report.failed] == ["a", "c"]
+    assert "content" in report.failed[1].reason
     assert not report.complete
-    assert {"b", "d"} <= all_rows(target).keys()
-    assert "a" not in all_rows(target)
+    assert {"b", "d"} <= all_fields(target).keys()
+    assert "a" not in all_fields(target)
 
 
 KILLED = """
@@ -116,51 +117,29 @@ with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
 """
 
 
-@pytest.mark.parametrize("writes", [1, 2, 7, 10, 11, 33])
+@pytest.mark.parametrize("writes", [1, 2, 6, 16])
 def test_a_copy_killed_anywhere_goes_on_where_it_was(source: Store, target: Store, writes: int) -> None:
     for number in range(20):
         source.create(f"k{number:02}", messages=messages(3))
     done = run_program(KILLED, url_of(source), url_of(target), writes)
     assert done.returncode == -signal.SIGKILL
-    expected = all_rows(source)
-    halfway = all_rows(target)
+    expected = all_fields(source)
+    halfway = all_fields(target)
     assert all(expected[key] == rows for key, rows in halfway.items())
     report = copy(source, target)
     assert (report.copied, report.already_there) == (20 - len(halfway), len(halfway))
-    assert len(halfway) == (writes - 1) // 2 // 5 * 5  # whole batches
-    assert all_rows(target) == expected
-
-
-@not_on_a_cluster("Citus allows no trigger with an error of its own on a distributed table")
-def test_what_comes_back_changed_is_taken_out_again_and_said(source: Store, target: Store) -> None:
-    source.create("k", messages=messages(1))
-    source.create("l", messages=messages(1))
-    with target.engine.begin() as connection:  # a database that keeps other text than it is given
-        for statement in _faithless(connection.dialect.name):
-            connection.exec_driver_sql(statement)
-    report = copy(source, target)
-    assert [failure.key for failure in report.failed] == ["k"]
-    assert list(all_rows(target)) == ["l"]
-
-
-def _faithless(dialect: str) -> list[str]:
-    change = "UPDATE lango_message SET name = 'x' WHERE session_key = 'k'"
-    if dialect == "sqlite":
-        return [f"CREATE TRIGGER faithless AFTER INSERT ON lango_message BEGIN {change}; END"]
-    return [
-        f"CREATE FUNCTION faithless() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {change}; RETURN NULL; END $$",
-        "CREATE TRIGGER faithless AFTER INSERT ON lango_message FOR EACH ROW EXECUTE FUNCTION faithless()",
-    ]
+    assert len(halfway) == (writes - 1) // 5 * 5  # whole batches
+    assert all_fields(target) == expected
 
 
 def test_the_command_copies_and_its_exit_code_says_whether_all_is_well(source: Store, target: Store) -> None:
     fill(source)
     words = ("copy", "--from", url_of(source), "--to", url_of(target))
     dry = run(*words, "--dry-run")
-    assert (dry.returncode, all_rows(target)) == (0, {})
+    assert (dry.returncode, all_fields(target)) == (0, {})
     assert dry.stdout.startswith("would copy 3 sessions")
     done = run(*words)
-    assert (done.returncode, all_rows(target)) == (0, all_rows(source))
+    assert (done.returncode, all_fields(target)) == (0, all_fields(source))
     source.create("more")
     target.create("more")
     different = run(*words, "--json")
