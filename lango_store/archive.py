@@ -38,17 +38,6 @@ from lango_store.errors import (
 
 _MOST_FOUND: Final = 1_000_000
 
-_IDENTITY: Final = ("seq", "life", "id", "role", "created_at")
-_SAME: Final = (
-    "messages.seq IS ? AND (sessions.created_at IS ?"
-    " OR messages.id IS ? AND messages.role IS ? AND messages.created_at IS ?)"
-)
-"""Whether an archived message is a copy of another, as it is or as it was before an update.
-
-It has the same seq, in a session that was created at the same time, as a purge and a restore leave it; or else the
-same id, role and time.
-"""
-
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
 _PARTS: Final = {
@@ -167,55 +156,35 @@ class Archive:
         return gone
 
     def redact(
-        self,
-        key: str,
-        seq_or_id: int | str,
-        *,
-        reason: str | None = None,
-        stored: Message | None = None,
-        session_created_at: datetime | None = None,
+        self, key: str, seq_or_id: int | str, *, reason: str | None = None, incarnation: int | None = None
     ) -> Message | None:
-        """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return what is left.
+        """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return it.
 
-        It is the message that the store has, if `stored`, in the session that was created then; else the one with this
-        `seq` or id in the latest life of the session that has one; None if there is none. A session that was restored
-        and purged again is here several times, and the message with it, as it was then.
+        It is looked for in the life of the session with this incarnation, or in the latest one that has such a message;
+        None if there is none.
         """
         place = edits.checked_seq_or_id(seq_or_id)
         taken = edits.redacted(reason)
         left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
-        changes = ", ".join(f"{name} = ?" for name in left)
+        query = (
+            "SELECT messages.* FROM messages JOIN sessions ON sessions.id = messages.session_id "
+            f"WHERE sessions.key = ? AND messages.{'id' if isinstance(place, str) else 'seq'} = ? "
+            "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
+        )
         with _our_errors(self._path):
             with self._db.atomic():
-                if stored is not None:
-                    created = [each and encode_time_text(each) for each in (session_created_at, stored.created_at)]
-                    identity = [stored.seq, created[0], stored.id, encode_role(stored.role), created[1]]
-                else:
-                    latest = self._messages(key, f"messages.{'id' if isinstance(place, str) else 'seq'} = ?", [place])
-                    if not latest:
-                        return None
-                    identity = [latest[0][name] for name in _IDENTITY]
-                found = self._messages(key, _SAME, identity)
-                if not found:
+                row = next(iter(self._db.query(query, [key, place, incarnation])), None)
+                if row is None:
                     return None
-                for row in found:
-                    if row["role"] != _RECORD:  # whose tokens its session does not count
-                        spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
-                        self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
-                    row |= taken | {"tokens": None if row["tokens"] is None else 0}
-                    redacted = f"UPDATE messages SET {changes}, tokens = ? WHERE session_id = ? AND seq = ?"
-                    self._connection.execute(redacted, [*left.values(), row["tokens"], row["session_id"], row["seq"]])
+                if row["role"] != _RECORD:  # whose tokens its session does not count
+                    spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
+                    self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
+                left["tokens"] = None if row["tokens"] is None else 0
+                self._db.table("messages").update((row["session_id"], row["seq"]), left)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
-        return decode_messages(key, [[found[0][name] for name in MESSAGE_FIELDS]])[0]
-
-    def _messages(self, key: str, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-        query = (
-            "SELECT messages.*, sessions.created_at AS life "
-            "FROM messages JOIN sessions ON sessions.id = messages.session_id "
-            f"WHERE sessions.key = ? AND {condition} ORDER BY sessions.id DESC"
-        )
-        return list(self._db.query(query, [key, *values]))
+        row |= taken | {"tokens": left["tokens"]}
+        return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
 
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
         """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
@@ -233,7 +202,8 @@ class Archive:
             for name, (table, _, label) in _PARTS.items():
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
-            transfer.set_counters(connection, key, encoder.corrections())
+            life = encoder.corrections() | {"incarnation": row["incarnation"]}  # archived again, it replaces this one
+            transfer.set_counters(connection, key, life)
 
     def _restore_row(
         self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any], label: str

@@ -8,8 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations import edits, examination, messages, sessions
-from lango_store._operations.binds import SESSION, of_session
+from lango_store._operations import edits, examination, messages, sessions, transfer
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store._values.reports import Finding
@@ -23,14 +22,13 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
         return context.transact(edits.redact, key, seq_or_id, reason)
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-    def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, datetime]:
+    def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, int]:
         message = edits.redact(connection, now, key, seq_or_id, reason)
-        created_at = sa.select(SESSION.c.created_at).where(of_session(SESSION, key))
-        return message, connection.execute(created_at).scalar_one()
+        return message, transfer.incarnations(connection, [key])[key]
 
     with Archive(archive) as opened:
         try:
-            message, created_at = context.transact(redact_stored)
+            message, incarnation = context.transact(redact_stored)
         except (SessionNotFound, MessageNotFound) as error:
             if isinstance(error, SessionExpired):  # which has the message still
                 raise
@@ -38,7 +36,7 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
                 raise
             return archived
         # Interrupted before this, it can be done again: the message is still in its place.
-        opened.redact(key, message.seq, reason=reason, stored=message, session_created_at=created_at)
+        opened.redact(key, message.seq, reason=reason, incarnation=incarnation)
         return message
 
 

@@ -47,6 +47,8 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
         assert archive.search('no "such (words') == []
         with pytest.raises(ValueError, match="word"):
             archive.search("  ")
+        with pytest.raises(ValueError, match="limit"):
+            archive.search("rain", limit=-1)
     restored = store.restore(cold, "k")
     anew = {"ttl_seconds": None, "expires_at": None, "updated_at": clock.time, "revision": restored.revision}
     unlimited = before.model_copy(update=anew)

@@ -38,18 +38,27 @@ def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clo
     assert_sound(store)
 
 
-def test_every_copy_of_a_message_in_the_archive_is_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_session_restored_and_purged_again_is_archived_once(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", tokens=5), message("x")])
     for _ in range(3):
         clock.move(hours=2)
         assert store.expire(archive=path).sessions == 1
         store.restore(path, "k", ttl=timedelta(hours=1))
-    store.delete("k")
-    clock.move(hours=2)
-    left = store.conversation("k").redact_message(1, reason="a password", archive=path)
-    assert left.extra == {"redacted": "a password"}
-    assert not traces(path, b"hunter2")
+    with Archive(path) as archive:
+        assert archive.count(key_prefix="k") == (1, 2)
+
+
+def test_redaction_leaves_message_of_another_life_created_at_the_same_time(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "cold.db"
+    for word in ("hunter2", "hunter3"):
+        store.create("k", messages=[message(word, created_at=clock.time)])
+        store.expire(older_than=timedelta(0), archive=path)
+    store.restore(path, "k")
+    store.conversation("k").redact_message(1, archive=path)
+    assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
 
 
 def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(

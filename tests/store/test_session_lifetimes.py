@@ -40,12 +40,12 @@ def test_whatever_brings_a_session_into_being_gives_it_a_number_of_its_own(
     clock.move(hours=1)
     store.expire(archive=tmp_path / "cold.db")
     store.restore(tmp_path / "cold.db", "k")
-    found.add(incarnation(store))
+    assert incarnation(store) in found  # it is the same session
     with Store(make_database(), clock=clock) as target, Store(store.engine, clock=clock) as source:
         assert copying.copy(source, target).complete
         assert copying.copy(source, target).already_there == 5
         found.add(incarnation(target))
-    assert len(found) == 8
+    assert len(found) == 7
     assert all(0 < each < 2**63 for each in found)
 
 
