@@ -1,1 +1,1 @@
-"""How far the store is from a loop written by hand over the driver: `python -m benchmarks --help`."""
+"""The store against a hand-written loop over the driver: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""Appends a second of many writers, each to a session of its own: `python -m benchmarks.cluster URL [URL …]`.
+"""Appends per second of many writers, each to its own session: `python -m benchmarks.cluster URL [URL …]`.
 
 Each URL is that of a server or of a cluster's coordinator, with a database that has our tables. On a cluster the
 statement of one server takes its turn too.
@@ -27,7 +27,7 @@ class OneStatement(Citus):
 
 
 def appends_a_second(store: Store, writers: int, seconds: float) -> float:
-    """Let writers append as fast as they can; RuntimeError if a message was lost or doubled."""
+    """Run writers that append continuously; RuntimeError if a message was lost or doubled."""
     keys = [f"bench:{uuid.uuid4()}" for _ in range(writers)]
     for key in keys:
         store.create(key)

@@ -1,4 +1,4 @@
-"""The contenders: each has the same verbs, and runs in a process of its own."""
+"""The contenders: each has the same verbs and runs in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lango_store.tables import MessageRow, SessionRow
 
 
 class Contender(Protocol):
-    """What every contender can do."""
+    """The verbs of every contender."""
 
     def create(self, key: str) -> Any: ...
     def append(self, key: str, message: dict[str, Any]) -> Any: ...

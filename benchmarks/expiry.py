@@ -80,7 +80,7 @@ def bare(engine: sa.Engine) -> float:
 
 
 def purged(url: str, messages: int) -> dict[str, float]:
-    """Purge them with the store, in a process of its own."""
+    """Purge them with the store, in a separate process."""
     done = subprocess.run([sys.executable, "-c", PURGE, url], check=True, stdout=subprocess.PIPE, text=True)
     report: dict[str, float] = json.loads(done.stdout)
     assert report["messages"] == messages
@@ -88,7 +88,7 @@ def purged(url: str, messages: int) -> dict[str, float]:
 
 
 def longest_append(store: Store, stop: threading.Event) -> list[float]:
-    """Append to another session meanwhile; return the seconds of each."""
+    """Append to another session during the purge; return the seconds of each append."""
     store.get_or_create("other")
     taken = []
     while not stop.wait(0.01):

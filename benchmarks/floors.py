@@ -1,4 +1,4 @@
-"""The floors: what somebody would write by hand over the driver, on our tables and indexes, and nothing more."""
+"""The floors: minimal code written by hand over the driver, on our tables and indexes."""
 
 from __future__ import annotations
 

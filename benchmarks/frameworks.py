@@ -1,4 +1,4 @@
-"""`python -m benchmarks.frameworks`: the processor's time of an append and a load, beside the frameworks' own stores.
+"""`python -m benchmarks.frameworks`: the processor time of an append and a load, against the frameworks' stores.
 
 All stores of a framework run in turns in one process, threads and event loop included, and each gets the same items.
 """
@@ -273,7 +273,7 @@ def measured(make: Callable[[int], list[Item]], stores: dict[str, Comparable], r
 
 
 def installed(package: str) -> bool:
-    """Whether a package can be imported, and the one that it lies in."""
+    """Return whether a package and its parent can be imported."""
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The lines of `--peers`: works that every store can do, and the proof that each message came back as it went in."""
+"""The lines of `--peers`: works of every store, with a check that loaded messages equal the appended ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.works import Run, timed
 
 
 class Differs(Exception):
-    """Something came back that is not what was written."""
+    """A loaded message differs from the appended one."""
 
 
 class Sessions:
@@ -109,9 +109,9 @@ def last_fifty(sessions: Sessions) -> Prepared:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: what it is, how far from the strict floor ours may be on SQLite and PostgreSQL, and its rounds.
+    """A line: its title, the bars of our ratio to the strict floor on SQLite and PostgreSQL, and its rounds.
 
-    `batches`: it writes so many messages that whoever takes one at a time would need minutes, and is left out.
+    With `batches`, stores that append one message at a time are left out: they would need minutes.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""What is written: turns of a user's text, an assistant's tool calls and the tools' outputs, the same for everybody."""
+"""The payload of all contenders: turns of a user's text, an assistant's tool calls and the tools' outputs."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ WIDTH, HEIGHT, LEFT, TOP = 380, 260, 64, 48
 
 @dataclass(frozen=True)
 class Curve:
-    """How long something takes against the size of the session, a line for each contender."""
+    """The time of a work by the size of the session, a line for each contender."""
 
     title: str
     points: dict[str, list[tuple[int, float]]]
 
 
 def draw(title: str, curves: list[Curve]) -> str:
-    """Draw curves beside each other."""
+    """Draw curves next to each other."""
     width = (WIDTH + LEFT + 20) * len(curves)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT + TOP + 48}" '

@@ -34,7 +34,7 @@ class Connection:
         self._dialect = dialect_of(store.engine)
 
     def get_execution_options(self) -> dict[str, Any]:
-        """Say that nobody observes."""
+        """Return no options: statements have no observer."""
         return {}
 
     def writing(self, write: Callable[[Any], list[Message]]) -> list[Message]:
@@ -50,7 +50,7 @@ class Connection:
 
 
 class Works:
-    """The peers' lines taken apart, on sessions that the floor and our store have filled alike."""
+    """The peers' lines taken apart, on sessions that the floor and our store have filled with the same messages."""
 
     def __init__(self, floor: StrictSqlite | StrictPostgres, store: Store) -> None:
         self._floor = floor
@@ -142,7 +142,7 @@ def _values(given: Sequence[dict[str, Any]]) -> list[Message]:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: what it is, its steps, how many units a step does, and how often it runs."""
+    """A line of the table: its title, its steps, the units of a step, and the number of runs."""
 
     title: str
     steps: Callable[[Works], Steps]

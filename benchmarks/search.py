@@ -14,7 +14,7 @@ from benchmarks.turns import databases
 from lango_store import Message, Store, schema
 
 RARE = 100
-"""So many messages hold the word that is looked for."""
+"""The number of messages that contain the rare word."""
 
 FILL = {
     "sqlite": (
@@ -30,7 +30,7 @@ FILL = {
 
 
 def texts(number: int) -> str:
-    """Write in SQL the text of the message n: words that change with n, and in every so many the rare one."""
+    """Write in SQL the text of message n: words that vary with n, in some messages the rare one too."""
     words = [f"'word' || (n * {factor} % {vocabulary})" for factor, vocabulary in ((7, 50), (11, 997), (13, 9_973))]
     filler = payload.text(random.Random(number), 200)
     return " || ' ' || ".join([*words, f"'{filler}'", f"CASE WHEN n % {number // RARE} = 0 THEN 'needle' ELSE '' END"])
@@ -57,7 +57,7 @@ def appended(store: Store, key: str, number: int) -> float:
 
 
 def costs(bare: Store, indexed: Store, rounds: int) -> list[tuple[float, float]]:
-    """Return what appends took without and with the index, in turns."""
+    """Return the times of appends without and with the index, interleaved."""
     found = []
     for store in (bare, indexed):
         store.create("appended")

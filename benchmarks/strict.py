@@ -1,4 +1,4 @@
-"""The strict floors: tables of their own, tuples back, a text as it is stored, tool calls through `json.loads`."""
+"""The strict floors: separate tables, tuples returned, texts unchanged, tool calls through `json.loads`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, taking turns on databases made for them."""
+"""Contenders in separate processes, taking turns on databases made for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.postgres_server import PostgresServer
 
 
 class Worker:
-    """A contender in a process of its own, for `works` or for `lines`."""
+    """A contender in a separate process, for `works` or for `lines`."""
 
     def __init__(self, kind: str, name: str, url: str) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Worker:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self.name} died at {order}: what it said stands above")
+            raise RuntimeError(f"{self.name} died at {order}: see its output above")
         return json.loads(answer)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One contender in a process of its own: reads works from standard input, writes numbers to standard output."""
+"""One contender in a separate process: reads works from standard input, writes numbers to standard output."""
 
 from __future__ import annotations
 

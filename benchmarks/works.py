@@ -205,7 +205,7 @@ def disk(contender: Contender, url: str) -> Run:
 
 @dataclass(frozen=True)
 class Work:
-    """One line of the table: what it is, its unit, how far from the floor it may be, and in how many rounds."""
+    """One line of the table: its title, its unit, the bars of its ratio to the floor, and its rounds."""
 
     title: str
     prepare: Callable[[Contender, str], Run]

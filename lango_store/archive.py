@@ -1,4 +1,4 @@
-"""Expired sessions in a SQLite file of their own, for people: tables, full-text search, readable by Datasette.
+"""Purged sessions in a separate SQLite file, for people: tables, full-text search, readable by Datasette.
 
 `sessions` has a row for each life of a session: a key may be used again after its purge, and both lives stay here.
 """

@@ -1,4 +1,4 @@
-"""The SQLModel tables, public for people who write their own queries.
+"""The SQLModel tables, public for your own queries.
 
 They have a separate metadata, so that a host's `SQLModel.metadata` does not include them. Write through the store:
 rows are not validated.

@@ -14,7 +14,7 @@ Item = dict[str, Any]
 
 
 class Entries(Awaited):
-    """A session store; an entry that is appended by itself is a new one."""
+    """A session store; a single appended entry is a new one."""
 
     store: Any
 

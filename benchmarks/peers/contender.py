@@ -1,4 +1,4 @@
-"""What is asked of everybody who is compared, and the event loop and engine of those who are awaited."""
+"""The interface of all compared stores, and an event loop and engine for asynchronous ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 Said = tuple[str, list[tuple[str, Any]]]
-"""What a message says: its text, and the name and arguments of each tool call."""
+"""The content of a message: its text, and the name and arguments of each tool call."""
 
 
 def said_by_dict(message: dict[str, Any]) -> Said:
-    """Read a message that came back as the dict it was."""
+    """Read a message that is a dict."""
     return message["content"], [(call["name"], call["arguments"]) for call in message.get("tool_calls") or ()]
 
 
@@ -29,7 +29,7 @@ class Comparable(Protocol):
 
 
 class Awaited:
-    """A store that is awaited, with an event loop of its own."""
+    """An asynchronous store with its own event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -66,7 +66,7 @@ def _asynchronous(url: str, name: str) -> sa.URL:
 
 
 def own_file(url: str, whose: str) -> str:
-    """Return the path of a file beside the database: a file has one writer at a time, and each store has its own."""
+    """Return the path of a file in the database's folder: SQLite has one writer a file, so each store has its own."""
     return f"{sa.make_url(url).database}.{whose}"
 
 

@@ -105,7 +105,7 @@ def render_log(
             continue
         turn = None if message.turn_no is None else waiting.pop(message.turn_no, None)
         if turn is not None:
-            # A turn without messages comes before the next one, as it was saved.
+            # A turn without messages comes before the next one, in the order in which they were saved.
             empty = [
                 each for each in waiting.values() if each.turn_no < turn.turn_no and each.last_seq < each.first_seq
             ]

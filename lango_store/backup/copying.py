@@ -30,7 +30,7 @@ class Failure(Value):
 
 
 class CopyReport(Value):
-    """What a copy did, or with `dry_run` would do, in sessions; `messages` are those of the sessions copied.
+    """The result of a copy, or with `dry_run` the result it would have; `messages` are those of the copied sessions.
 
     `differing` are the keys of sessions that the target has already, with other content: they were left alone. `values`
     are those of shared scopes that were copied, `differing_values` scope and name of those that were left alone.
@@ -48,12 +48,12 @@ class CopyReport(Value):
 
     @property
     def sessions(self) -> int:
-        """How many sessions of the source were looked at."""
+        """The number of sessions read from the source."""
         return self.copied + self.already_there + len(self.differing) + len(self.failed)
 
     @property
     def complete(self) -> bool:
-        """Whether the target has, or would have, every session and shared value of the source as it is there."""
+        """True if the target has, or would have, every session and shared value of the source unchanged."""
         return not self.differing and not self.differing_values and not self.failed
 
 
