@@ -10,12 +10,12 @@ import typer
 
 from lango_store import interchange
 from lango_store._engine.url import shown
-from lango_store.backup.copying import CopyReport
-from lango_store.backup.copying import copy as copy_sessions
 from lango_store.cli.options import JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, say
 from lango_store.errors import SchemaOutOfDate
 from lango_store.interchange import Exported, FileReport
+from lango_store.interchange.copying import CopyReport
+from lango_store.interchange.copying import copy as copy_sessions
 
 _NAMES = ", ".join(interchange.FORMATS)
 _WRITABLE = ", ".join(interchange.writable())

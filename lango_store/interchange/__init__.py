@@ -1,6 +1,7 @@
-"""Import and export of the files of other systems: each system reads its files into a `Draft` and writes them from one.
+"""Import and export of files: backups, which hold everything, and the files of other systems.
 
-The commands `import` and `export` print what `import_path` and `export` return.
+Each other system reads its files into a `Draft` and writes them from one. A copy is an export and an import without a
+file. The commands `import` and `export` print what `import_path` and `export` return.
 """
 
 from __future__ import annotations

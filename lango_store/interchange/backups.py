@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store.backup import reading
-from lango_store.backup.writing import write_sessions
 from lango_store.errors import InvalidFile
-from lango_store.interchange import files
+from lango_store.interchange import backup_reading, files
+from lango_store.interchange.backup_writing import write_sessions
 from lango_store.interchange.draft import Skipped
 from lango_store.interchange.format import Exported, FileReport
 from lango_store.store import Store
@@ -51,7 +50,7 @@ class Backups:
                 store.context.snapshot() if dry_run else store.context.transaction() as connection,
             ):
                 lines = (line for _, line in files.lines_of(file, path))
-                for outcome in reading.load(connection, path, lines, planned=planned):
+                for outcome in backup_reading.load(connection, path, lines, planned=planned):
                     _count(report, outcome)
         except InvalidFile as error:
             return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
@@ -86,8 +85,8 @@ def _file(to: Path) -> Path:
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
-def _count(report: FileReport, outcome: reading.Outcome | reading.SharedValue) -> None:
-    if isinstance(outcome, reading.SharedValue):
+def _count(report: FileReport, outcome: backup_reading.Outcome | backup_reading.SharedValue) -> None:
+    if isinstance(outcome, backup_reading.SharedValue):
         report.values += outcome.state == "imported"
         if outcome.state == "collided":
             reason = f"value {outcome.name!r} of scope {outcome.scope!r}: the name is taken"

@@ -20,10 +20,9 @@ from support.rows import ODD_TEXTS, all_fields, all_rows, fill, message_row, put
 
 from lango_store import InvalidFile, Store
 from lango_store._operations import paging, transfer
-from lango_store.backup import reading
-from lango_store.backup.reading import Outcome, load
-from lango_store.backup.writing import first_line, last_line, session_lines
-from lango_store.interchange import backups, export, import_path
+from lango_store.interchange import backup_reading, backups, export, import_path
+from lango_store.interchange.backup_reading import Outcome, load
+from lango_store.interchange.backup_writing import first_line, last_line, session_lines
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -192,7 +191,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "ROWS", 20)
-    monkeypatch.setattr(reading, "BATCH", 20)
+    monkeypatch.setattr(backup_reading, "BATCH", 20)
 
     def copied(key: str) -> None:
         with source.context.snapshot() as found, target.context.transaction() as writing:

@@ -15,8 +15,8 @@ from support.rows import all_fields, fill, message_row, put, session_row
 
 from lango_store import Store
 from lango_store._operations import paging
-from lango_store.backup import copying
-from lango_store.backup.copying import copy
+from lango_store.interchange import copying
+from lango_store.interchange.copying import copy
 
 
 def url_of(store: Store) -> str:
@@ -97,7 +97,7 @@ KILLED = """
 import os, signal, sys
 import sqlalchemy as sa
 from lango_store import Store
-from lango_store.backup import copying
+from lango_store.interchange import copying
 from lango_store._operations import transfer
 
 copying.BATCH = 5

@@ -22,9 +22,9 @@ from support.session_checks import assert_sound
 
 from lango_store import InvalidFile, SessionExpired, Store
 from lango_store._operations.sessions import MAX_TTL
-from lango_store.backup.reading import load
-from lango_store.backup.writing import first_line, last_line, session_lines
 from lango_store.interchange import export, import_path
+from lango_store.interchange.backup_reading import load
+from lango_store.interchange.backup_writing import first_line, last_line, session_lines
 from lango_store.tables import SCHEMA_REVISION
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)

@@ -21,8 +21,8 @@ from support.factories import message
 
 from lango_store import DamagedMessage, InvalidMessage, InvalidValue, Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, of_session
-from lango_store.backup.copying import copy
 from lango_store.interchange import export
+from lango_store.interchange.copying import copy
 
 texts = st.text(alphabet=st.characters(exclude_categories=()))  # NUL, lone surrogates and every plane
 numbers = (

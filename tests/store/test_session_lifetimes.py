@@ -14,7 +14,7 @@ from support.factories import message, messages
 from lango_store import Conflict, Message, Store
 from lango_store._operations.binds import SESSION, of_session
 from lango_store.archive import Archive
-from lango_store.backup import copying
+from lango_store.interchange import copying
 from lango_store.testing import Clock
 
 HOUR = timedelta(hours=1)

@@ -17,8 +17,8 @@ from support.rows import all_fields, fill, put, shared_fields, shared_rows, shar
 
 from lango_store import DamagedMessage, Store
 from lango_store._operations import paging
-from lango_store.backup.copying import copy
 from lango_store.interchange import export, import_path
+from lango_store.interchange.copying import copy
 
 VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
 

@@ -22,7 +22,7 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "lango_store.archive",
-        "lango_store.backup.copying",
+        "lango_store.interchange.copying",
         "lango_store.cli",
         "lango_store.interchange",
         "lango_store.schema",

@@ -14,9 +14,9 @@ from pydantic import Field
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
 from lango_store._values.value import Value
-from lango_store.backup.reading import Outcome, SharedValue, load
-from lango_store.backup.writing import first_line, last_line, session_lines, shared_lines
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.interchange.backup_reading import Outcome, SharedValue, load
+from lango_store.interchange.backup_writing import first_line, last_line, session_lines, shared_lines
 from lango_store.store import Store
 
 BATCH: Final = 100

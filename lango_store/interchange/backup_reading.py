@@ -16,7 +16,6 @@ from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import reject_constant
-from lango_store.backup.writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,
@@ -25,6 +24,7 @@ from lango_store.errors import (
     InvalidValue,
     SessionNotFound,
 )
+from lango_store.interchange.backup_writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 BATCH: Final = 200
