@@ -11,7 +11,6 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
