@@ -131,6 +131,7 @@ class Dialect(Protocol):
 
     def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Undo an append that fails half-way in the caller's transaction, which the caller may commit nevertheless."""
+        return nullcontext()  # one statement, and after an error the transaction commits nothing
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Commit several writes together, or none of them, at any isolation level of the engine."""
@@ -158,6 +159,7 @@ class Dialect(Protocol):
 
     def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
         """Run one batch of work in a separate transaction."""
+        return self.transaction(connection)
 
     def confined(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Limit a transaction to our schema, so that no table further down the search path is used."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -100,8 +100,11 @@ class PostgreSQL(Dialect):
         if driver.autocommit:
             raise LangoStoreError(NO_TRANSACTION)
 
-    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return read_committed(connection)
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        # Our statements lock rows and read them again: READ COMMITTED is enough, and no writer that waited fails.
+        with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
+            yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -119,9 +122,6 @@ class PostgreSQL(Dialect):
                         "or set what is needed in a listener for `begin`"
                     ) from error
             yield
-
-    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return nullcontext()  # one statement, and after an error the transaction commits nothing
 
     def start(self, driver: Any, *, writes: bool) -> bool:
         # A transaction around one statement costs three round trips, autocommit one. A transaction that a listener
@@ -149,7 +149,7 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with read_committed(connection), unbounded(connection):
+        with self.transaction(connection), unbounded(connection):
             # Every append waits for a migration that waits for a table.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
@@ -275,14 +275,6 @@ class PostgreSQL(Dialect):
 
 
 @contextmanager
-def read_committed(connection: sa.Connection) -> Iterator[None]:
-    """Commit the writes of a block together, whatever isolation level the engine has."""
-    # Our statements lock rows and read them again: READ COMMITTED is enough, and no writer that waited fails.
-    with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
-        yield
-
-
-@contextmanager
 def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = None) -> Iterator[None]:
     """Begin the driver's next transaction at a level; a transaction that a listener has begun is not changed."""
     # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
@@ -313,23 +305,20 @@ def unbounded(connection: sa.Connection) -> Iterator[None]:
 def changed(driver: Any, **settings: Any) -> Iterator[None]:
     """Change settings of the driver for a block; a connection that is closed or interrupted keeps them."""
     before = {name: getattr(driver, name) for name in settings}
-    _set(driver, settings)
+    changes = {name: value for name, value in settings.items() if value != before[name]}
+    for name, value in changes.items():
+        setattr(driver, name, value)
     try:
         yield
     finally:
         if not driver.closed and driver.pgconn.transaction_status != _ACTIVE:
-            _set(driver, before)
+            for name in changes:
+                setattr(driver, name, before[name])
 
 
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
     """Change a setting of the server, for this transaction only or for the connection."""
     connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
-
-
-def _set(driver: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if getattr(driver, name) != value:
-            setattr(driver, name, value)
 
 
 # Positions in the write-ahead log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -89,8 +89,16 @@ class SQLite(Dialect):
             raise LangoStoreError(NO_TRANSACTION)
         _begin_immediate(connection)
 
-    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return _immediate(connection)
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        with ensure_transaction(connection):
+            driver: Any = connection.connection.driver_connection
+            if getattr(driver, "autocommit", None) is False and driver.in_transaction:
+                # Since Python 3.12 the driver has begun a deferred transaction, which cannot wait for the write lock
+                # after it has read.
+                connection.exec_driver_sql("ROLLBACK")
+            _begin_immediate(connection)
+            yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -143,14 +151,11 @@ class SQLite(Dialect):
         (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
         driver.execute("PRAGMA foreign_keys = OFF")
         try:
-            with _immediate(connection):
+            with self.transaction(connection):
                 yield
                 _reject_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
-
-    def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
-        return _immediate(connection)
 
     @contextmanager
     def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
@@ -262,19 +267,6 @@ class SQLite(Dialect):
                 'make the engine with connect_args={"autocommit": False}, or without it'
             )
         return None
-
-
-@contextmanager
-def _immediate(connection: sa.Connection) -> Iterator[None]:
-    """Commit the writes of a block together, while no other connection writes."""
-    with ensure_transaction(connection):
-        driver: Any = connection.connection.driver_connection
-        if getattr(driver, "autocommit", None) is False and driver.in_transaction:
-            # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
-            # once it has read.
-            connection.exec_driver_sql("ROLLBACK")
-        _begin_immediate(connection)
-        yield
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

@@ -128,16 +128,14 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
         try:
             if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 driver.execute("PRAGMA journal_mode = WAL")
+            return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_READONLY:
                 return  # a read-only file, whose owner chooses the journal mode
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            if time.monotonic() > deadline:
+            if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
-        else:
-            return
 
 
 # PostgreSQL

@@ -81,7 +81,6 @@ def run_steps(
 ) -> str | None:
     """Run revisions in one transaction: the caller's, or one that is committed at the end."""
     with migration(connection, lock_timeout, callers=callers):
-        revision.found(connection)  # which refuses a schema from before the baseline
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
         return revision.found(connection)
 
