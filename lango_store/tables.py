@@ -18,7 +18,7 @@ SCHEMA_REVISION: Final = "0100"
 """The revision of the schema that this release needs."""
 
 BASELINE: Final = "0100"
-"""The first revision of the schema. Before the first release there were others, with numbers below it."""
+"""The first revision of the schema."""
 
 VERSION_TABLE: Final = "lango_store_version"
 

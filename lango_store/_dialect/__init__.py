@@ -15,7 +15,6 @@ from lango_store._dialect.base import (
     Dialect,
     Moment,
     Passing,
-    Started,
     reflected,
 )
 from lango_store._dialect.citus import Citus, OfTenant, is_tenant
@@ -32,7 +31,6 @@ __all__ = [
     "Now",
     "NowTogether",
     "Passing",
-    "Started",
     "WhereGiven",
     "compiler",
     "detect_dialect",
@@ -116,7 +114,7 @@ def _checked(connection: _HasDialect) -> Dialect:
     if dialect is not None and connection.dialect.driver == "asyncpg":
         raise ValueError(
             "the store's statements cannot run on asyncpg's connections: make this engine with "
-            'create_async_engine(url.set(drivername="postgresql+psycopg")), or use AsyncStore(url) beside it'
+            'create_async_engine(url.set(drivername="postgresql+psycopg")), or use a separate AsyncStore(url)'
         )
     if dialect is None or connection.dialect.driver not in dialect.drivers:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What PostgreSQL does otherwise where Citus has distributed our tables among servers, with the reason."""
+"""PostgreSQL with tables that Citus has distributed among servers: its differences, each with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Citus(PostgreSQL):
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
 
     def is_outgrown(self, error: BaseException) -> bool:
-        # Of a statement that another thread began before the look.
+        # A statement that another thread began before the dialect was detected.
         return super().is_outgrown(error) and bool(_OF_ONE_SERVER.search(str(error)))
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
@@ -46,7 +46,7 @@ class Citus(PostgreSQL):
         return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
-        # Nothing stable may stand in a CASE. The factor is 1, and NULL for a session that never expires.
+        # A CASE must not contain stable functions. The factor is 1, and NULL for a session that never expires.
         factor = sa.cast(session.expires_at == session.expires_at, sa.Integer)
         next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
         return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
@@ -65,7 +65,7 @@ class Citus(PostgreSQL):
             _end(driver)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        # Here are only shells of what is distributed, and there is no such size of what is not.
+        # A distributed table is empty here, and Citus has a size for distributed tables only.
         def size(name: str) -> sa.ColumnElement[int]:
             table = sa.cast(name, postgresql.REGCLASS)
             distributed = sa.exists().where(
@@ -78,7 +78,7 @@ class Citus(PostgreSQL):
         return sum(connection.execute(sa.select(*map(size, tables))).one())
 
     def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
-        # Who writes by way of a worker holds locks there only, and the workers are told of a SET LOCAL, if so asked.
+        # A write through a worker holds locks only there; this setting sends SET LOCAL to the workers.
         set_config(connection, "citus.propagate_set_commands", "local")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
 
@@ -95,7 +95,7 @@ class Citus(PostgreSQL):
 class OfTenant(Citus):
     """The tables of a schema that Citus keeps on one server, for a tenant: a statement runs there as a whole."""
 
-    # Citus writes an INSERT … SELECT anew that holds a stable function, and here as "WHERE ( IS NOT NULL)".
+    # Citus rewrites an INSERT … SELECT with a stable function, and turns it into "WHERE ( IS NOT NULL)" here.
     asks_time = True
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
@@ -142,13 +142,13 @@ def distributed_tables(connection: sa.Connection) -> set[str]:
 
 
 def _is_lost_commit(error: BaseException) -> bool:
-    # A node that went away before it answered a COMMIT is an internal error, which no SQLSTATE tells from others.
+    # A node that is lost before it answers a COMMIT causes an internal error without a SQLSTATE of its kind.
     return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
 
 
 def _interruption(driver: Any, error: BaseException | None) -> BaseException | None:
-    """Return what interrupted the pipeline before this error came of it; None if nothing did."""
-    # Of a pipeline that was left busy it is the first that is not the driver's own, of others what is no Exception.
+    """Return the error that interrupted the pipeline and caused this one; None if nothing did."""
+    # In a busy pipeline it is the first error that is not the driver's; otherwise the first that is not an Exception.
     left_busy = not driver.closed and driver.pgconn.pipeline_status
     while isinstance(error, Exception) and (not left_busy or hasattr(error, "sqlstate")):
         error = error.__context__
@@ -158,14 +158,14 @@ def _interruption(driver: Any, error: BaseException | None) -> BaseException | N
 def _end(driver: Any) -> None:
     if driver.closed:
         return
-    if driver.pgconn.pipeline_status:  # interrupted: answers are still to come, and nobody would know whose
+    if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
         driver.pgconn.finish()
     else:
         driver.rollback()  # nothing to do after a commit
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-    # In UTC, where it is immutable: what depends on the connection's time zone may meet no column.
+    # In UTC, where it is immutable: Citus refuses columns in expressions that depend on the connection's time zone.
     utc = sa.literal_column("'UTC'", sa.Text())
     there = sa.func.timezone(utc, now, type_=sa.DateTime()).op("+")(interval)
     return sa.func.timezone(utc, there, type_=TimeColumn())

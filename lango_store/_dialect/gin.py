@@ -51,7 +51,7 @@ WHERE NOT EXISTS (SELECT FROM {QUEUE} q WHERE q.session_key = i.session_key AND 
 AND entry @@ to_tsquery('simple', :wanted) AND NOT entry @@ to_tsquery('simple', :unwanted)
 """
 
-# PostgreSQL's parser takes words with some of these between them for hosts, paths, compounds and signed numbers.
+# PostgreSQL's parser reads words with some of these as hosts, paths, compounds and signed numbers.
 _AS_SPACES: Final = str.maketrans(string.punctuation, " " * len(string.punctuation))
 
 
@@ -116,7 +116,7 @@ class Gin(SearchIndex):
         columns = (sa.column(name, MESSAGE.c[name].type) for name in ("session_key", "seq"))
         query = sa.text(_MATCHES).bindparams(wanted=wanted, unwanted=unwanted)
         found = query.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
-        # Each message is looked up by itself: the planner expects that next to no message has both the key and the seq.
+        # Each message is looked up separately: the planner expects almost no message with both the key and the seq.
         names = ("session_key", "seq", "role", "author", "created_at")
         same = (MESSAGE.c.session_key == found.c.session_key, MESSAGE.c.seq == found.c.seq)
         message = sa.select(*(MESSAGE.c[name] for name in names)).where(*same).offset(0).lateral("message")

@@ -1,11 +1,11 @@
-"""What PostgreSQL does in its own way, with the reason."""
+"""PostgreSQL: its differences, each with the reason."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,11 +14,9 @@ from sqlalchemy.dialects import postgresql
 from lango_store._dialect.base import (
     NO_TRANSACTION,
     AnyConnection,
-    AppendMethod,
     Dialect,
     Moment,
     Passing,
-    Started,
     ensure_transaction,
 )
 from lango_store._dialect.gin import Gin
@@ -35,7 +33,6 @@ from lango_store.errors import (
 READ_COMMITTED: Final = 2  # as psycopg numbers them
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
-_CLOCKS_MAY_DIFFER: Final = 5.0
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
 _LOCK: Final = 0x6C616E676F  # "lango"
@@ -43,26 +40,17 @@ _PATIENCE: Final = 60.0
 
 
 class PostgreSQL(Dialect):
-    """Many writers, row locks, and a network in between: round trips are what costs."""
+    """Many writers, row locks and a network: round trips are the main cost."""
 
     name = "postgresql"
     drivers = ("psycopg",)
-    has_replicas = True
-    purge_pause = 0.0  # only rows are locked
-    batch_rest = 0.0  # and whoever waits is next
-    modifying_cte = True
-    append_method = AppendMethod.STATEMENT
-    locks_many = True
-    tells_time = True  # clients are on many machines, whose clocks differ
-    asks_time = False
-    reads_ahead = True
     search_index = Gin()
 
     def time(self, moment: Moment) -> Moment:
         return moment
 
     def is_outgrown(self, error: BaseException) -> bool:
-        # Distributed tables refuse the expressions that these statements reckon with, before anything is written.
+        # Distributed tables refuse some expressions of these statements, before anything is written.
         return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
 
     def is_distributed(self, connection: sa.Connection) -> bool:
@@ -90,21 +78,18 @@ class PostgreSQL(Dialect):
             )
 
     def current(self, *, of_transaction: bool = False) -> str:
-        # Not now(), which stands still through a caller's long transaction. Stable, so that indexes serve.
+        # Not now(), which does not change during a caller's long transaction. Stable, so that indexes can be used.
         return "transaction_timestamp()" if of_transaction else "statement_timestamp()"
-
-    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
-        return sa.false()  # a timestamptz has no form
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
-        # For IN (SELECT …) the planner hashes the few and reads the whole table.
+        # For IN (SELECT …) the planner hashes the subquery and reads the whole table.
         return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        # Other collations than C fold other letters, each its own; SQLite folds A to Z.
+        # Each collation folds other letters; C folds A to Z, as SQLite does.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
     def insert(self, table: sa.Table) -> Any:
@@ -115,12 +100,15 @@ class PostgreSQL(Dialect):
         if driver.autocommit:
             raise LangoStoreError(NO_TRANSACTION)
 
-    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return read_committed(connection)
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        # Our statements lock rows and read them again: READ COMMITTED is enough, and no writer that waited fails.
+        with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
+            yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        # READ COMMITTED shows each statement its own moment.
+        # In READ COMMITTED each statement has a different snapshot.
         with isolated(connection, REPEATABLE_READ, read_only=True), ensure_transaction(connection):
             if getattr(connection.connection.dbapi_connection, "isolation_level", None) != REPEATABLE_READ:
                 try:
@@ -135,27 +123,22 @@ class PostgreSQL(Dialect):
                     ) from error
             yield
 
-    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return nullcontext()  # one statement, and after an error the transaction commits nothing
-
-    def start(self, driver: Any, *, writes: bool) -> Started:
-        # A transaction around one statement costs three round trips, autocommit one.
-        if driver.autocommit:
-            return Started.ALONE
-        if driver.pgconn.transaction_status:  # begun by a listener, and what it set may end with the transaction
-            return Started.TRANSACTION
+    def start(self, driver: Any, *, writes: bool) -> bool:
+        # A transaction around one statement costs three round trips, autocommit one. A transaction that a listener
+        # has begun is kept, since its settings may end with it.
+        if driver.autocommit or driver.pgconn.transaction_status:
+            return False
         driver.autocommit = True
-        return Started.SWITCHED
+        return True
 
-    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
-        if started is Started.ALONE or driver.closed:
+    def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
+        if driver.closed:
             return
-        if started is Started.SWITCHED:
-            # Left on, the next transaction on this pooled connection could not be rolled back.
+        if started:  # with autocommit on, the next transaction on this pooled connection could not be rolled back
             driver.autocommit = False
-        elif failed:
+        elif failed and not driver.autocommit:
             driver.rollback()
-        else:
+        elif not driver.autocommit:
             driver.commit()
 
     @contextmanager
@@ -166,8 +149,8 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with read_committed(connection), unbounded(connection):
-            # A migration that waits for a table makes every append queue behind it.
+        with self.transaction(connection), unbounded(connection):
+            # Every append waits for a migration that waits for a table.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
             yield
@@ -194,15 +177,11 @@ class PostgreSQL(Dialect):
                 time.sleep(0.05)
 
     def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
-        """Let the statements of this transaction wait so long for a lock."""
+        """Limit how long the statements of this transaction wait for a lock."""
         set_config(connection, "lock_timeout", timeout)
 
-    def file(self, connection: sa.Connection) -> None:
-        return None
-
     def schema(self, connection: sa.Connection) -> str | None:
-        # A name without a schema is looked for along the whole search path: in a schema that has no tables of ours
-        # yet, those of another tenant further down would be found.
+        # A name without a schema is looked up along the whole search path, where the tables of another tenant may be.
         found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
         return found
 
@@ -246,7 +225,7 @@ class PostgreSQL(Dialect):
         return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
 
     def is_answering(self, driver: Any) -> bool:
-        return is_answering(driver)
+        return bool(driver.pgconn.transaction_status == _ACTIVE)
 
     def is_spent(self, driver: Any, error: BaseException) -> bool:
         # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
@@ -281,13 +260,6 @@ class PostgreSQL(Dialect):
             "synchronous_commit": "a crash can take the last appends",
             "autovacuum": "tables grow without end",
         }
-        server: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
-        ahead = (datetime.now(UTC) - server).total_seconds()
-        if abs(ahead) > _CLOCKS_MAY_DIFFER:
-            yield (
-                f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's",
-                "set both by NTP; the server's decides what has expired, unless a store was given a clock",
-            )
         for name, risk in wanted.items():
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
                 yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
@@ -302,22 +274,9 @@ class PostgreSQL(Dialect):
 # Settings of psycopg's connections, for a block
 
 
-def is_answering(driver: Any) -> bool:
-    """Whether the server's answer to a statement is not read to its end."""
-    return bool(driver.pgconn.transaction_status == _ACTIVE)
-
-
-@contextmanager
-def read_committed(connection: sa.Connection) -> Iterator[None]:
-    """Commit the writes of a block together, whatever isolation level the engine has."""
-    # Our statements take row locks and look again: READ COMMITTED is enough, and fails nobody who waited.
-    with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
-        yield
-
-
 @contextmanager
 def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = None) -> Iterator[None]:
-    """Let the driver begin its next transaction at a level; one that a listener has begun stays as it is."""
+    """Begin the driver's next transaction at a level; a transaction that a listener has begun is not changed."""
     # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
     driver: Any = connection.connection.dbapi_connection
     if driver.pgconn.transaction_status:
@@ -334,10 +293,10 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
 
 @contextmanager
 def unbounded(connection: sa.Connection) -> Iterator[None]:
-    """Let a longer change wait for its server without end, and prepare no statement."""
-    # Behind a pooler, a prepared statement would stay with another connection to the server.
+    """Wait for the server without end during a longer change, and prepare no statement."""
+    # With a pooler, a prepared statement would belong to another connection to the server.
     driver: Any = connection.connection.dbapi_connection
-    patience = {"patience": None} if hasattr(driver, "patience") else {}  # where there is a `statement_timeout`
+    patience = {"patience": None} if hasattr(driver, "patience") else {}  # only with `statement_timeout`
     with changed(driver, prepare_threshold=None, **patience):
         yield
 
@@ -346,12 +305,15 @@ def unbounded(connection: sa.Connection) -> Iterator[None]:
 def changed(driver: Any, **settings: Any) -> Iterator[None]:
     """Change settings of the driver for a block; a connection that is closed or interrupted keeps them."""
     before = {name: getattr(driver, name) for name in settings}
-    _set(driver, settings)
+    changes = {name: value for name, value in settings.items() if value != before[name]}
+    for name, value in changes.items():
+        setattr(driver, name, value)
     try:
         yield
     finally:
-        if not driver.closed and not is_answering(driver):
-            _set(driver, before)
+        if not driver.closed and driver.pgconn.transaction_status != _ACTIVE:
+            for name in changes:
+                setattr(driver, name, before[name])
 
 
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
@@ -359,25 +321,19 @@ def set_config(connection: sa.Connection, name: str, value: object, *, local: bo
     connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
 
 
-def _set(driver: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if getattr(driver, name) != value:
-            setattr(driver, name, value)
-
-
 # Positions in the write-ahead log
 
 
 def written(connection: AnyConnection) -> int:
-    """Return up to where the server has written: what was committed before is in front of that."""
-    # Where the next record goes, not what is on disk: with synchronous_commit off the last commit may not be.
+    """Return the position up to which the server has written; earlier commits are before it."""
+    # The insert position, not the one on disk: with synchronous_commit off the last commit may not be there.
     return _position(connection, "pg_current_wal_insert_lsn()")
 
 
 def replayed(connection: AnyConnection) -> int:
-    """Return up to where a replica shows what another server has written."""
+    """Return the position up to which a replica has replayed the log."""
     driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-    with changed(driver, autocommit=True):  # in a transaction, the look would be its moment
+    with changed(driver, autocommit=True):  # in a transaction, this would set its snapshot
         return _position(
             connection,
             "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",

@@ -1,4 +1,4 @@
-"""What a dialect does for the search index, whose tables and triggers are created on demand.
+"""The interface of a search index, whose tables and triggers are created on demand.
 
 Triggers put the place of each message that is added, changed or deleted into a queue; a write does nothing else for the
 index. Draining the queue removes the entries of these messages, and adds those of the messages that still exist. A
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -27,7 +27,7 @@ TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_searc
 _SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
 
 Place = tuple[str, int]
-"""Where a message is: the key of its session and its seq."""
+"""The key of a message's session, and its seq."""
 
 
 class Matches(NamedTuple):
@@ -38,56 +38,38 @@ class Matches(NamedTuple):
     rank: sa.ColumnElement[float]
 
 
-class SearchIndex:
+class SearchIndex(Protocol):
     """The search index of a database."""
 
     tables: tuple[str, ...] = TABLES
-    """The names of its tables."""
-
-    place: str
-    """The columns of the queue, and of the entries, that name a message."""
-
-    place_of_message: str
-    """The same of a message."""
-
-    entries: str
-    """The table with one row for each indexed message."""
-
-    is_at_places: str
-    """The condition that a message is at one of the :places, a JSON array."""
-
-    select_names: str
-    """Selects the names of those tables and enabled triggers that exist."""
-
-    select_drainable: str
-    """Selects whether there is something in the queue that this connection may index."""
+    place: str  # the columns of the queue, and of the entries, that identify a message
+    place_of_message: str  # the same columns of a message
+    entries: str  # the table with one row for each indexed message
+    is_at_places: str  # a condition: a message is at one of the :places, a JSON array
+    select_names: str  # selects the names of the tables and enabled triggers that exist
+    select_drainable: str  # selects whether the queue has changes that this connection may index
 
     def create_queue(self, connection: sa.Connection) -> None:
         """Create the queue and the triggers that fill it."""
-        raise NotImplementedError
 
     def create_entries(self, connection: sa.Connection) -> None:
         """Create the empty table of the entries."""
-        raise NotImplementedError
 
     def drop(self, connection: sa.Connection) -> None:
         """Drop the index, however damaged it is."""
-        raise NotImplementedError
 
     def drain(self, connection: sa.Connection, limit: int) -> int:
         """Index the newest changes in the queue; return how many."""
-        raise NotImplementedError
 
     def purge(self, connection: sa.Connection) -> None:
-        """Let removed words leave the database if they outlast the entries of their messages."""
+        """Remove words of deleted messages that are still in the index."""
+        return  # most indexes keep none
 
     def is_damage(self, error: BaseException) -> bool:
         """Return whether a driver's error, where the index was used, can come from its damage."""
-        raise NotImplementedError
 
     def matches(self, terms: Terms) -> Matches:
         """Return the messages that match a query with at least one wanted term."""
-        raise NotImplementedError
 
     def at(self, places: Sequence[Place]) -> sa.TextClause:
         """Return the condition that a message is at one of some places, each to be looked up in the primary key."""

@@ -1,11 +1,11 @@
-"""What SQLite does in its own way, with the reason."""
+"""SQLite: its differences, each with the reason."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from lango_store._dialect.base import (
     Dialect,
     Moment,
     Passing,
-    Started,
     ensure_transaction,
 )
 from lango_store._dialect.fts5 import Fts5
@@ -36,18 +35,16 @@ _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if 
 
 
 class SQLite(Dialect):
-    """One writer at a time, in this process or another; no server, so that round trips are free."""
+    """One writer at a time, in any process; no server, so round trips are free."""
 
     name = "sqlite"
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
-    purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would hardly find it free otherwise
-    batch_rest = 0.11  # a waiting writer asks for the file again after 0.1 s at the latest
+    purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would rarely find it free
+    batch_rest = 0.11  # a waiting writer retries after at most 0.1 s
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
-    locks_many = True  # as it locks the file
-    tells_time = False  # whoever opens the file is on its machine
-    asks_time = False
+    tells_time = False  # every process that opens the file is on its machine
     reads_ahead = False
     search_index = Fts5()
 
@@ -61,7 +58,7 @@ class SQLite(Dialect):
         return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        # SQLite reckons in milliseconds: it adds whole seconds here, and the microseconds are added beside it.
+        # SQLite calculates in milliseconds: it adds whole seconds, and the microseconds are added separately.
         million: sa.ColumnElement[int] = sa.literal_column("1000000", sa.Integer)
         whole = sa.cast(ttl, sa.Integer)
         rest = sa.cast(sa.func.round((ttl - whole) * million), sa.Integer)
@@ -92,8 +89,16 @@ class SQLite(Dialect):
             raise LangoStoreError(NO_TRANSACTION)
         _begin_immediate(connection)
 
-    def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return _immediate(connection)
+    @contextmanager
+    def transaction(self, connection: sa.Connection) -> Iterator[None]:
+        with ensure_transaction(connection):
+            driver: Any = connection.connection.driver_connection
+            if getattr(driver, "autocommit", None) is False and driver.in_transaction:
+                # Since Python 3.12 the driver has begun a deferred transaction, which cannot wait for the write lock
+                # after it has read.
+                connection.exec_driver_sql("ROLLBACK")
+            _begin_immediate(connection)
+            yield
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
@@ -124,15 +129,13 @@ class SQLite(Dialect):
         finally:
             cursor.close()
 
-    def start(self, driver: Any, *, writes: bool) -> Started:
-        if not writes:  # a single read is its own transaction when none was begun
-            return Started.ALONE
-        if not driver.in_transaction:
+    def start(self, driver: Any, *, writes: bool) -> bool:
+        if writes and not driver.in_transaction:  # a single read needs no transaction
             driver.execute("BEGIN IMMEDIATE")
-        return Started.TRANSACTION
+        return writes
 
-    def finish(self, driver: Any, started: Started, *, failed: bool) -> None:
-        if started is Started.ALONE:
+    def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
+        if not started:
             return
         try:
             if not failed:
@@ -148,22 +151,19 @@ class SQLite(Dialect):
         (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
         driver.execute("PRAGMA foreign_keys = OFF")
         try:
-            with _immediate(connection):
+            with self.transaction(connection):
                 yield
                 _reject_orphans(connection)
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
-    def batch(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
-        return _immediate(connection)
-
     @contextmanager
     def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # Inside a transaction foreign keys cannot be switched off: a revision that makes a table anew is refused then.
+        # Inside a transaction foreign keys cannot be switched off, so a revision that recreates a table is refused.
         def guard(_: object, __: object, statement: str, *___: object) -> None:
             if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and _children_have_rows(connection):
                 raise LangoStoreError(
-                    "this revision makes lango_session anew, which with foreign keys on would delete its messages: "
+                    "this revision recreates lango_session, which with foreign keys on would delete its messages: "
                     "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
                 )
 
@@ -178,9 +178,6 @@ class SQLite(Dialect):
             if guarded:
                 event.remove(connection, "before_cursor_execute", guard)
 
-    def confined(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        return nullcontext()  # one schema
-
     def file(self, connection: sa.Connection) -> str | None:
         for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):
             if name == "main":
@@ -191,7 +188,7 @@ class SQLite(Dialect):
         return connection.exec_driver_sql(f"PRAGMA table_info({name})").first() is not None
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        # What each table takes is told only by reading the whole file: this is the file, less its free pages.
+        # The size of one table is known only after reading the whole file: this is the file without its free pages.
         names = ("page_count", "freelist_count", "page_size")
         pages, free, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names)
         return int((pages - free) * size)
@@ -221,16 +218,13 @@ class SQLite(Dialect):
             case _:
                 return LangoStoreError(reason)
 
-    def is_spent(self, driver: Any, error: BaseException) -> bool:
-        return False  # there is no server that could go away; files that do are looked after by `pool`
-
     def passing(self, error: BaseException) -> Passing | None:
         code = getattr(error, "sqlite_errorcode", None)
         busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return Passing.REFUSED if busy else None
 
     def is_undecodable(self, error: BaseException) -> bool:
-        # The driver says it without a code.
+        # The driver sets no code.
         return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
     @contextmanager
@@ -275,19 +269,6 @@ class SQLite(Dialect):
         return None
 
 
-@contextmanager
-def _immediate(connection: sa.Connection) -> Iterator[None]:
-    """Commit the writes of a block together; nobody else writes meanwhile."""
-    with ensure_transaction(connection):
-        driver: Any = connection.connection.driver_connection
-        if getattr(driver, "autocommit", None) is False and driver.in_transaction:
-            # Python 3.12 on: the driver has begun a deferred transaction, which cannot wait for the write lock
-            # once it has read.
-            connection.exec_driver_sql("ROLLBACK")
-        _begin_immediate(connection)
-        yield
-
-
 def _begin_immediate(connection: sa.Connection) -> None:
     """Take the write lock, unless a transaction has begun."""
     # A stock driver begins a transaction at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
@@ -297,8 +278,8 @@ def _begin_immediate(connection: sa.Connection) -> None:
 
 
 def _children_have_rows(connection: sa.Connection) -> bool:
-    there = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
-    return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in there)
+    existing = [table for table in _CHILDREN if sa.inspect(connection).has_table(table)]
+    return any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in existing)
 
 
 def _reject_orphans(connection: sa.Connection) -> None:

@@ -1,7 +1,7 @@
-"""The compiled statement: written with SQLAlchemy from the tables, compiled once, run on the driver's own cursor.
+"""Statements that are written with SQLAlchemy, compiled once, and run on the driver's cursor.
 
-Everything SQLAlchemy does per execution costs more than the append itself; a statement that runs on every step of an
-agent skips it. Values are what the driver takes (see `encoding`), rows are what the driver gives.
+SQLAlchemy's work per execution costs more than an append itself, so a statement that runs on every step of an agent
+skips it. Values are passed to the driver encoded (see `encoding`), and rows are returned as the driver decodes them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from lango_store._dialect import AnyConnection, Dialect, compiler, dialect_of
 from lango_store._dialect.citus import together
 
 Observer = Callable[[str, float], None]
-"""What is told the text of each statement that was run, and how many seconds it took until its rows were read."""
+"""A function that receives the text of each statement, and the seconds until its rows were read."""
 
 Decode = Callable[[list[Any]], list[Any]]
-"""What makes values of rows."""
+"""A function from rows to values."""
 
 _PAGE: Final = 200
 
 OBSERVER: Final = "lango_store_observer"
-"""The execution option that names the observer of a connection: SQLAlchemy's events know nothing of our cursors."""
+"""The execution option with the observer of a connection: SQLAlchemy has no events for our cursors."""
 
 ALONE: Final = "lango_store_alone"
-"""The execution option of a connection that is lent for one operation, which may commit by itself."""
+"""The execution option of a connection for one operation, which may commit."""
 
 
 class Statement:
-    """A statement for every dialect, by a function that writes it for one."""
+    """A statement for every dialect, from a function that writes it for one."""
 
     def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
         self._write = write
@@ -47,17 +47,16 @@ class Statement:
         *,
         most: int | None = None,
     ) -> list[Any]:
-        """Execute a statement that returns rows with these values, and return them, or what `decode` makes of them.
+        """Execute a statement with these values, and return its rows, decoded by `decode` if given.
 
-        It is called with some rows at a time, so that not all of them are in memory with what they become. With `most`,
-        only so many rows as hold that many characters are read.
+        Rows are decoded in groups, so that all of them are never in memory together with all values. With `most`, rows
+        are read until they hold that many characters.
         """
         compiled = self._for(connection, values)
-        # The pool's proxy, never the driver's connection: inside a host's async engine that one is asynchronous, and
-        # a coroutine that nobody awaits would store nothing.
+        # The pool's proxy: inside a host's async engine the driver's connection is asynchronous, and a coroutine that
+        # is never awaited would store nothing.
         cursor = connection.connection.cursor()
-        observe: Observer | None = connection.get_execution_options().get(OBSERVER)
-        started = 0.0 if observe is None else perf_counter()
+        started = perf_counter()
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
             if decode is None:
@@ -72,7 +71,7 @@ class Statement:
                 raise
         finally:
             cursor.close()
-            if observe is not None:
+            if observe := connection.get_execution_options().get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
         with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
             return self.run(connection, values, decode, most=most)
@@ -83,13 +82,12 @@ class Statement:
             return
         compiled = self._for(connection, values[0])
         cursor = connection.connection.cursor()
-        observe: Observer | None = connection.get_execution_options().get(OBSERVER)
-        started = 0.0 if observe is None else perf_counter()
+        started = perf_counter()
         try:
             cursor.executemany(compiled.text, map(compiled.parameters, values))
         finally:
             cursor.close()
-            if observe is not None:
+            if observe := connection.get_execution_options().get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
 
     def _for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
@@ -104,16 +102,15 @@ class Statement:
 
 
 def is_alone(connection: AnyConnection) -> bool:
-    """Whether a connection is lent for one operation, which may commit by itself."""
+    """Return whether a connection is for one operation, which may commit."""
     return ALONE in connection.get_execution_options()
 
 
 def run_together(connection: AnyConnection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[Any]:
     """Run statements and commit, in one round trip, on a connection that is `ALONE`; return the rows of the last."""
-    observe: Observer | None = connection.get_execution_options().get(OBSERVER)
     compiled = [statement._for(connection, values) for statement in statements]
     cursor = None
-    started = 0.0 if observe is None else perf_counter()
+    started = perf_counter()
     try:
         with together(connection.connection):
             for each in compiled:
@@ -122,8 +119,8 @@ def run_together(connection: AnyConnection, statements: Sequence[Statement], val
         rows: list[Any] = [] if cursor is None else cursor.fetchall()
         return rows
     finally:
-        if observe is not None:
-            took = perf_counter() - started  # nobody knows how much of it was whose
+        if observe := connection.get_execution_options().get(OBSERVER):
+            took = perf_counter() - started  # of all of them, since they were sent together
             for each in compiled:
                 observe(each.text, took)
 
@@ -158,10 +155,8 @@ class _Compiled:
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")
-        order: list[str] | None = compiled.positiontup
-        self._in_order = itemgetter(*order) if order is not None and len(order) > 1 else None
-        self._only = order[0] if order is not None and len(order) == 1 else None
-        self._positional = order is not None
+        self._order: list[str] | None = compiled.positiontup
+        self._in_order = itemgetter(*self._order) if self._order and len(self._order) > 1 else None
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }
@@ -169,8 +164,8 @@ class _Compiled:
     def parameters(self, values: Mapping[str, Any]) -> Any:
         if self._constants:
             values = self._constants | values  # type: ignore[operator]
-        if not self._positional:
+        if self._order is None:
             return values
         if self._in_order is not None:
             return self._in_order(values)
-        return () if self._only is None else (values[self._only],)
+        return tuple(values[name] for name in self._order)

@@ -1,7 +1,6 @@
-"""Connections to PostgreSQL that wait for no answer much longer than the server may take for it.
+"""Connections to PostgreSQL that stop waiting for an answer soon after the server should have given it.
 
-TCP tells of a machine that is gone. Of a server that stopped on a machine that runs it tells nothing: there its end of
-the connection goes on to acknowledge what it receives.
+TCP notices a machine that is gone, but not a server that hangs while its machine still acknowledges packets.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import psycopg
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when no answer comes for `patience` seconds; None is without end."""
+    """A connection that is closed if the server does not answer for `patience` seconds; None is without end."""
 
     patience: float | None = None
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        """Wait as psycopg does, which on an interruption cancels what the server does."""
+        """Wait as psycopg does, which cancels the statement if the wait is interrupted."""
         return super().wait(gen if self.patience is None else self._bounded(gen, self.patience), *arguments, **options)
 
     def _bounded(self, gen: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
-        # It waits here and yields nothing: psycopg 3.2 comes back to a generator only when the server answers.
+        # It waits here and yields nothing: psycopg 3.2 resumes a generator only when the server answers.
         deadline = monotonic() + patience
         with selectors.DefaultSelector() as selector:
             try:
@@ -38,7 +37,7 @@ class BoundedConnection(psycopg.Connection[Any]):
                     selector.modify(self.pgconn.socket, wanted)
             except StopIteration as end:
                 return end.value
-        self.pgconn.finish()  # to cancel would be to wait again, for the same server
+        self.pgconn.finish()  # a cancel would wait for the same server
         raise psycopg.OperationalError(
             f"no answer for {patience:.1f} s, though statement_timeout is shorter: the connection was closed"
         )

@@ -30,7 +30,7 @@ _PEER: Final = {
     "fallback_application_name": "lango_store",
 }
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
-_POOL: Final = {"pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
+_POOL: Final = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
 
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
@@ -45,6 +45,8 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     """
     parsed, connect_args = parse(url)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
+    if "poolclass" not in options:
+        options = _POOL | options
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
     if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
@@ -60,7 +62,7 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
         engine = create_engine(given)
         event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
         return engine
-    # With the connection, since a setting made later would leak to others behind a pooler.
+    # At the start of the connection: a later setting would leak to other clients of a pooler.
     options = [*sa.util.to_list(given.query.get("options"), []), "-c default_transaction_read_only=on"]
     return create_engine(given.update_query_dict({"options": " ".join(options)}))
 
@@ -80,16 +82,13 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
         connect_args["timeout"] = _TIMEOUT
     options["connect_args"] = connect_args | options["connect_args"]
     if in_memory:  # one connection is one database: threads take turns
-        options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
-    elif "poolclass" not in options:
-        options = _POOL | {"poolclass": QueuePool} | options
+        options |= _POOL | {"pool_size": 1}
     engine = sa.create_engine(url, **options)
 
     if not in_memory:
 
         @event.listens_for(engine, "do_connect")
         def prepare(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> None:
-            pool.look_at_file(engine)  # before a new file takes the place of a deleted one
             if not settings.get("uri"):
                 _create_private(names[0])
 
@@ -117,7 +116,7 @@ def database_file(url: sa.URL) -> Path | None:
 
 
 def _create_private(name: str) -> None:
-    """Create a file that only its owner may read, as are those that SQLite writes beside it."""
+    """Create a file that only its owner may read; SQLite gives its -wal and -shm the same permissions."""
     with suppress(OSError):  # it exists, or SQLite's own error says more
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -129,26 +128,22 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
         try:
             if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 driver.execute("PRAGMA journal_mode = WAL")
+            return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                return  # a file to read from: its journal mode is its owner's affair
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            if time.monotonic() > deadline:
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_READONLY:
+                return  # a read-only file, whose owner chooses the journal mode
+            if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
-        else:
-            return
 
 
 # PostgreSQL
 
 
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
-    # Without a look for the extension hstore at the first connection: SQLAlchemy reads and writes its type as well.
+    # Without a query for the extension hstore at the first connection: the store does not use it.
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
-    if "poolclass" not in options:
-        options = _POOL | {"poolclass": QueuePool} | options
     connect_args = {name: value for name, value in _PEER.items() if name not in url.query} | options["connect_args"]
     if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
         connect_args.pop("connect_timeout", None)

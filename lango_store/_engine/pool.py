@@ -1,6 +1,6 @@
-"""What SQLAlchemy's pool has to know of our connections: that they work, whose they are, and which file they are of.
+"""Listeners on the connection pools of our engines: lost connections, forked processes, deleted or replaced files.
 
-Our engines have listeners here; an engine that a host made has none of them, and is served all the same.
+An engine that a host has made works without these listeners.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ _LOOK_INTERVAL: Final = 1.0
 # A connection for one statement
 
 
-class _Taking(threading.local):
-    for_one_statement = False
-
-
-_taking = _Taking()
+_taking = threading.local()
 
 
 def take(engine: sa.Engine) -> PoolProxiedConnection:
@@ -49,15 +45,13 @@ def take(engine: sa.Engine) -> PoolProxiedConnection:
 
 
 def is_listened_to(engine: sa.Engine) -> bool:
-    """Whether anybody else listens for connections that are taken, or for transactions that begin.
+    """Return whether a host listens for checkouts of connections or for transactions.
 
-    A host sets there what its policies for rows look at: every statement then runs in a transaction that SQLAlchemy
-    begins. Listeners are compared, not counted.
+    Such a listener may set what the policies for rows read: every statement then runs in a transaction of SQLAlchemy.
     """
-    told = engine.dispatch
-    if told.engine_connect:
+    if engine.dispatch.engine_connect:
         return True
-    for listener in told.begin:
+    for listener in engine.dispatch.begin:
         if listener is not begin_sqlite:
             return True
     for listener in engine.pool.dispatch.checkout:  # noqa: SIM110 # at every call, where any() would cost twice as much
@@ -76,10 +70,10 @@ def begin_sqlite(connection: sa.Connection) -> None:
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
     """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
-    for_one_statement, _taking.for_one_statement = _taking.for_one_statement, False
+    for_one_statement, _taking.for_one_statement = getattr(_taking, "for_one_statement", False), False
     _reject_lost(driver, entry)
-    # To switch takes the driver longer than anything else here: autocommit stays on from one single statement to the
-    # next, until somebody else takes the connection, whose transaction could not be rolled back.
+    # Switching takes the driver longer than anything else here: autocommit stays on from one single statement to the
+    # next, until the connection is taken for a transaction, which could not be rolled back.
     if not for_one_statement:
         if entry.info.pop(_AUTOCOMMIT, False):
             driver.autocommit = False
@@ -96,27 +90,27 @@ def given_back(driver: Any, entry: ConnectionPoolEntry, state: PoolResetState) -
 
 
 def retire(engine: sa.Engine, proxy: PoolProxiedConnection) -> None:
-    """Lend neither this connection again nor any that was made before it: what it met, its siblings will meet."""
-    # As SQLAlchemy does with a connection that was lost. One made since an earlier call stays.
+    """Close this connection and all that were made before it, since they would meet the same error."""
+    # SQLAlchemy does the same with a lost connection. Connections that were made later are kept.
     engine.pool._invalidate(proxy, _checkin=False)
 
 
 def _reject_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
-    """Raise what makes the pool connect anew if a connection is lost."""
-    # A server that went away leaves an end of file on the socket: looking there costs no round trip. A network that
-    # dropped the connection leaves nothing, so that a long idle one is asked.
+    """Raise an error that makes the pool reconnect if a connection is lost."""
+    # A server that went away leaves an end of file on the socket, which is read without a round trip. A network that
+    # dropped the connection leaves nothing, so a connection that was idle for long is pinged.
     idle_since = entry.info.get("idle_since")
     if idle_since is None:
         return
     if driver.closed or _readable(driver.pgconn.socket):
         raise DisconnectionError("the server closed the connection")
     if time.monotonic() - idle_since > _IDLE_BEFORE_PING and not _answers(driver.pgconn):
-        raise InvalidatePoolError("the server answers no more")  # its siblings would be waited for as long
+        raise InvalidatePoolError("the server does not answer")  # the others would not be answered either
 
 
 def _answers(server: Any) -> bool:
-    """Ask a server for nothing, which begins no transaction, and wait no longer than for a new connection."""
-    import psycopg  # there already, since this is one of its connections
+    """Send an empty query, which begins no transaction, and wait no longer than for a new connection."""
+    import psycopg  # loaded already, since this is one of its connections
 
     try:
         server.send_query(b"")
@@ -178,14 +172,9 @@ def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
     file = _files.get(engine)
     if file is None:
         file = _files[engine] = DatabaseFile(path)
-        event.listen(engine, "do_connect", lambda *_: file.look())
+        # Before the engine's listener, which creates a file that does not exist.
+        event.listen(engine, "do_connect", lambda *_: file.look(), insert=True)
     return file
-
-
-def look_at_file(engine: sa.Engine) -> None:
-    """Raise `DatabaseUnavailable` if an engine's file was deleted or replaced since its first connection."""
-    if (file := _files.get(engine)) is not None:
-        file.look()
 
 
 _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDictionary()
@@ -193,10 +182,10 @@ _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDict
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # Forks
@@ -206,7 +195,7 @@ _inherited: list[Pool] = []
 
 
 def start_anew_in_children(engine: sa.Engine) -> None:
-    """Let a forked child have connections of its own."""
+    """Open separate connections in a forked child."""
     _engines.add(engine)
 
 

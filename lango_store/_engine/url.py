@@ -87,7 +87,7 @@ def _reject_misplaced(url: sa.URL) -> None:
         if _SECRET_NAME.search(name):
             raise ValueError(_ODD_PLACE)
         texts += [value] if isinstance(value, str) else value
-    # A password that holds "?" and an @ behind it would swallow the parameters.
+    # A password with "?" and a later @ would include the parameters.
     if "@" in "".join(texts) or "?" in (url.username or "") or re.search(r"[?&](ssl)?password=", url.password or ""):
         raise ValueError(_UNQUOTED)
     if any(_ASSIGNED_SECRET.search(text) for text in (url.username or "", *texts)):
@@ -97,7 +97,7 @@ def _reject_misplaced(url: sa.URL) -> None:
 def _from_asyncpg(url: sa.URL) -> sa.URL:
     query = {"sslmode" if name == "ssl" else name: value for name, value in url.query.items()}
     for name in _ASYNCPG_CACHES:
-        if query.pop(name, None) == "0":  # needed behind a pooler
+        if query.pop(name, None) == "0":  # needed with a pooler
             query["prepare_threshold"] = "none"
     return url.set(query=query)
 

@@ -46,12 +46,7 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a revision, and drop what later revisions added."""
     with open_store(url) as store:
-        rows = schema.rows(store.engine).items()
-        tables = ", ".join(f"{table} with {number:,} rows" for table, number in rows) or "no table of ours"
-        confirm(
-            f"downgrading {shown(store.engine.url)} to {revision} drops what later revisions added; there is {tables}",
-            yes=yes,
-        )
+        confirm(f"downgrading {shown(store.engine.url)} to {revision} drops what later revisions added", yes=yes)
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 

@@ -11,7 +11,6 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
@@ -24,20 +23,15 @@ from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
     LOCK_TIMEOUT,
     Database,
-    connected,
     migrate,
     opened,
     options_of,
+    reading,
     run,
     run_revisions,
     script_directory,
 )
-from lango_store.schema.searching import (
-    disable_search,
-    enable_search,
-    rebuild_search,
-    search_status,
-)
+from lango_store.schema.searching import disable_search, enable_search, rebuild_search, search_status
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 __all__ = [
@@ -55,7 +49,6 @@ __all__ = [
     "include_name",
     "namespace",
     "rebuild_search",
-    "rows",
     "run",
     "search_status",
     "sql",
@@ -133,27 +126,19 @@ def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEO
 
 def current(database: Database) -> str | None:
     """Return the revision a database is at, None if it has none of the store's tables."""
-    with connected(database) as connection:
+    with reading(database) as connection:
         return revisions.found(connection)
-
-
-def rows(database: Database) -> dict[str, int]:
-    """Count the rows of each of our tables that is there."""
-    with connected(database) as connection, dialect_of(connection).confined(connection):
-        there = [table for table in Base.metadata.sorted_tables if sa.inspect(connection).has_table(table.name)]
-        count = sa.func.count()
-        return {table.name: connection.execute(sa.select(count).select_from(table)).scalar_one() for table in there}
 
 
 def namespace(database: Database) -> str | None:
     """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
-    with connected(database) as connection:
+    with reading(database) as connection:
         return dialect_of(connection).schema(connection)
 
 
 def check(database: Database) -> list[str]:
     """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
-    with connected(database) as connection:
+    with reading(database) as connection:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:
             schema = dialect_of(connection).schema(connection)
@@ -176,7 +161,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
     _reject_empty("start", start)
     with opened(database) as target:
         if start is None:
-            start = current(target.database) or "base"
+            start = current(target) or "base"
         output = io.StringIO()
         options = options_of(
             lambda scripts, at: scripts._upgrade_revs(revision, at),
@@ -185,7 +170,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
             output_buffer=output,
             starting_rev=start,
         )
-        run_revisions(MigrationContext.configure(dialect=target.database.dialect, opts=options))
+        run_revisions(MigrationContext.configure(dialect=target.dialect, opts=options))
         return output.getvalue()
 
 

@@ -18,7 +18,7 @@ from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._operations import revision
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.running import LOCK_TIMEOUT, Database, alone, opened
+from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migration
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 _COLUMNS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
@@ -72,9 +72,9 @@ def _run(
     lock_timeout: float,
     on_progress: OnProgress | None,
 ) -> list[str]:
-    with opened(database) as target, target.connect() as connection:
+    with connected(database) as connection:
         _postgresql(connection)
-        with alone(connection, lock_timeout, callers=target.callers):
+        with migration(connection, lock_timeout, callers=connection is database):
             dialect = _postgresql(connection)
             dialect.reject_worker(connection)
             _reject_revision(connection)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,29 +35,13 @@ LOCK_TIMEOUT: Final = 5.0
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.001, 2_147_483  # 0 would be without end, and PostgreSQL counts milliseconds
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A database to connect to."""
-
-    database: sa.Engine | sa.Connection
-
-    @property
-    def callers(self) -> bool:
-        """Whether the connection is the caller's, and the transaction too."""
-        return isinstance(self.database, sa.Connection)
-
-    def connect(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection, or return the caller's."""
-        return nullcontext(self.database) if isinstance(self.database, sa.Connection) else self.database.connect()
-
-
 @contextmanager
-def opened(database: Database) -> Iterator[Opened]:
+def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
     """Open a database for a block, and raise the driver's and Alembic's errors in it as the store's own."""
     target = create_engine(database) if isinstance(database, str | sa.URL) else database
     try:
         with translated_errors(target.engine):
-            yield Opened(target)
+            yield target
     except CommandError as error:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
     finally:
@@ -68,39 +51,47 @@ def opened(database: Database) -> Iterator[Opened]:
 
 @contextmanager
 def connected(database: Database) -> Iterator[sa.Connection]:
-    """Connect to a database for reading; on a connection of its own all is read at one moment."""
+    """Open a connection to a database; a connection of the caller's is yielded as it is."""
     with opened(database) as target:
-        at_one_moment = nullcontext if target.callers else dialect_of(target.database).snapshot
-        with target.connect() as connection, at_one_moment(connection):
+        if isinstance(target, sa.Connection):
+            yield target
+            return
+        with target.connect() as connection:
             yield connection
+
+
+@contextmanager
+def reading(database: Database) -> Iterator[sa.Connection]:
+    """Open a connection that sees one moment; a connection of the caller's sees what its transaction does."""
+    with (
+        connected(database) as connection,
+        nullcontext() if connection is database else dialect_of(connection).snapshot(connection),
+    ):
+        yield connection
 
 
 def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
     """Run steps on a database, and return its revision afterwards."""
-    with opened(database) as target:
-        with target.connect() as connection:
-            run_steps(connection, options_of(steps), lock_timeout, callers=target.callers)
-        with connected(target.database) as connection:
-            return revision.found(connection)
+    with connected(database) as connection:
+        return run_steps(connection, options_of(steps), lock_timeout, callers=connection is database)
 
 
 def run_steps(
     connection: sa.Connection, options: dict[str, Any], lock_timeout: float, *, callers: bool = False
-) -> None:
+) -> str | None:
     """Run revisions in one transaction: the caller's, or one that is committed at the end."""
-    with alone(connection, lock_timeout, callers=callers):
-        revision.found(connection)  # which refuses a schema from before the baseline
+    with migration(connection, lock_timeout, callers=callers):
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
+        return revision.found(connection)
 
 
 @contextmanager
-def alone(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> Iterator[None]:
+def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> Iterator[None]:
     """Begin a transaction on our tables, or join the caller's, and keep other migrations out until it ends."""
-    reject_timeout(lock_timeout)
+    if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")
     if callers:
-        if not connection.in_transaction():
-            connection.begin()
-        dialect_of(connection).join(connection)
+        join(connection)
         detect_dialect(connection)
         transaction = dialect_of(connection).joined_migration
     else:
@@ -109,6 +100,13 @@ def alone(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> I
         transaction = dialect_of(connection).migration
     with transaction(connection, lock_timeout), dialect_of(connection).confined(connection):
         yield
+
+
+def join(connection: sa.Connection) -> None:
+    """Join the transaction of the caller's connection, or begin one that the caller commits."""
+    if not connection.in_transaction():
+        connection.begin()
+    dialect_of(connection).join(connection)
 
 
 def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
@@ -127,12 +125,6 @@ def run_revisions(context: MigrationContext) -> None:
         vars(script.module)["op"] = Operations(context)
     with context.begin_transaction():
         context.run_migrations()
-
-
-def reject_timeout(lock_timeout: float) -> None:
-    """Raise ValueError for a number of seconds that no database can wait."""
-    if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
-        raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")
 
 
 def run(context: Any) -> None:

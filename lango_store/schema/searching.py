@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import sleep
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.schema.running import LOCK_TIMEOUT, Database, Opened, connected, opened
+from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -36,7 +37,7 @@ def rebuild_search(database: Database, *, on_progress: OnProgress | None = None)
 
 def disable_search(database: Database) -> bool:
     """Drop the search index, however damaged it is; return whether there was one."""
-    with opened(database) as target, _transaction(target) as connection:
+    with connected(database) as connection, _transaction(connection, callers=connection is database):
         index = dialect_of(connection).search_index
         existed = index.exists(connection)
         index.drop(connection)
@@ -45,35 +46,36 @@ def disable_search(database: Database) -> bool:
 
 def search_status(database: Database) -> SearchStatus:
     """Return the status of the search index."""
-    with connected(database) as connection:
+    with reading(database) as connection:
         return search.status(connection)
 
 
 def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) -> SearchStatus:
-    with opened(database) as target:
-        index = dialect_of(target.database).search_index
-        with _transaction(target) as connection:
+    with connected(database) as connection:
+        callers = connection is database
+        transaction = partial(_transaction, connection, callers=callers)
+        index = dialect_of(connection).search_index
+        with transaction():
             _check_possible(connection)
             creates = anew or index.fault(connection) is not None
             if creates:
                 index.drop(connection)
                 index.create_queue(connection)
-        if creates:
-            # In a transaction of its own: while the triggers are created, writers wait.
-            with _transaction(target) as connection:
+        with transaction():  # a second one: writers wait from the creation of the triggers until its commit
+            if creates:
                 index.create_entries(connection)
                 index.fill_queue(connection)
-        with connected(target.database) as connection:
             total = index.queued(connection)
 
         def report(rows: int) -> None:
             if on_progress is not None:
                 on_progress(Progress(table="lango_search", rows=rows, total=total))
-            if not target.callers:
-                sleep(dialect_of(target.database).batch_rest)
+            if not callers:
+                sleep(dialect_of(connection).batch_rest)
 
-        search.drain(lambda: _transaction(target), total, report)
-        return search_status(target.database)
+        search.drain(transaction, total, report)
+        with transaction():
+            return search.status(connection)
 
 
 def _check_possible(connection: sa.Connection) -> None:
@@ -89,16 +91,11 @@ def _check_possible(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def _transaction(target: Opened) -> Iterator[sa.Connection]:
+def _transaction(connection: sa.Connection, *, callers: bool) -> Iterator[sa.Connection]:
     """Begin a transaction on our tables, or a savepoint in the caller's transaction."""
-    with target.connect() as connection:
-        dialect = dialect_of(connection)
-        if not target.callers:
-            with dialect.batch(connection, LOCK_TIMEOUT), dialect.confined(connection):
-                yield connection
-            return
-        if not connection.in_transaction():
-            connection.begin()
-        dialect.join(connection)
-        with connection.begin_nested(), dialect.confined(connection):
-            yield connection
+    dialect = dialect_of(connection)
+    if callers:
+        join(connection)
+    transaction = connection.begin_nested() if callers else dialect.batch(connection, LOCK_TIMEOUT)
+    with transaction, dialect.confined(connection):
+        yield connection

