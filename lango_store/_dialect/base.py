@@ -91,6 +91,7 @@ class Dialect(Protocol):
     tells_time: bool = True  # its clock decides, unless the store was given one
     asks_time: bool = False  # its clock has to be queried before a statement
     search_index: SearchIndex
+    select_triggers: str  # selects the table and the name of each trigger
     has_replicas: bool = True  # other servers may have copies that lag a little
     reads_ahead: bool = True  # the driver loads all rows of a result before it returns the first
 
@@ -216,9 +217,6 @@ class Dialect(Protocol):
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Return the size of tables and their indexes in bytes."""
-
-    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
-        """Return the triggers of all tables as pairs of table and name."""
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield faults of the database, and settings that should be changed, each with a remedy."""

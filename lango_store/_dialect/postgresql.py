@@ -45,6 +45,12 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     drivers = ("psycopg",)
     search_index = Gin()
+    select_triggers = (
+        "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
+        "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "
+        "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # those of Citus
+        "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+    )
 
     def time(self, moment: Moment) -> Moment:
         return moment
@@ -243,15 +249,6 @@ class PostgreSQL(Dialect):
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
             return Passing.REFUSED if unmade else Passing.LOST
         return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
-
-    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
-        query = (
-            "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
-            "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "
-            "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # those of Citus
-            "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
-        )
-        return [(table, name) for table, name in connection.exec_driver_sql(query)]
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

@@ -47,6 +47,7 @@ class SQLite(Dialect):
     tells_time = False  # every process that opens the file is on its machine
     reads_ahead = False
     search_index = Fts5()
+    select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
 
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)
@@ -235,10 +236,6 @@ class SQLite(Dialect):
             yield
         finally:
             driver.text_factory = before
-
-    def triggers(self, connection: sa.Connection) -> list[tuple[str, str]]:
-        query = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
-        return [(table, name) for table, name in connection.exec_driver_sql(query)]
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):

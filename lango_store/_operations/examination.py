@@ -45,7 +45,7 @@ def _settings(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _triggers(connection: sa.Connection) -> Iterator[Fault]:
-    for table, name in sorted(dialect_of(connection).triggers(connection)):
+    for table, name in sorted(map(tuple, connection.exec_driver_sql(dialect_of(connection).select_triggers))):
         if table in Base.metadata.tables and name not in SEARCH_TRIGGERS:
             detail = f"trigger {name} on {table} may change or drop rows that a call has reported as stored"
             yield name, detail, f"drop it, or make sure that it only reads the rows of {table}"

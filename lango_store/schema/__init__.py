@@ -1,8 +1,8 @@
 """Migrations as functions: what `alembic upgrade` and `lango-store db upgrade` do, for programs to call.
 
-The revisions stand in the package when it is installed, else beside the checkout. They have a version table of their
-own, touch our tables only, and run one upgrade at a time. Every function takes a URL, an engine or a connection; on a
-connection it works in the caller's transaction, inside the caller's own Alembic run too, and the caller commits.
+The revisions are part of an installed package, or in `migrations` of a checkout. They have a separate version table,
+change our tables only, and run one upgrade at a time. Every function takes a URL, an engine or a connection; on a
+connection it works in the caller's transaction, also inside the caller's own Alembic run, and the caller commits.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def upgrade(
     Args:
         database: A URL, an engine or a connection. On a connection the upgrade joins your transaction, and you commit.
         revision: The revision to upgrade to.
-        lock_timeout: Seconds to wait for a table in use on PostgreSQL, since writers queue behind the upgrade.
+        lock_timeout: Seconds to wait for a table in use on PostgreSQL, since writers wait for the upgrade.
 
     Returns:
         The revision of the database afterwards.
@@ -119,7 +119,7 @@ def downgrade(
 
 
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Write down that the schema is at a revision, without running anything."""
+    """Record that the schema is at a revision, without running anything."""
     _reject_empty("revision", revision)
     return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
@@ -137,7 +137,7 @@ def namespace(database: Database) -> str | None:
 
 
 def check(database: Database) -> list[str]:
-    """Return where a database differs from what this release needs, a sentence each; [] if nowhere."""
+    """Return the differences of a database from the schema of this release, a sentence each."""
     with reading(database) as connection:
         found = revisions.found(connection)
         if found != SCHEMA_REVISION:

@@ -1,9 +1,10 @@
-"""Which tables and types are ours, as Alembic is told; and where those of a database differ."""
+"""Alembic's options for our tables and types, and the differences of a database from them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -54,28 +55,24 @@ def differences(connection: sa.Connection) -> Iterator[str]:
     for line in map(str.strip, code.splitlines()):
         if line.startswith(("op.", "batch_op.")):
             yield f"to be as this release needs it: {line}"
-    yield from _predicates(connection)
-    yield from _checks(connection)
+    yield from _conditions(connection)
 
 
-def _predicates(connection: sa.Connection) -> Iterator[str]:
-    """Compare what partial indexes are partial by, which Alembic does not."""
-    where = f"{dialect_of(connection).name}_where"
-    for (_, name), indexes in sa.inspect(connection).get_multi_indexes(filter_names=[*_TABLES]).items():
-        stored: dict[Any, Any] = {index["name"]: index.get("dialect_options", {}).get(where) for index in indexes}
-        for index in _TABLES[name].indexes:
+def _conditions(connection: sa.Connection) -> Iterator[str]:
+    """Compare the predicates of partial indexes and the CHECKs of tables, which Alembic does not."""
+    inspector, where = sa.inspect(connection), f"{dialect_of(connection).name}_where"
+    indexes = inspector.get_multi_indexes(filter_names=[*_TABLES]).values()
+    stored = {index["name"]: index.get("dialect_options", {}).get(where) for index in chain(*indexes)}
+    checks = inspector.get_multi_check_constraints(filter_names=[*_TABLES]).values()
+    sql = {check["name"]: check["sqltext"] for check in chain(*checks)}
+    for table in _TABLES.values():
+        for index in table.indexes:
             has, needed = stored.get(index.name), index.dialect_kwargs.get(where)
             if index.name in stored and _bare(needed) != _bare(has):
-                yield f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: make it again"
-
-
-def _checks(connection: sa.Connection) -> Iterator[str]:
-    """Compare what rows are checked for, which Alembic does not."""
-    for (_, name), checks in sa.inspect(connection).get_multi_check_constraints(filter_names=[*_TABLES]).items():
-        stored = {check["name"]: check["sqltext"] for check in checks}
-        for each in _TABLES[name].constraints:
-            if isinstance(each, sa.CheckConstraint) and _bare(has := stored.get(str(each.name))) != _bare(each.sqltext):
-                yield f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: make it again"
+                yield f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: recreate it"
+        for each in table.constraints:
+            if isinstance(each, sa.CheckConstraint) and _bare(has := sql.get(str(each.name))) != _bare(each.sqltext):
+                yield f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: recreate it"
 
 
 def _bare(predicate: object) -> str:

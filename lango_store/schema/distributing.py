@@ -1,4 +1,4 @@
-"""The tables spread over the nodes of a Citus cluster, and brought back: like a migration that a store can do without.
+"""Distribute the tables over the nodes of a Citus cluster, or bring them back: an optional migration.
 
 Each is distributed by the first column of its primary key, so that a session, its turns, its messages and its values
 are rows of one node.
@@ -22,7 +22,7 @@ from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migrat
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 _COLUMNS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
-"""What each of our tables is distributed by; all are placed with the first."""
+"""The distribution column of each table; all tables are colocated with the first."""
 
 _IS_OURS: Final = (
     "c.relname = ANY(:ours) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -45,8 +45,8 @@ def distribute(
 ) -> list[str]:
     """Spread the tables over the nodes of a Citus cluster by the session's key, and return the statements that did it.
 
-    All in one transaction: reads and writes wait until it is over, and nobody sees half of it. [] if there is nothing
-    to do. With `dry_run` nothing is run. LangoStoreError says what stands in the way.
+    All statements are one transaction, and reads and writes wait until it ends. [] if there is nothing to do. With
+    `dry_run` nothing is run. LangoStoreError names the obstacles.
     """
     return _run(database, _steps, dry_run, lock_timeout, on_progress)
 
@@ -60,7 +60,7 @@ def undistribute(
 ) -> list[str]:
     """Bring the tables back to the coordinator, with their foreign keys; return the statements that did it.
 
-    As `distribute` in all else.
+    Arguments are those of `distribute`.
     """
     return _run(database, _steps_back, dry_run, lock_timeout, on_progress)
 
@@ -95,7 +95,7 @@ def _run(
 
 
 def _steps(connection: sa.Connection, schema: str) -> Iterator[_Step]:
-    """Yield what is left to do until the tables are distributed."""
+    """Yield the remaining steps until the tables are distributed."""
     nodes = "SELECT true FROM pg_dist_node WHERE isactive AND shouldhaveshards AND noderole = 'primary' LIMIT 1"
     if not connection.exec_driver_sql(nodes).scalar():
         raise LangoStoreError(
@@ -108,14 +108,14 @@ def _steps(connection: sa.Connection, schema: str) -> Iterator[_Step]:
         beside = "none" if table == first else f"{schema}.{first}"
         call = f"create_distributed_table({_literal(f'{schema}.{table}')}, '{_COLUMNS[table]}', colocate_with => "
         yield _Step(f"SELECT {call}{_literal(beside)})", table)
-    for table in reversed(missing):  # Citus copies the rows, and leaves them on the coordinator where nobody sees them
+    for table in reversed(missing):  # Citus copies the rows, and leaves hidden ones on the coordinator
         yield _Step(f"SELECT truncate_local_data_after_distributing_table({_literal(f'{schema}.{table}')})")
     if VERSION_TABLE not in done:  # each node is asked for the revision, and a worker has no local tables
         yield _Step(f"SELECT create_reference_table({_literal(f'{schema}.{VERSION_TABLE}')})")
 
 
 def _steps_back(connection: sa.Connection, schema: str) -> Iterator[_Step]:
-    """Yield what is left to do until no table is distributed."""
+    """Yield the remaining steps until no table is distributed."""
     done = distributed_tables(connection)
     for table in Base.metadata.sorted_tables:
         parents = {key.referred_table.name for key in table.foreign_key_constraints}

@@ -51,7 +51,7 @@ def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
 
 @contextmanager
 def connected(database: Database) -> Iterator[sa.Connection]:
-    """Open a connection to a database; a connection of the caller's is yielded as it is."""
+    """Open a connection to a database, or yield the caller's connection."""
     with opened(database) as target:
         if isinstance(target, sa.Connection):
             yield target
@@ -118,7 +118,7 @@ def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
 def run_revisions(context: MigrationContext) -> None:
     """Run revisions without `alembic.context` and `alembic.op`: those are global, and a host may be using them.
 
-    The modules of the revisions were loaded for this run only, so each gets an `op` of its own.
+    The modules of the revisions were loaded for this run only, so each gets a separate `op`.
     """
     assert context.script is not None
     for script in context.script.walk_revisions():
@@ -156,4 +156,4 @@ def _folder() -> Path:
     for folder in (package / "migrations", package.parent / "migrations"):
         if (folder / "env.py").exists():
             return folder
-    raise LangoStoreError(f"no revisions beside {package}: install the package again")
+    raise LangoStoreError(f"no revisions in or next to {package}: install the package again")

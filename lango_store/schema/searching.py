@@ -20,8 +20,7 @@ from lango_store.tables import SCHEMA_REVISION
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
     """Create the search index, fill it while the store is in use, and return its status.
 
-    If the index can be used, only what waits in its queue is indexed; so a call that was killed is continued by another
-    one.
+    If the index is usable, only the changes in its queue are indexed, so another call continues one that was killed.
 
     Args:
         database: A URL, an engine, or a connection, whose transaction then holds all of it.

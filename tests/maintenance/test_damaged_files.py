@@ -149,4 +149,4 @@ def test_an_examination_says_what_it_could_not_do_where_the_words_of_an_index_ar
     damaged_file.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))
     with opened(damaged_file) as store:
         (failed,) = [each.detail for each in store.examine() if each.name == "check failed"]
-    assert "what the database says of its tables cannot be read" in failed
+    assert "the definitions of the tables cannot be read" in failed
