@@ -46,7 +46,8 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a revision, and drop what later revisions added."""
     with open_store(url) as store:
-        confirm(f"downgrading {shown(store.engine.url)} to {revision} drops what later revisions added", yes=yes)
+        loss = f"all {store.count(expired=None):,} sessions" if revision == "base" else "what later revisions added"
+        confirm(f"downgrading {shown(store.engine.url)} to {revision} drops {loss}", yes=yes)
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 
