@@ -35,9 +35,6 @@ class Gate(Protocol):
 class Connections(Protocol):
     """Opens connections, each for one operation."""
 
-    in_callers_transaction: bool
-    """True if operations run in a transaction that they may neither commit nor roll back."""
-
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads, or for one append, with as few round trips as the database allows.
 
@@ -56,8 +53,6 @@ class Connections(Protocol):
 
 class Pooled:
     """Opens connections of an engine's pool, and commits."""
-
-    in_callers_transaction = False
 
     def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
         self.engine = engine
@@ -122,8 +117,6 @@ class Pooled:
 
 class Callers:
     """Uses the caller's connection, in the caller's transaction."""
-
-    in_callers_transaction = True
 
     def __init__(
         self,

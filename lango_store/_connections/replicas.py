@@ -51,8 +51,6 @@ class Written:
 class Replicated:
     """Opens connections of a primary's pool, and for reads `anywhere` those of a replica's."""
 
-    in_callers_transaction = False
-
     def __init__(self, primary: Pooled, replica: Pooled, written: Written | None = None, least: int = 0) -> None:
         self._primary = primary
         self._replica = replica

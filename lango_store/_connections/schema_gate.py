@@ -28,25 +28,27 @@ class SchemaGate:
     def __init__(self, *, migrate: bool) -> None:
         self._migrate = migrate
         self._passed: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile | None] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> None:
         """Check the schema, the first time, and the database's file."""
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
-            with self._lock:
+            with self._lock, translated_errors(engine):
                 if engine not in self._passed:
-                    with translated_errors(engine):
-                        self._migrate_and_check(engine)
+                    self._reject_closed()
+                    self._migrate_and_check(engine)
         elif file is not None:
             file.check()
 
     def check_connection(self, connection: sa.Connection) -> None:
         """Check the schema of a caller's connection, the first time, and the database's file."""
-        if connection.engine not in self._passed:
-            self._check(connection)
-        if (file := self._passed[connection.engine]) is not None:
+        file: Any = self._passed.get(connection.engine, _UNCHECKED)
+        if file is _UNCHECKED:
+            self._reject_closed()
+            file = self._check(connection)
+        if file is not None:
             file.check()
 
     def reset(self, engine: sa.Engine) -> None:
@@ -55,11 +57,11 @@ class SchemaGate:
 
     def close(self) -> None:
         """Refuse all connections from now on."""
-        self._closed = True
-        self._passed.clear()
+        with self._lock:
+            self._closed = True
+            self._passed.clear()
 
     def _migrate_and_check(self, engine: sa.Engine) -> None:
-        self._reject_closed()
         dialect = dialect_of(engine)
         if self._migrate:
             with engine.connect() as connection, dialect.snapshot(connection):
@@ -74,8 +76,7 @@ class SchemaGate:
         if self._closed:
             raise LangoStoreError("this store is closed: make a new one")
 
-    def _check(self, connection: sa.Connection) -> None:
-        self._reject_closed()
+    def _check(self, connection: sa.Connection) -> DatabaseFile | None:
         self._reject_incompatible(connection)
         found = revision.found(connection)
         if found is None or found < SCHEMA_REVISION:
@@ -88,7 +89,11 @@ class SchemaGate:
             )
         detect_dialect(connection)
         path = dialect_of(connection).file(connection)
-        self._passed[connection.engine] = None if path is None else watch_file(connection.engine, path)
+        file = None if path is None else watch_file(connection.engine, path)
+        with self._lock:
+            self._reject_closed()
+            self._passed[connection.engine] = file
+        return file
 
     @staticmethod
     def _reject_incompatible(connection: sa.Connection) -> None:
