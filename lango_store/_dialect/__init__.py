@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -24,6 +23,7 @@ from lango_store._rows.columns import TimeColumn
 
 __all__ = [
     "SEARCH_TABLES",
+    "TIME_IS_GIVEN",
     "AnyConnection",
     "AppendMethod",
     "Dialect",
@@ -32,7 +32,6 @@ __all__ = [
     "NowTogether",
     "Passing",
     "WhereGiven",
-    "compiler",
     "detect_dialect",
     "dialect_of",
     "reflected",
@@ -41,7 +40,9 @@ __all__ = [
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
 _OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
-_IS_GIVEN: Final = "lango_store_time_is_given"
+TIME_IS_GIVEN: Final = "lango_store_time_is_given"
+"""The option of SQLAlchemy's compiler that chooses between the time that is bound and the database's."""
+# Two texts, since Citus refuses coalesce() around stable functions.
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
 """The tables of the search index, where it is made: ours, but of no revision."""
@@ -71,7 +72,7 @@ class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
 
 @compiles(Now)
 def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
-    if vars(compiler.dialect).get(_IS_GIVEN, True):
+    if options.get(TIME_IS_GIVEN, True):
         return str(compiler.process(element.clauses, **options))
     return dialect_of(compiler).current(of_transaction=isinstance(element, NowTogether))
 
@@ -79,16 +80,8 @@ def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
 @compiles(WhereGiven)
 def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) -> str:
     given, otherwise = element.clauses
-    is_given = vars(compiler.dialect).get(_IS_GIVEN, True)
+    is_given = options.get(TIME_IS_GIVEN, True)
     return str(compiler.process(given if is_given else otherwise, **options))
-
-
-def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
-    """Return what compiles statements for an engine: those whose time is given, or those that ask the database."""
-    # Two texts, as no expression tells them apart in one: Citus refuses coalesce() around what is not immutable.
-    made = copy.copy(dialect)
-    vars(made)[_IS_GIVEN] = time_is_given
-    return made
 
 
 def detect_dialect(connection: sa.Connection) -> None:

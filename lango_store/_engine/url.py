@@ -63,12 +63,6 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     return url.set(drivername="postgresql+psycopg"), connect_args
 
 
-def shown(url: sa.URL) -> str:
-    """Return a URL as text without its secrets."""
-    secrets = [name for name in url.query if name in _SECRETS or _SECRET_NAME.search(name)]
-    return url.update_query_dict(dict.fromkeys(secrets, "***")).render_as_string(hide_password=True)
-
-
 def _parsed(given: str | sa.URL) -> sa.URL:
     if isinstance(given, str) and given.startswith("postgres") and given.count("@") > 1:
         raise ValueError(_UNQUOTED)

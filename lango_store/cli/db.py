@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from lango_store import schema
-from lango_store._engine.url import shown
 from lango_store.cli.options import (
     LOCK_TIMEOUT,
     JsonOption,
@@ -47,7 +46,7 @@ def downgrade(
     """Downgrade the schema to a revision, and drop what later revisions added."""
     with open_store(url) as store:
         loss = f"all {store.count(expired=None):,} sessions" if revision == "base" else "what later revisions added"
-        confirm(f"downgrading {shown(store.engine.url)} to {revision} drops {loss}", yes=yes)
+        confirm(f"downgrading {store.engine.url} to {revision} drops {loss}", yes=yes)
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 

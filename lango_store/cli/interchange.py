@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from lango_store import interchange
-from lango_store._engine.url import shown
 from lango_store.cli.options import JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, say
 from lango_store.errors import SchemaOutOfDate
@@ -146,9 +145,9 @@ def copy(
             try:
                 store.ping()
             except SchemaOutOfDate:
-                say(f"at {shown(store.engine.url)}:")  # the error does not name the database
+                say(f"at {store.engine.url}:")  # the error does not name the database
                 raise
-        say(f"copying from {shown(source.engine.url)} to {shown(target.engine.url)}")
+        say(f"copying from {source.engine.url} to {target.engine.url}")
         with progress("copying", source.count(expired=None) if sys.stderr.isatty() else None, quiet=json_) as update:
             report = copy_sessions(
                 source, target, dry_run=dry_run, on_batch=lambda report: update(completed=report.sessions)

@@ -13,7 +13,7 @@ import typer
 
 from lango_store import schema
 from lango_store._engine.engine import create_engine, database_file
-from lango_store._engine.url import URL_VARIABLES, shown, url_from_environment
+from lango_store._engine.url import URL_VARIABLES, url_from_environment
 from lango_store._operations.sessions import MAX_TTL
 from lango_store.cli.output import say
 from lango_store.errors import DatabaseUnavailable
@@ -84,7 +84,7 @@ def open_store(url: str | None, announcement: str | None = None) -> Iterator[Sto
     """Open the store, and print the announcement with its URL without the password."""
     with Store(database(url)) as store:
         if announcement is not None:
-            say(f"{announcement} {shown(store.engine.url)}")
+            say(f"{announcement} {store.engine.url}")
         yield store
 
 

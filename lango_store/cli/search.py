@@ -11,7 +11,6 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from lango_store import schema
-from lango_store._engine.url import shown
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchStatus
 from lango_store.cli.options import (
@@ -126,7 +125,7 @@ def _build(build: Callable[..., SearchStatus], url: str | None) -> None:
 def disable(url: UrlOption = None, yes: YesOption = False) -> None:
     """Drop the search index. No message is changed."""
     with open_store(url) as store:
-        confirm(f"dropping the search index of {shown(store.engine.url)}", yes=yes)
+        confirm(f"dropping the search index of {store.engine.url}", yes=yes)
         dropped = schema.disable_search(store.engine)
     print("the search index is dropped" if dropped else "there was no search index")
 

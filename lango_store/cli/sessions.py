@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lango_store._engine.url import shown
 from lango_store._operations.lists import Order
 from lango_store._values.document import document
 from lango_store._values.model import UNSET, Message, SessionInfo
@@ -182,7 +181,7 @@ def delete(
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with open_store(url) as store:
         count = len(set(keys)) if keys else store.count(**filters, expired=None)
-        confirm(f"deleting {count:,} sessions on {shown(store.engine.url)}", yes=yes)
+        confirm(f"deleting {count:,} sessions on {store.engine.url}", yes=yes)
         if not keys:
             print(f"deleted {store.delete_where(**filters)} sessions")
             return

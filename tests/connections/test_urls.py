@@ -17,7 +17,7 @@ from support.factories import message
 from typer.testing import CliRunner
 
 from lango_store import Store, cli, create_engine, schema
-from lango_store._engine.url import parse, shown
+from lango_store._engine.url import parse
 from lango_store.cli.output import print_error
 
 SECRET = "S3cr3t"
@@ -80,7 +80,6 @@ def texts_of(url: str, log: pytest.LogCaptureFixture) -> Iterator[str]:
     try:
         with Store(url) as store:
             yield from (repr(store), repr(store.engine), str(store.engine.url), repr(store.engine.url))
-            yield shown(store.engine.url)
             store.ping()
     except Exception as error:
         seen: BaseException | None = error
