@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -10,7 +9,7 @@ import sqlalchemy as sa
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import AsyncStore, SessionNotFound, Store, create_engine
+from lango_store import SessionNotFound, Store, create_engine
 
 Seen = list[tuple[str, float]]
 
@@ -70,18 +69,6 @@ def test_the_hook_sees_what_the_store_does_on_a_callers_connection_and_nothing_e
     engine.dispose()
 
 
-def test_the_hook_of_an_async_store(url: str) -> None:
-    told: Seen = []
-
-    async def work() -> None:
-        async with AsyncStore(url, on_statement=lambda text, seconds: told.append((text, seconds))) as store:
-            await store.create("k")
-            await store.append_message("k", message())
-
-    asyncio.run(work())
-    assert any("INSERT INTO lango_message" in text for text, _ in told)
-
-
 def test_an_engines_log_has_the_text_and_the_time_but_no_content(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with Store(url) as store:
         store.create("k")
@@ -97,15 +84,3 @@ def test_an_engines_log_has_the_text_and_the_time_but_no_content(url: str, caplo
     assert any("INSERT INTO lango_message" in line and line.endswith(" s]") for line in lines)
     assert any("SELECT" in line and "lango_message" in line for line in lines)
     assert not any("a secret" in line for line in lines)
-
-
-def test_a_hook_knows_nothing_of_what_another_store_does_on_the_same_connection(url: str) -> None:
-    told: Seen = []
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))).using(connection).create("k")
-        told.clear()
-        Store(engine).using(connection).append_message("k", message())
-        connection.commit()
-    assert told == []
-    engine.dispose()

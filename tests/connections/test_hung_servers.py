@@ -68,24 +68,6 @@ def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
     assert used() == BOUNDS | {"connect_timeout": "4"}
 
 
-def test_connections_have_our_application_name_unless_the_url_has_another(
-    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = make_postgres()
-
-    def told(url: str) -> object:
-        engine = create_engine(url)
-        with engine.connect() as connection:
-            found = connection.exec_driver_sql("SHOW application_name").scalar()
-        engine.dispose()
-        return found
-
-    assert told(url) == "lango_store"
-    assert told(f"{url}&application_name=mine") == "mine"
-    monkeypatch.setenv("PGAPPNAME", "theirs")
-    assert told(url) == "theirs"
-
-
 def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

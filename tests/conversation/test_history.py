@@ -89,33 +89,6 @@ def test_a_counter_of_the_store_serves_messages_that_were_stored_without_it(url:
         assert len(store.open("k").history(max_tokens=20)) == 2
 
 
-def test_each_output_of_a_tool_is_a_message_of_its_own(store: Store) -> None:
-    calls = [ToolCall(id="a", name="f", arguments={"x": 1}), ToolCall(id="b", name="g", arguments='{"y": 2}')]
-    answered = [call.model_copy(update={"output": {"n": n}}) for n, call in enumerate(calls)]
-    outputs = [ToolCall(id=call.id, name=call.name, output=call.output) for call in answered]
-    asked = Message(role="model", tool_calls=calls, author="planner", extra={"private": True})
-    conversation = store.open("k", messages=[message("q"), asked, Message(role="function", tool_calls=outputs)])
-    nested = conversation.history()
-    assert nested[1] == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
-            {"id": "b", "type": "function", "function": {"name": "g", "arguments": '{"y": 2}'}},
-        ],
-    }
-    assert nested[2:] == [
-        {"role": "tool", "content": '{"n": 0}', "tool_call_id": "a", "name": "f"},
-        {"role": "tool", "content": '{"n": 1}', "tool_call_id": "b", "name": "g"},
-    ]
-    flat = conversation.history(nested=False)
-    assert flat[1]["tool_calls"] == [
-        {"id": "a", "name": "f", "arguments": {"x": 1}},
-        {"id": "b", "name": "g", "arguments": '{"y": 2}'},
-    ]
-    assert contents(flat[2:]) == [{"n": 0}, {"n": 1}]
-
-
 def test_what_it_gives_is_the_callers_to_change(store: Store) -> None:
     conversation = store.open("k", messages=[message([{"type": "text", "text": "x"}])])
     conversation.history()[0]["content"][0]["text"] = "changed"

@@ -152,27 +152,6 @@ def test_a_turn_needs_its_session(store: Store) -> None:
             call()
 
 
-def test_turn_numbers_are_given_out_once(store: Store) -> None:
-    conversation = store.open("k")
-    assert conversation.save_turn([message()]).turn_no == 1
-    assert conversation.save_turn([]).turn_no == 2
-    conversation.clear()
-    assert conversation.event_count() == 0
-    assert conversation.save_turn([message()]).turn_no == 3
-    assert conversation.event_count() == 1
-
-
-def test_truncating_takes_later_turns_along_and_shortens_the_one_it_cuts(store: Store) -> None:
-    conversation = store.open("k")
-    conversation.save_turn(messages(3), {"tokens": 1})
-    conversation.save_turn(messages(2), {"tokens": 10})
-    conversation.save_turn([], {"tokens": 100})
-    conversation.truncate(after=2)
-    (turn,) = conversation.turns()
-    assert (turn.first_seq, turn.last_seq) == (1, 2)
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
-
-
 def test_turns_come_in_their_order_wherever_they_lie(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         conversation = store.open("k")
@@ -206,18 +185,6 @@ def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> 
     conversation.save_turn([], {"tokens": 1})
     conversation.pop_message()
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
-
-
-def test_a_cut_at_the_last_seq_takes_nothing_away(store: Store) -> None:
-    conversation = store.open("k", messages=messages(2))
-    conversation.save_turn([], {"tokens": 1})
-    before = conversation.info()
-    assert conversation.truncate(after=2) == 0
-    assert conversation.info() == before
-    conversation.append_messages([message("answer")], replace_after=2)
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
-    assert conversation.truncate(after=2) == 1
-    assert (conversation.event_count(), conversation.total_usage()) == (0, {})
 
 
 def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_less(store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 import subprocess
@@ -11,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
-import yaml
 from support import command_pages
-from support.pages import PAGES, blocks, blocks_by_place, commands
+from support.pages import PAGES, blocks_by_place, commands
 from support.paths import ROOT
 
 SCRIPTS = blocks_by_place("sh")
-SCHEDULES = "docs/production/operations.md"
 MAKEFILE = (ROOT / "Makefile").read_text().replace("$(BIN)/", "")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 OURS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
@@ -104,32 +101,6 @@ def test_every_command_in_a_sentence_is_there() -> None:
             assert meant, (page, said)
             options = {option for name in meant for parameter in OURS[name].params for option in parameter.opts}
             assert {word for word in words if word.startswith("--")} <= options, (page, said)
-
-
-def test_schedules_are_what_their_readers_read() -> None:
-    (crontab,) = blocks(SCHEDULES, "crontab")
-    variable, job = crontab.strip().splitlines()
-    assert re.fullmatch(r"\w+=\S+", variable)
-    assert re.match(r"[\d*]+ [\d*]+ [\d*]+ [\d*]+ [\d*]+ /\S+/lango-store expire ", job)
-    check(job.partition("/opt/agents/bin/")[2].partition(" >> ")[0])
-
-    (units,) = blocks(SCHEDULES, "ini")
-    service, timer = (text for text in re.split(r"^# /etc/systemd/\S+$", units, flags=re.MULTILINE) if text.strip())
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.read_string(service)
-    assert unit["Service"]["Type"] == "oneshot"
-    check(unit["Service"]["ExecStart"].removeprefix("/opt/agents/bin/"))
-    schedule = configparser.ConfigParser(interpolation=None)
-    schedule.read_string(timer)
-    assert schedule["Timer"]["OnCalendar"] == "*-*-* 03:15:00"
-    assert schedule["Install"]["WantedBy"] == "timers.target"
-
-    (manifest,) = blocks(SCHEDULES, "yaml")
-    job_ = yaml.safe_load(manifest)
-    assert (job_["apiVersion"], job_["kind"]) == ("batch/v1", "CronJob")
-    (container,) = job_["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    assert container["env"][0]["name"] == "LANGO_STORE_URL"
-    check(" ".join(container["command"]))
 
 
 def test_make_says_what_it_runs() -> None:

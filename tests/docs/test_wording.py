@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.commands import run, run_on_terminal
+from support.commands import run
 from support.databases import MakeDatabase
 from support.factories import messages
 
@@ -77,22 +75,3 @@ def test_what_the_store_refuses_is_not_wrong_usage(url: str, tmp_path: Path) -> 
         ("import", str(tmp_path / "missing")),
     ):
         assert run(*words, "--url", url).returncode == 1
-
-
-def test_ctrl_c_leaves_the_bar_whole(url: str) -> None:
-    with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
-        for n in range(400):
-            store.create(f"more:{n}", ttl=DAY)
-    stopped = False
-
-    def interrupt(shown: str, process: int) -> None:
-        nonlocal stopped
-        if not stopped and re.search(r"[1-9]\d*/40\d", shown):
-            stopped = True
-            os.kill(process, signal.SIGINT)
-
-    shown, code = run_on_terminal("expire", "--batch-size", "1", "--url", url, columns=100, watch=interrupt)
-    assert code == 130, shown
-    assert "Traceback" not in shown
-    lines = [re.sub(r"\x1b\[[?\d;]*\w", "", line).rpartition("\r")[2] for line in shown.splitlines()]
-    assert [line for line in lines if re.fullmatch(r"interrupted; purged \d+ sessions, .* s", line)], shown

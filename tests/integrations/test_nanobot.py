@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -50,25 +49,6 @@ def test_a_message_saved_by_nanobot_is_a_message_of_ours(start: Callable[[], Ses
     assert (answer.tool_call_id, answer.name, answer.content) == ("call_1", "read", "sun\0\ud83d")
     info = store.info(KEY)
     assert (info.title, info.metadata["goal_state"], info.last_consolidated) == ("Oslo", {"z": 1, "a": None}, 0)
-
-
-def test_many_sessions_and_their_eviction_from_the_cache(
-    start: Callable[[], SessionManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nanobots, "SESSION_CACHE_MAX_SIZE", 3)
-    sessions = start()
-    for turn in range(3):
-        for number in range(8):
-            session = sessions.get_or_create(f"cli:{number}")
-            session.add_message("user", f"turn {turn} of {number}")
-            sessions.save(session)
-        del session
-        gc.collect()
-    fresh = start()
-    for number in range(8):
-        assert [line["content"] for line in fresh.get_or_create(f"cli:{number}").messages] == [
-            f"turn {turn} of {number}" for turn in range(3)
-        ]
 
 
 def test_fork_is_a_separate_session(start: Callable[[], SessionManager]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -113,33 +112,6 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
         connection.commit()
     assert (found(indexed, "oslo"), found(indexed, "weather")) == ([], [("a", 2)])
     assert (waiting(indexed), findings(indexed)) == (0, [])
-
-
-def test_searches_beside_writers_leave_the_index_correct(indexed: Store) -> None:
-    indexed.create("a")
-
-    def write() -> None:
-        for number in range(300):
-            seq = indexed.append_message("a", message(f"oslo {number}")).seq
-            if number % 3 == 0:
-                indexed.conversation("a").update_message(seq, message("bergen"))
-            if number % 5 == 0:
-                indexed.conversation("a").delete_message(seq)
-
-    def search() -> None:
-        for _ in range(20):
-            indexed.search("oslo")
-
-    writers = [threading.Thread(target=write) for _ in range(2)]
-    searchers = [threading.Thread(target=search) for _ in range(2)]
-    for each in (*writers, *searchers):
-        each.start()
-    for each in (*writers, *searchers):
-        each.join()
-    schema.enable_search(indexed.engine)
-    assert (waiting(indexed), findings(indexed)) == (0, [])
-    seqs = [each.seq for each in indexed.conversation("a").all_messages() if each.content == "bergen"]
-    assert [seq for _, seq in found(indexed, "bergen")] == seqs
 
 
 # Removed words

@@ -23,9 +23,7 @@ from lango_store import (
     AsyncStore,
     Conversation,
     LangoStoreError,
-    Message,
     Store,
-    create_engine,
 )
 from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
@@ -85,44 +83,6 @@ def test_it_belongs_to_no_event_loop(url: str) -> None:
     found = asyncio.run(store.get("k"))
     assert [m.seq for m in found.messages] == list(range(1, 121))
     asyncio.run(store.close())
-
-
-def test_cancelled_appends_leave_the_pool_whole(url: str) -> None:
-    engine = create_engine(url, pool_size=3, max_overflow=1)
-
-    async def work() -> None:
-        async with AsyncStore(engine) as store:
-            await store.create("k")
-            tasks = []
-            for n in range(400):
-                tasks.append(asyncio.create_task(store.append_message("k", message(n, id=f"id-{n}"))))
-                if n % 3 == 0:
-                    await asyncio.sleep(0)
-                tasks[n - n % 7].cancel()
-                if n % 10 == 9:
-                    tasks[-1].cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            cancelled = [n for n, result in enumerate(results) if isinstance(result, asyncio.CancelledError)]
-            assert len(cancelled) > 40
-            assert all(isinstance(result, Message | asyncio.CancelledError) for result in results)
-            assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("lango_store")}) <= 4
-        async with AsyncStore(engine) as store:  # the first one waited for what was under way
-            assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-            found = await store.get("k")
-            assert [m.seq for m in found.messages] == list(range(1, found.message_count + 1))
-            stored = {m.id for m in found.messages}
-            assert len(stored) == found.message_count
-            for n, result in enumerate(results):
-                looked_up = await store.conversation("k").find_message(f"id-{n}")
-                assert (looked_up is not None) == (f"id-{n}" in stored)
-                if not isinstance(result, BaseException):
-                    assert looked_up == result
-            for n in cancelled:  # sending again is safe
-                await store.append_message("k", message(n, id=f"id-{n}"))
-            assert (await store.info("k")).message_count == 400
-
-    asyncio.run(work())
-    engine.dispose()
 
 
 def test_closing_waits_for_what_is_under_way(url: str) -> None:

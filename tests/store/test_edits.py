@@ -43,26 +43,6 @@ def three(store: Store) -> Conversation:
 # What stands there afterwards
 
 
-@each_edit
-@pytest.mark.parametrize("place", [2, "b"])
-def test_an_edit_meets_the_message_of_its_session_alone(
-    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
-) -> None:
-    def others() -> list[list[Message]]:
-        return [store.conversation(key).all_messages() for key in ("a", "z")]
-
-    for number, key in enumerate(("a", "z"), start=10):
-        store.create(key, messages=[message(key, id=id, tokens=number) for id in ("a", "b", "c")])
-    conversation = three(store)
-    before = others()
-    told = edit(conversation, place)
-    assert (conversation.info().token_count, others()) == (4 + getattr(told, "tokens", 0), before)
-    popped = conversation.pop_message()
-    assert popped is not None
-    assert (popped.content, popped.turn_no, others()) == ("three", 1, before)
-    assert_sound(store)
-
-
 @pytest.mark.parametrize("place", [2, "b"])
 def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
     store: Store, clock: Clock, place: int | str

@@ -257,24 +257,6 @@ def test_value_that_is_not_json_is_refused_by_its_name(store: Store, value: Any)
 # Several writers, and what a write costs
 
 
-def test_writers_of_different_names_lose_nothing(store: Store) -> None:
-    store.create("k")
-    together = Barrier(8)
-
-    def write(n: int) -> None:
-        together.wait()
-        for number in range(10):
-            store.set_values("k", {f"{n}.{number}": number})
-            store.set_shared_values("shared", {f"{n}.{number}": number, "all": n})
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    expected = {f"{n}.{number}": number for n in range(8) for number in range(10)}
-    assert store.values("k") == expected
-    assert store.shared_values("shared").keys() == expected.keys() | {"all"}
-    assert_sound(store)
-
-
 def test_writers_of_the_same_names_never_deadlock(store: Store) -> None:
     names = [f"n{n}" for n in range(20)]
     together = Barrier(6)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
-from support.databases import AS_ROWS_LIE, MakeDatabase
+from support.databases import AS_ROWS_LIE
 from support.factories import message
-from support.statements import watched
 
 from lango_store import Store, create_engine
 from lango_store._dialect.statement import size_of
@@ -54,28 +52,6 @@ def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, cont
         assert sum(map(size_of, page[:-1])) < 1_000
 
 
-@each_text
-def test_the_server_sends_no_row_more_than_a_page_has(make_postgres: MakeDatabase, content: Any) -> None:
-    sent: list[int] = []
-
-    class Counting(psycopg.Cursor[Any]):
-        def execute(self, *args: Any, **options: Any) -> Any:
-            done = super().execute(*args, **options)
-            sent.append(self.rowcount)
-            return done
-
-    engine = create_engine(make_postgres())
-    with filled(engine, content).context.snapshot() as connection:
-        driver: Any = connection.connection.driver_connection
-        driver.cursor_factory = Counting
-        pages = [len(page) for page in log.read(connection, "k")]
-        driver.cursor_factory = psycopg.Cursor
-    engine.dispose()
-    assert [count for count in sent if count > 0] == pages
-    size = len(str(content).encode())
-    assert all((count - 1) * size < 1_000 + size for count in pages)
-
-
 def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     store = filled(engine, "x" * 300)
@@ -92,14 +68,4 @@ def test_a_page_is_the_last_only_if_nothing_was_cut_from_it(url: str) -> None:
     store.create("k", messages=[message("\U0001f600" * 250), message("x")])
     with store.context.snapshot() as connection:
         assert [row[0] for page in log.read(connection, "k") for row in page] == [1, 2]
-    engine.dispose()
-
-
-def test_a_log_that_fits_a_page_is_one_statement(url: str) -> None:
-    engine = create_engine(url)
-    store = Store(engine)
-    store.create("k", messages=[message("hello")] * 3)
-    with watched(engine) as statements, store.context.snapshot() as connection:
-        assert len(list(log.read(connection, "k"))) == 1
-    assert len([each for each in statements if "lango_message" in each]) == 1
     engine.dispose()

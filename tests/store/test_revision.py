@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from threading import Barrier
 
 import pytest
-import sqlalchemy as sa
-from support.databases import MakeDatabase, not_on_a_cluster
+from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.statements import Counts, counted
 
 from lango_store import Conflict, Message, Store
 from lango_store.testing import Clock
@@ -116,24 +112,6 @@ def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -
     assert store.info("k").revision == revision + 2
 
 
-def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
-    for number in range(2):
-        revision = store.create(f"k{number}").revision
-        together = Barrier(8)
-
-        def race(n: int, together: Barrier = together, key: str = f"k{number}", revision: int = revision) -> int:
-            together.wait()
-            try:
-                store.append_message(key, message(n), expect=revision)
-            except Conflict:
-                return 0
-            return 1
-
-        with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(race, range(8))) == 1
-        assert store.info(f"k{number}").last_seq == 1
-
-
 def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: MakeDatabase, tmp_path: Path) -> None:
     clock = Clock()  # which stands
     with Store(make_database(), clock=clock) as store:
@@ -152,24 +130,6 @@ def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: M
                 store.expire(archive=archive)
                 assert store.restore(archive, "k").revision not in had
             store.delete("k")
-
-
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-def test_expecting_a_revision_takes_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
-    with Store(one_connection) as store:
-        revision = store.create("k").revision
-        store.create("l")
-        writes: list[Callable[[], object]] = [
-            lambda: store.append_message("k", message(), expect=revision),
-            lambda: store.append_messages("k", messages(9), expect=revision + 1),
-            lambda: store.conversation("k").save_turn(messages(2), expect=revision + 2),
-            lambda: store.update("k", title="V", expect=revision + 3),
-            lambda: store.delete("k", expect=revision + 4),
-        ]
-        for write in writes:
-            with counted(one_connection, tmp_path) as counts:
-                write()
-            assert counts == Counts(1, 1)
 
 
 def test_the_caller_s_own_transaction_sees_a_stale_write_too(store: Store) -> None:

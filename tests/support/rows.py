@@ -11,7 +11,6 @@ from lango_store._operations.portable_rows import Fields, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
-_TIMES = ("created_at", "updated_at", "expires_at")
 _PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE}
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
