@@ -1,4 +1,4 @@
-"""Each difference between SQLite and PostgreSQL, named, with its reason. Nothing else asks which database it is."""
+"""The dialects: each difference between the databases has a name here, and no other code asks which database it is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from lango_store._dialect.base import (
-    AnyConnection,
-    AppendMethod,
-    Dialect,
-    Moment,
-    Passing,
-    reflected,
-)
+from lango_store._dialect.base import AnyConnection, AppendMethod, Dialect, Moment, Passing, reflected
 from lango_store._dialect.citus import Citus, OfTenant, is_tenant
 from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._dialect.sqlite import SQLite
@@ -39,17 +32,16 @@ __all__ = [
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
-_OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect, one for each engine, that holds ours
+_OURS: Final = "lango_store"  # the attribute of an engine's SQLAlchemy dialect with ours
 TIME_IS_GIVEN: Final = "lango_store_time_is_given"
-"""The option of SQLAlchemy's compiler that chooses between the time that is bound and the database's."""
-# Two texts, since Citus refuses coalesce() around stable functions.
+"""The compiler's option for a time that is bound, not the database's: Citus refuses coalesce() of the two."""
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
-"""The tables of the search index, where it is made: ours, but of no revision."""
+"""The tables of the search index, which are in no revision."""
 
 
 class Now(sa.sql.functions.FunctionElement[datetime]):
-    """The time of a statement: the one that is bound, or the database's in the text for statements without one."""
+    """The time of a statement: the one that is bound, or else the database's."""
 
     name = "now"
     type = TimeColumn()
@@ -57,13 +49,13 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """The same time for all statements of a transaction that holds nothing but one call of ours."""
+    """The same time for all statements of a transaction that contains a single call."""
 
     inherit_cache = True
 
 
 class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
-    """The first of two times in the text for statements whose time is given, in the other one the second."""
+    """The first of two times if the statement's time is bound, or else the second."""
 
     name = "where_given"
     type = TimeColumn()
@@ -85,7 +77,7 @@ def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) ->
 
 
 def detect_dialect(connection: sa.Connection) -> None:
-    """Find out which dialect this connection's engine needs: tables may have been distributed among servers since."""
+    """Detect the dialect of this connection's engine again, since its tables may have been distributed."""
     dialect = _checked(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS

@@ -11,14 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect.base import (
-    NO_TRANSACTION,
-    AnyConnection,
-    Dialect,
-    Moment,
-    Passing,
-    ensure_transaction,
-)
+from lango_store._dialect.base import NO_TRANSACTION, AnyConnection, Dialect, Moment, Passing, ensure_transaction
 from lango_store._dialect.gin import Gin
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
