@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from support.factories import message, messages
 from support.locks import until_one_waits
 from support.processes import Program
 
-from lango_store import DatabaseBusy, Message, Store, Turn, create_engine
+from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, create_engine
 
 
 @pytest.fixture
@@ -165,6 +166,25 @@ def test_a_reader_sees_one_moment(store: Store) -> None:
                 found = store.get("k")
                 assert len(found.messages) == found.message_count
                 assert all(m.seq <= found.last_seq for m in found.messages)
+
+    in_threads(3, work)
+
+
+def test_a_reader_never_mixes_two_lives_of_a_key(store: Store) -> None:
+    def life(n: int) -> list[Message]:
+        return [message(n)] * 3
+
+    store.create("k", title="0", messages=life(0))
+
+    def work(n: int) -> None:
+        for turn in range(1, 60):
+            if n == 0:
+                store.delete("k")
+                store.create("k", title=str(turn), messages=life(turn))
+            else:
+                with contextlib.suppress(SessionNotFound):
+                    found = store.get("k")
+                    assert [m.content for m in found.messages] == [int(found.title or -1)] * 3
 
     in_threads(3, work)
 
