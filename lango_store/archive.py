@@ -3,8 +3,6 @@
 `sessions` has a row for each life of a session: a key may be used again after its purge, and both lives stay here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

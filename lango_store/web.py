@@ -1,7 +1,5 @@
 """A read-only web application that shows a store: lists and conversations, under a path with a secret token."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

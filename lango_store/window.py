@@ -5,8 +5,6 @@ An assistant message that calls tools and the results of its calls form an excha
 whole, since providers refuse a result without its call.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence

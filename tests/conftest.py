@@ -1,7 +1,5 @@
 """Databases, clocks and stores for all tests: every behaviour runs on SQLite and on a real PostgreSQL."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

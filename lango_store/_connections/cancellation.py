@@ -1,7 +1,5 @@
 """Cancellation of calls that run in worker threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Retries after transient errors: which calls, how often and for how long."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

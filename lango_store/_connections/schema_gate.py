@@ -1,7 +1,5 @@
 """The checks before a store's first call: the database's settings, and its schema."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Calls in worker threads, awaited. The threads serve several event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os

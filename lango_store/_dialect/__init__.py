@@ -1,7 +1,5 @@
 """The dialects: each difference between the databases has a name here, and no other code asks which database it is."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Protocol
 

@@ -1,7 +1,5 @@
 """The interface of a dialect: each difference between the databases is an attribute or a method with a name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime

@@ -1,7 +1,5 @@
 """PostgreSQL with tables that Citus has distributed among servers: its differences, each with the reason."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

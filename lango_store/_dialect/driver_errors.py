@@ -1,7 +1,5 @@
 """Errors of SQLAlchemy and the driver as the store's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ It keeps a copy of the texts: without one FTS5 needs the old text of a message t
 drained the old text is gone.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from typing import Final

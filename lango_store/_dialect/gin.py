@@ -1,7 +1,5 @@
 """The search index of PostgreSQL: a table with the tsvector of each message, and a GIN index on it."""
 
-from __future__ import annotations
-
 import string
 from typing import Final
 

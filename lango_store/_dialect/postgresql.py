@@ -1,7 +1,5 @@
 """PostgreSQL: its differences, each with the reason."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

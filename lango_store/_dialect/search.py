@@ -5,8 +5,6 @@ index. Draining the queue removes the entries of these messages, and adds those 
 search ignores entries whose message is in the queue, so that it never finds a message by an old text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """SQLite: its differences, each with the reason."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence

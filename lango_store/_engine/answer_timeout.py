@@ -3,8 +3,6 @@
 TCP notices a machine that is gone, but not a server that hangs while its machine still acknowledges packets.
 """
 
-from __future__ import annotations
-
 import selectors
 from collections.abc import Generator
 from time import monotonic

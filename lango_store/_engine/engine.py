@@ -1,7 +1,5 @@
 """From a URL to an engine with the settings we rely on."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

@@ -3,8 +3,6 @@
 An engine that a host has made works without these listeners.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

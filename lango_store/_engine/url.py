@@ -4,8 +4,6 @@ An engine shows its URL, and drivers quote what they cannot use. A URL whose pas
 is refused, with an error that quotes nothing of it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The statements of an append. Each locks the session's row, takes seqs from its counters, and inserts the rows."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from datetime import datetime

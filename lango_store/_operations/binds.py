@@ -1,7 +1,5 @@
 """Shared parts of statements: tables, bound values, and conditions on sessions and messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final

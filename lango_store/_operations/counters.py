@@ -1,7 +1,5 @@
 """The counters in a session's row, compared with its messages and turns, and corrected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Each edit takes a new `last_seq`, as every removal does, so that a load or a com
 `messages.load_life`. The functions need a transaction.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The doctor: checks of what is stored, and repairs that need no guess."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Purges: which sessions are due, and a batch of them archived if asked for and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

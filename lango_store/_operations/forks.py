@@ -1,7 +1,5 @@
 """Forks: copies of a session, made inside the database."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any, Final
 

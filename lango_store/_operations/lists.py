@@ -1,7 +1,5 @@
 """Many sessions at once: chosen by filters, listed page by page, walked through, counted; never a message."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reads of a session's messages: its window and its log."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

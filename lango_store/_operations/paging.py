@@ -1,7 +1,5 @@
 """Pages of a session's rows, bounded in rows and in bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 The digests of a backup detect damage, not forgery: a row that no verb could read is refused here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar

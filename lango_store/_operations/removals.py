@@ -1,7 +1,5 @@
 """Removals of messages with the turns that they formed; each removal uses one `seq` up."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which revision of the schema a database is at, asked without Alembic."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of

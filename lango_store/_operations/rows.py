@@ -3,8 +3,6 @@
 `InvalidValue` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """Full-text search over an open connection: one page of hits, and the state of the index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The rows of sessions: look up, lock, create, change, delete; and why a write met none."""
 
-from __future__ import annotations
-
 import functools
 import secrets
 import typing

@@ -1,7 +1,5 @@
 """A store summed up from the sessions' counters, without a look at messages."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Rows of whole sessions as a database stores them: read page by page, and inserted unchanged into another database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

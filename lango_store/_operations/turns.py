@@ -1,7 +1,5 @@
 """Turns: messages saved together with their usage; and compactions, the turns that replace a window by a summary."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """JSON values by name: those of a session, which are deleted with it, and those of a scope, which sessions share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

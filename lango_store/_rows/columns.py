@@ -1,7 +1,5 @@
 """Columns for ORM users and for our own tables: each value encoded and decoded by the functions of `encoding`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Encode roles, JSON, texts and times for a database, and decode them; the same for all databases."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any, Final

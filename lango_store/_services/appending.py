@@ -1,7 +1,5 @@
 """Appends that may be retried: one statement if possible, otherwise a transaction that looks for stored ids."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta

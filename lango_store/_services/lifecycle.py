@@ -1,7 +1,5 @@
 """Sessions as a whole: created, deleted, and purged in batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Redaction and restores, which reach an archive too, and the doctor."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from pathlib import Path
 

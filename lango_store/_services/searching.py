@@ -1,7 +1,5 @@
 """Full-text search of a store, which first drains the queue of the search index."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Contents that are lists of blocks, as OpenAI, Anthropic and Gemini write them: which say something, and what."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 _TYPES: Final = ("text", "input_text", "output_text")

@@ -3,8 +3,6 @@
 All stored text is escaped, and characters that control the direction of text are made visible. Markdown stays text.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Finding the part of a value that is not JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The results of verbs over many sessions: pages of lists, statistics, findings, purges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 

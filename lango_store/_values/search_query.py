@@ -1,7 +1,5 @@
 """Full-text search in Python: parse a query, take the searchable text out of a message, cut a snippet."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

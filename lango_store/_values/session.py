@@ -1,7 +1,5 @@
 """A session with its messages. A separate module, since it imports `document`, which imports `model`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The function that a caller gives to write a summary: plain or a coroutine function, called or awaited."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """The base of all values: validated, with unknown fields refused, and equal after a round trip through JSON."""
 
-from __future__ import annotations
-
 import json
 from contextvars import ContextVar
 from typing import Annotated, Any, Final, Self

@@ -1,7 +1,5 @@
 """The command line. It parses options, calls the functions of the package and prints what they return."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from typing import Annotated

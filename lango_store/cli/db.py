@@ -1,7 +1,5 @@
 """`lango-store db`: migrate and check the schema with the functions of `lango_store.schema`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Annotated

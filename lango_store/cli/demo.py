@@ -1,7 +1,5 @@
 """`lango-store demo`: store a conversation, load it, show it and list the sessions."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

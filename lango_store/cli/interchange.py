@@ -1,7 +1,5 @@
 """`lango-store import`, `export` and `copy`: files of other systems, backups, and whole databases."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`lango-store expire`, `archive`, `stats` and `doctor`: maintenance of a store."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

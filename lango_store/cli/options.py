@@ -1,7 +1,5 @@
 """Options that several commands share, the database they name, and confirmations."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

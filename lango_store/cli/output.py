@@ -1,7 +1,5 @@
 """Printing: stored text made harmless, tables, JSON, errors, progress bars and the pager."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

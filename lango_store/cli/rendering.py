@@ -1,7 +1,5 @@
 """Sessions and messages as rich panels."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """`lango-store search`: find messages by their words, and maintain the search index."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`lango-store serve`: browse a store in a web browser."""
 
-from __future__ import annotations
-
 import socket
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`lango-store sessions`: list, show, delete and revive sessions."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

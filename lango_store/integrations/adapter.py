@@ -1,7 +1,5 @@
 """The base of the adapters for frameworks: a store given by the caller, or opened for a URL and closed again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar

@@ -1,7 +1,5 @@
 """JSON and texts of a framework: compared, and as values and keys that a database can hold."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 from urllib.parse import unquote

@@ -4,8 +4,6 @@ Each other system reads its files into a `Draft` and writes them from one. A cop
 file. The commands `import` and `export` print what `import_path` and `export` return.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final

@@ -4,8 +4,6 @@ A session is one line for its row, one for each turn, message and value, and a c
 The shared values of a whole store follow the sessions, closed in the same way.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

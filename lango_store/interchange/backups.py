@@ -1,7 +1,5 @@
 """Backups: one file with any number of sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All sessions from one database into another, session by session, each compared on both sides when it is there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain

@@ -4,8 +4,6 @@ A part's and a message's `extra["dive"]` hold what our fields cannot give back, 
 whole `header`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

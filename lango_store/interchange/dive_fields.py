@@ -5,8 +5,6 @@ blocks on export: text, tool_use and tool_result. An id names a file: characters
 percent-escaped in it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 from datetime import datetime

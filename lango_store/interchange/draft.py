@@ -1,7 +1,5 @@
 """A session that is imported or exported: every format is read into a `Draft` and written from one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Export of a stored session: a `Draft` is read on the caller's connection."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """JSON of other systems: what of it can be read and stored, and the parts that our fields cannot represent."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Files of other systems: written whole or not at all, and never over a file that says something else."""
 
-from __future__ import annotations
-
 import filecmp
 import gzip
 import os

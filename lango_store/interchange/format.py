@@ -1,7 +1,5 @@
 """A format of another system: how its files are recognised, read and written, and the reports about them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import of a `Draft`: its rows are encoded, counted and inserted in the caller's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final

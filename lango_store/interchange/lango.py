@@ -4,8 +4,6 @@ Columns that we have no field for, and texts that our fields do not give back ex
 own offsets), are in `extra["lango"]` of the session and of each message.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import tempfile

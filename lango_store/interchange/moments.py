@@ -1,7 +1,5 @@
 """Times as other systems write them: ISO 8601, with up to nine digits after the second."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

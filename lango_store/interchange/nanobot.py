@@ -6,8 +6,6 @@ unchanged. Under `extra["nanobot"]` a session has its `key`, `generation` and `s
 `metadata` line and the `provider_state` line.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

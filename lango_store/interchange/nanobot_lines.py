@@ -6,8 +6,6 @@ text of `timestamp` are in `extra`, in the order of the line. If the line cannot
 or the whole `line` as text.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

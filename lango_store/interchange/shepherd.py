@@ -4,8 +4,6 @@ The session's key is `shepherd:` and the provider. Its `extra["shepherd"]` holds
 indices, that of a message what our fields cannot give back, see `fidelity`. A time without a zone is this machine's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import datetime

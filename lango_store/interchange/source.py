@@ -1,7 +1,5 @@
 """Files of other systems, which must not change while they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

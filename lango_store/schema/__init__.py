@@ -5,8 +5,6 @@ change our tables only, and run one upgrade at a time. Every function takes a UR
 connection it works in the caller's transaction, also inside the caller's own Alembic run, and the caller commits.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

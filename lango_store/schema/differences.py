@@ -1,7 +1,5 @@
 """Alembic's options for our tables and types, and the differences of a database from them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain

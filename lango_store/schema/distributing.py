@@ -4,8 +4,6 @@ Each is distributed by the first column of its primary key, so that a session, i
 are rows of one node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple

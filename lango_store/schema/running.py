@@ -1,7 +1,5 @@
 """Run revisions on the database that a caller names: in one transaction that no other migration shares."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Creating, filling, rebuilding and dropping the search index, which is in no revision: a store works without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """A clock and messages for tests of programs that use a store; `lango_store.testing.fixtures` is a pytest plugin."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

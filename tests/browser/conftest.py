@@ -1,7 +1,5 @@
 """A real browser: Chromium without a window. `make browser` runs these tests."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

@@ -1,7 +1,5 @@
 """Documents of sessions in a real browser: readable for everybody, harmless, and no wider than a telephone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The served pages in a real browser: no violation, no wider than a telephone, and their policy admits their style."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

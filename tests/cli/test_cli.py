@@ -1,7 +1,5 @@
 """The command line, as a process: what it prints, where, and its exit code."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

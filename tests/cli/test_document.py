@@ -1,7 +1,5 @@
 """A session as an HTML document: everything shown, nothing run, nothing asked for."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

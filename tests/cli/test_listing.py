@@ -1,7 +1,5 @@
 """What `sessions list` and `show` print: on terminals of any width, in pipes, and in encodings that lack half of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime, timedelta

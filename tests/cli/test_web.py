@@ -1,7 +1,5 @@
 """A store in a browser: who knows the token sees everything, changes nothing, and nobody else sees anything."""
 
-from __future__ import annotations
-
 import html
 import re
 import signal

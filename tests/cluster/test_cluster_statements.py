@@ -1,7 +1,5 @@
 """The statements for a cluster, on one server, where they run as well: no cluster is needed to see what they do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A store whose tables are distributed: what its appends cost there, what keeps them whole, and when it finds out."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from contextlib import suppress

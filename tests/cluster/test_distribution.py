@@ -1,7 +1,5 @@
 """Tables spread over the nodes of a cluster and brought back: with their rows, and all or nothing."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is refused before tables are distributed or brought back, with the way out; and what doctor says of them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

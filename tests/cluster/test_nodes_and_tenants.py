@@ -1,7 +1,5 @@
 """A store on a cluster: by way of any node, and tenants that have a schema and a node each."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

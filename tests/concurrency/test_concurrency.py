@@ -1,7 +1,5 @@
 """Many writers, killed writers, many openers: nothing that was acknowledged is lost, nothing is there twice."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Interrupted anywhere between taking a connection and giving it back, a store has all its connections."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Whether a session lives is decided in one place, and a write that meets no row ends at once, with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 

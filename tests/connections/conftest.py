@@ -1,7 +1,5 @@
 """A network that fails, for all tests of connections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

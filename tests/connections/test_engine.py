@@ -1,7 +1,5 @@
 """Engines: which URLs, which settings, and what becomes of connections that die."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Servers that go away: what callers see, and how soon the store is at work again."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator

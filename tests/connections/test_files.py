@@ -1,7 +1,5 @@
 """The SQLite files that we make and read: who may read them, and what happens where nothing may be written."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Statements are seen by those who want to: a hook of the store's, and the engine's log."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

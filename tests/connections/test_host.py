@@ -1,7 +1,5 @@
 """Life beside a host: its tables, its migrations, its schemas, its forks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

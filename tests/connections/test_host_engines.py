@@ -1,7 +1,5 @@
 """Engines as hosts make them: isolation levels, autocommit, schemas, and listeners that set what policies look at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

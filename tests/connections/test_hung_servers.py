@@ -1,7 +1,5 @@
 """Servers and networks that fall silent: how long a call waits for them."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

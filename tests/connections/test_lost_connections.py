@@ -1,7 +1,5 @@
 """Connections that are lost: none that is broken is used again, whoever made the engine, and however it broke."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Behind PgBouncer in transaction mode: what the documentation advises, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 

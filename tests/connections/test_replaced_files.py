@@ -1,7 +1,5 @@
 """A SQLite file that goes away, or is another one, while a store has it open."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads from a replica: a writer reads what it has written, however far behind the replica is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`Store(url, retry=…)`: what fails for a passing reason is tried again, and nothing is done twice."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """URLs: those of async engines are taken, and a password is shown nowhere, however the URL was mistyped."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Compaction: a summary in the place of what it covers, whatever happens while it is being written."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Contents that are lists of blocks: shown, found and sent as what they say."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS run it for longer. An
 the synchronous one, and PostgreSQL takes three times as long as SQLite: half of the examples are enough for each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os

@@ -3,8 +3,6 @@
 LANGO_STORE_RACE_SECONDS says for how long.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Forks: a copy made inside the database, with a life of its own."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """What a store gives a model: the end of a window, read without what stands before it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

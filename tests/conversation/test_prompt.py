@@ -1,7 +1,5 @@
 """Messages as a model is sent them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

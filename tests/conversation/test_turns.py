@@ -1,7 +1,5 @@
 """Turns: saved whole or not at all, once, with what they cost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What of a conversation a model gets to see: suffixes, and eviction for a budget of tokens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

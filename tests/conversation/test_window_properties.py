@@ -1,7 +1,5 @@
 """What holds of suffixes and evictions for all conversations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """What is public stands in the documentation, and what stands there is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

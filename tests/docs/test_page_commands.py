@@ -1,7 +1,5 @@
 """What the pages tell people to type: every command, option and extra is there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

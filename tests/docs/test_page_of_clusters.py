@@ -1,7 +1,5 @@
 """What the page on clusters tells an operator to run, run on one, in its order."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Scripts of the pages in a real shell, with real tools, on both databases where they say so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

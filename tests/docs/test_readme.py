@@ -1,7 +1,5 @@
 """What the README and the documentation show runs as it stands."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

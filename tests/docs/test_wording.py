@@ -1,7 +1,5 @@
 """What the command line says when something is wrong: in its own words, with its own exit codes."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

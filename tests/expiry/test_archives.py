@@ -1,7 +1,5 @@
 """Archives: what is purged into one is found there, restored and forgotten; none of it is lost on the way."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Clients on machines whose clocks differ: on PostgreSQL the server's clock decides, unless a store was given one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Commands that destroy: they say what goes, and ask; where nobody can be asked they need `--yes`."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Purging: which sessions go, in what steps, and what is kept of them."""
 
-from __future__ import annotations
-
 import threading
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The operator's commands, as processes: against files and PostgreSQL, and against whatever goes wrong at night."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """A message redacted in the archive, too: nothing that was said is left in the file."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A host's foreign keys to our tables: those that hold a session stop that session's purge, and no other's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Sessions that expire: hidden at once, revived only on purpose."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

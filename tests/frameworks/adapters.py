@@ -1,7 +1,5 @@
 """One interface to the adapters of all frameworks, for tests of what they have in common."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Which versions of the frameworks were tested: here, as workers print nothing, and `-q` leaves headers out."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The behavior that all adapters share: closing, expiry, cancelled calls, damage, and use by other programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import timedelta

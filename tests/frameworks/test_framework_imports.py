@@ -1,7 +1,5 @@
 """The package imports no framework, and an adapter only its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The programs on the pages about frameworks run unchanged and print what the pages say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """nanobot on our store, and nanobot's own store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys of several ids, and the options of adapters."""
 
-from __future__ import annotations
-
 from urllib.parse import unquote
 
 import pytest

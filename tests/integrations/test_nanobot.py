@@ -1,7 +1,5 @@
 """nanobot itself, the real package, on our store instead of its files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """nanobot on our store and nanobot on its files read and write the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

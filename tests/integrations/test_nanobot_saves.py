@@ -1,7 +1,5 @@
 """Saves of nanobot: rows written, several processes, expiry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stores to export from and to import into, and files to import."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

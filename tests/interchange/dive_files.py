@@ -1,7 +1,5 @@
 """Session files of Dive: written line by line for a test, read as drafts and as lines."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

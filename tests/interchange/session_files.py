@@ -1,7 +1,5 @@
 """Files of other systems under tests/data, and what tests of every format do with them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Backups: every stored row is in the file, and a damaged file is refused as a whole."""
 
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc

@@ -1,7 +1,5 @@
 """`lango-store import` and `export`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

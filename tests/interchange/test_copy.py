@@ -1,7 +1,5 @@
 """Copying a whole database into another: every row, once, whatever happens in between."""
 
-from __future__ import annotations
-
 import json
 import signal
 

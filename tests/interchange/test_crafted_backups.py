@@ -1,7 +1,5 @@
 """A digest says that a file is as it was written, not that a store wrote it: rows are checked before they land."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

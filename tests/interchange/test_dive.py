@@ -1,7 +1,5 @@
 """Dive's session files: read as Dive reads them, written back equal, and damaged ones refused."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions that go out as files of Dive's: those of other systems, and those that went on since they came in."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exporting, whatever the format: one moment of a session, whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

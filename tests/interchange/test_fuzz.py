@@ -4,8 +4,6 @@ A few seconds in the suite; `LANGO_STORE_FUZZ_SECONDS=600 pytest -s tests/interc
 from another start each time.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Importing and exporting, whatever the format: one transaction a file, nothing changed, everything reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """lango's database: read as lango reads it, but for the order of mixed offsets, and never touched."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Iterator

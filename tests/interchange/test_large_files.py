@@ -1,7 +1,5 @@
 """Large files: refused if a line is too long, else read in time that grows with their size."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

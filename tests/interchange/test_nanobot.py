@@ -1,7 +1,5 @@
 """What nanobot's files say, in three generations and the Go port's."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """nanobot's files come back byte for byte, whatever their lines hold."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """nanobot's files: damaged ones are read as far as possible, and changes in the store are exported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shepherd's session files: a list of messages with their tokens, byte for byte."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A stored backup and archive of each revision can be read by this release."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime

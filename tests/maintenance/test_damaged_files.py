@@ -3,8 +3,6 @@
 A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300` runs it for longer.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

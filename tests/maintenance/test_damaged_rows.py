@@ -1,7 +1,5 @@
 """Rows of a SQLite file in another form than the package writes: each is named, and hides no other."""
 
-from __future__ import annotations
-
 import functools
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The doctor on turns and compactions: what does not agree with the rows is found, named and mended."""
 
-from __future__ import annotations
-
 import pytest
 from support.factories import message, messages
 

@@ -1,7 +1,5 @@
 """What a store says of itself: its sums, and what an examination finds and mends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Migrations: up, down and up again with rows in the tables, several at once, as a guest who asks first."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several migrations at once, and migrations next to other transactions."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Our migrations on a host's connection, and inside a host's own Alembic run."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

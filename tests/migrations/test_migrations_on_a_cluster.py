@@ -1,7 +1,5 @@
 """Migrations of tables that are distributed and have rows, and where they may run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The roles that the page about PostgreSQL makes: each may do what its work needs, and nothing else."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

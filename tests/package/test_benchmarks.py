@@ -1,7 +1,5 @@
 """The comparison with other stores: only who gives back what was written counts, nobody is left out silently."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`lango_store.testing` for tests of other programs: the pytest plugin runs in a process of its own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

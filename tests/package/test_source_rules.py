@@ -1,7 +1,5 @@
 """What holds for the files of the package as they are written."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The wheel and the sdist: what is installed from them, with no checkout near, migrates and stores."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

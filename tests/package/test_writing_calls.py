@@ -1,7 +1,5 @@
 """Which calls count as writes, and so are waited for when they are cancelled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """Full-text search: queries, hits, filters, pages."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`lango-store search`, from a shell."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The search index: creation, damage, roles and schemas."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parsing of search queries, searchable texts of messages, and snippets."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The queue of the search index: who drains it, what is found before, and when words leave the index."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

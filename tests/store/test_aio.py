@@ -1,7 +1,5 @@
 """What is asynchronous about `AsyncStore`; what the verbs do is tested where `Store`'s are."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re

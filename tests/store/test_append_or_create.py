@@ -1,7 +1,5 @@
 """A first append makes its session: one statement, whether the session is there or not, and nothing is made twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Arguments that would otherwise mean something else: refused by name before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any

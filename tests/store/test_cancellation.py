@@ -1,7 +1,5 @@
 """A cancelled call of `AsyncStore`: a read leaves at once, a write waits until it is known whether it landed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """Cuts and forks take away what they were asked to, and nothing else that a user sees in the window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One message changed, deleted or redacted where it stands; the rest of its session stays as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

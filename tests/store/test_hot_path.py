@@ -1,7 +1,5 @@
 """What an append and a load cost: statements and round trips, counted where they happen."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The instant at which a session expires: the same on both databases, to the microsecond."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Any JSON value comes back equal, or is refused before anything is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

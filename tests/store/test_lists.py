@@ -1,7 +1,5 @@
 """Lists of sessions: filtered, newest first, page by page, without ever reading a message."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """A message's id: the database keeps one message of it, so that what is sent again is stored once."""
 
-from __future__ import annotations
-
 import pytest
 from support.factories import contents, message, seqs
 

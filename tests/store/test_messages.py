@@ -1,7 +1,5 @@
 """What happens to messages: appended, read, taken away; their order is their seq."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values by name: those of a session, and those of a scope that sessions share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A session's rows page by page: each once, and no more at a time than so many rows and bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A host's own queries on our tables mean the same on both databases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Records: what nobody said and no model sees. They lie in the log, and in nothing that a model is shown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

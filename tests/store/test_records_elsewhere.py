@@ -1,7 +1,5 @@
 """Records in lists of messages, in files and archives, and on the screen."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

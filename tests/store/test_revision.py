@@ -1,7 +1,5 @@
 """Every write to a session moves its revision, and a write may ask for the revision that it was made for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

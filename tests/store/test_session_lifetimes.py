@@ -1,7 +1,5 @@
 """A key may be used again: its lives are told apart by a number of their own, whatever the clock says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a session is: made, found, changed, deleted."""
 
-from __future__ import annotations
-
 import uuid
 from datetime import timedelta
 from typing import Any

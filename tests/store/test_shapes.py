@@ -1,7 +1,5 @@
 """What the tables can be distributed for: whatever is about one session names its key, so that one server is asked."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

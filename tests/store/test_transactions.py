@@ -1,7 +1,5 @@
 """Several verbs in one transaction: `Store.transaction` and `Store.transact`."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

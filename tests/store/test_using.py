@@ -1,7 +1,5 @@
 """The caller's own transaction: what the store writes there, the caller commits or rolls back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What callers hold: pydantic models that refuse what makes no sense, and dump what others can read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Values in backups and copies, and what an examination says of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An asynchronous store behind the verbs of a synchronous one, for checks that are written once."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

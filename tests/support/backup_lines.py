@@ -1,7 +1,5 @@
 """The lines of a backup, changed by hand and sealed again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Databases of a Citus cluster for tests: each is one on every node, and a migrated one's tables are distributed."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 

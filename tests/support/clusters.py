@@ -1,7 +1,5 @@
 """What tests ask of a cluster and of its databases, past the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import psycopg

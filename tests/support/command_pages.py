@@ -1,7 +1,5 @@
 """The page of all commands and their options, which a test compares with the command line."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command line in this process, as a process of its own, and on a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

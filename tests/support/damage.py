@@ -1,7 +1,5 @@
 """A SQLite file full of everything, ways to damage it, and every verb to read what is left."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """Which databases tests run on."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

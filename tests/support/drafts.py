@@ -1,7 +1,5 @@
 """A format whose files are empty: a test says beforehand what is read from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lango_store.interchange.draft import Draft, Part

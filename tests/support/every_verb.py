@@ -1,7 +1,5 @@
 """A call of every public verb, or several where they differ in what they send."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Messages with whatever a test does not care about, and the parts of messages that a test compares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

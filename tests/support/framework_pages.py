@@ -1,7 +1,5 @@
 """What a page about a framework shows, run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup and an archive into `tests/data`."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Waiting for somebody to wait: a test goes on when a statement waits for a lock that another transaction has."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from support.databases import CITUS
 

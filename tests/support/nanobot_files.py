@@ -1,7 +1,5 @@
 """nanobot's files for tests: those it wrote, and lines to make others of."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What nanobot puts into a session, and what comes out of it as a file."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

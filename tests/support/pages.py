@@ -1,7 +1,5 @@
 """The pages that readers get, and the code blocks on them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Paths of the project and of the files that tests read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """PgBouncer in transaction mode between the tests and their server: Debian's, if it is installed."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

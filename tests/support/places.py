@@ -1,7 +1,5 @@
 """Where tests keep what they write: in memory, if there is room. No test looks at a file after the machine crashed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Databases of a PostgreSQL server for tests: copies of a migrated one, used again as long as nobody changed them."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from typing import Any, Final

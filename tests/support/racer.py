@@ -1,7 +1,5 @@
 """One of the processes of test_conversation_races: calls verbs of a session at random, and checks what it reads."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

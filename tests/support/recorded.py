@@ -1,7 +1,5 @@
 """Records, and a session that has some."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.factories import message

@@ -1,7 +1,5 @@
 """A network between clients and servers, for tests of what is lost in it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -1,7 +1,5 @@
 """Revisions that only tests ship, after those of the release."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

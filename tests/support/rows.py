@@ -1,7 +1,5 @@
 """Rows as a database keeps them, with whatever a test does not care about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lango_store import DamagedMessage, Store

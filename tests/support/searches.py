@@ -1,7 +1,5 @@
 """What tests ask of a search index."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lango_store import Store, schema

@@ -1,7 +1,5 @@
 """What must hold of a session beside its model, and of a store, whatever was done to it."""
 
-from __future__ import annotations
-
 import itertools
 
 from support.factories import seqs

@@ -1,7 +1,5 @@
 """Commands for a shell: each runs in a process forked from one where the package is loaded, see `processes`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Statements that reach the database, collected and counted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The statements that each verb sends to PostgreSQL, and the tables of which they read rows of any session."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final

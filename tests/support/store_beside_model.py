@@ -1,7 +1,5 @@
 """A real store beside a model of plain lists: one answer or one refusal, in transactions of the caller's too."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Conversations written as a line of words, one a message."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.factories import message

@@ -1,7 +1,5 @@
 """Triggers that withhold rows."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from support.clusters import say, shards
 from support.databases import CITUS

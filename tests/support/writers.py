@@ -1,7 +1,5 @@
 """Many who write at once while servers go away."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

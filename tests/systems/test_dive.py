@@ -1,7 +1,5 @@
 """What Dive's design of sessions asks for: turns, usage, fork, compaction, and a store that opens what is not there."""
 
-from __future__ import annotations
-
 import pytest
 
 from lango_store import Conversation, Message, MessageRole, SessionExists, SessionNotFound, Store

@@ -1,7 +1,5 @@
 """What kernel's session interface asks for: an id, add a message, a defensive copy, clear."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor

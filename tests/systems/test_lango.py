@@ -1,7 +1,5 @@
 """What lango's specification of its session store asks for, scenario by scenario."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """What nanobot's session architecture asks for: keys of channels, the model's view, what is consolidated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

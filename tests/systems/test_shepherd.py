@@ -1,7 +1,5 @@
 """What Shepherd's session module asks for: tokens, eviction, tools, clear, the last messages."""
 
-from __future__ import annotations
-
 import pytest
 from support.awaiting import awaiting
 

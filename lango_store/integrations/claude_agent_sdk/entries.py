@@ -8,8 +8,6 @@ tool becomes a record whose content is the entry without `uuid` and `timestamp`;
 survive the conversion.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ responses of functions become tool calls. The usage of an event becomes that of 
 event without parts, such as a change of the state, becomes a record.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

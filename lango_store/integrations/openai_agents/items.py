@@ -4,8 +4,6 @@ Role, content, tool calls and outputs are stored in the fields of a message, the
 Any other item, such as a model's reasoning, is the content of a record.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

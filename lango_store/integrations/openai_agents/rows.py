@@ -1,7 +1,5 @@
 """Items of a stored session: loaded, removed and replaced. The functions run in a thread of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple

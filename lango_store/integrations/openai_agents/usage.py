@@ -1,7 +1,5 @@
 """The usage of runs. The framework reports the sum of a run so far; each write stores what was added since the last."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@
 fields hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """pydantic-ai's conversations in a `Store`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

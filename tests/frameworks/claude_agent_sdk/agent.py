@@ -3,8 +3,6 @@
 With `--die` it is killed, and its CLI with it, as soon as what the tool said is stored.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

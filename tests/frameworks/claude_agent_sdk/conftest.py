@@ -1,7 +1,5 @@
 """The store of the Claude Agent SDK on ours, under asyncio and under trio."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """A stub of the Messages API on this machine: it asks for the weather, says what the tool answered, and remembers."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Conversion of entries: any entry is loaded equal, and stored in fields of a message where these exist."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

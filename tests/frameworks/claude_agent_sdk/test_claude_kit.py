@@ -1,7 +1,5 @@
 """The SDK's own kit for session stores: fourteen contracts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The SDK's own runner, its CLI, a tool and a stub of the model, killed in the middle of a turn."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

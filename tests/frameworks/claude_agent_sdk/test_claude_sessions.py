@@ -1,7 +1,5 @@
 """Transcripts as sessions: each entry once, what it cost, titles, expiry, deletion, lists and summaries."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta

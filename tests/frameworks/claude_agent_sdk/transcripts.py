@@ -1,7 +1,5 @@
 """Entries of transcripts: as the CLI writes them, and all that JSON can say in one."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Told `stop`, it waits to be killed where the tool's answer is stored and the mod
 line of its output is what the model saw, as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Events of ADK's, and what a test needs to call its services."""
 
-from __future__ import annotations
-
 from typing import Any, ParamSpec
 
 from google.adk.events import Event, EventActions

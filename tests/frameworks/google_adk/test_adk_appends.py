@@ -1,7 +1,5 @@
 """The contract of ADK's session services: appends and times."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ Ids with blanks, events that come again and events for a deleted session are lef
 does not treat them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import itertools

@@ -1,7 +1,5 @@
 """The contract of ADK's session services: ids and events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """ADK's own runner on a store: an agent with a tool, killed between the tool's answer and the next question."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """ADK's command line and web server use the service as the page says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several services on one session, in separate processes and threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

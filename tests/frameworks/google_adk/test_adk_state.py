@@ -1,7 +1,5 @@
 """The contract of ADK's session services: state."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions of OpenAI Agents on both databases; nothing of a test leaves this machine."""
 
-from __future__ import annotations
-
 import agents
 import pytest
 

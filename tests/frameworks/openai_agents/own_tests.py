@@ -6,8 +6,6 @@ The tests come from the source distribution of the version that is installed, by
 Those that look into private members, tables or statements of the framework's own classes are left out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -3,8 +3,6 @@
 With `OWN_TESTS_URL` all sessions are in that database: what a file or an engine kept apart, a prefix does then.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os

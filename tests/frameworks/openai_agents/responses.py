@@ -1,7 +1,5 @@
 """Items as the Responses API and its users write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Item = Any

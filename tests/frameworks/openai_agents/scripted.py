@@ -1,7 +1,5 @@
 """An agent with a tool, and a model that follows a script, without network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Sessions of texts, and a loop to use them in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`OpenAIResponsesCompactionSession` over `LangoSession`: replaced in one transaction, and nothing new is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable

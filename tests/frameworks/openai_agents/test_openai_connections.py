@@ -1,7 +1,5 @@
 """The connections of a `LangoSession`: those of a store, of an engine, or its own for a URL."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

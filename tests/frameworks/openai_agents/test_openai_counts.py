@@ -1,7 +1,5 @@
 """Statements and round trips of `LangoSession` on PostgreSQL, counted on the wire."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

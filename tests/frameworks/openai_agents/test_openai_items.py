@@ -1,7 +1,5 @@
 """Conversion of items: any item is loaded equal, and stored in fields of a message where these exist."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

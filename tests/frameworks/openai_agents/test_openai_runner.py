@@ -1,7 +1,5 @@
 """The framework's own runner on `LangoSession`: a conversation with a tool, killed and continued, and its cost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

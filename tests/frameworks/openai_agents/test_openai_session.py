@@ -1,7 +1,5 @@
 """`LangoSession` is a session for the framework: its verbs, its limits, its life, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

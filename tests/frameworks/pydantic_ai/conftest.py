@@ -1,7 +1,5 @@
 """pydantic-ai's conversations on both databases; nothing of a test leaves this machine."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version

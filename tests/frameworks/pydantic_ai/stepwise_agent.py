@@ -3,8 +3,6 @@
 `python stepwise_agent.py URL ID [PROMPT]`: what the model was asked, call by call, is printed as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

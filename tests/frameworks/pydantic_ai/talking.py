@@ -1,7 +1,5 @@
 """Messages of pydantic-ai for tests, and an agent that needs no network."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

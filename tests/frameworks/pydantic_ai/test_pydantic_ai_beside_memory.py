@@ -1,7 +1,5 @@
 """Whatever is done to it, our store says what the framework's own store in memory says."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The contract of `ConversationStore`: branches and forks."""
 
-from __future__ import annotations
-
 import pytest
 from frameworks.pydantic_ai.talking import (
     Conversations,

@@ -1,7 +1,5 @@
 """Conversion of pydantic-ai's messages: any message is loaded equal, and stored in typed fields where these exist."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """The framework's own agent on our store: killed after its tool has answered, and continued by another process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """A conversation is a session: it expires, has a key, and other writers write to it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The contract of `ConversationStore`: lists, deletion and usage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The contract of `ConversationStore`: loads, saves and conflicts."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any
