@@ -1,5 +1,6 @@
 """The dialects: each difference between the databases has a name here, and no other code asks which database it is."""
 
+import copy
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -14,7 +15,6 @@ from lango_store._rows.columns import TimeColumn
 
 __all__ = [
     "SEARCH_TABLES",
-    "TIME_IS_GIVEN",
     "AnyConnection",
     "AppendMethod",
     "Dialect",
@@ -23,6 +23,7 @@ __all__ = [
     "NowTogether",
     "Passing",
     "WhereGiven",
+    "compiler",
     "detect_dialect",
     "dialect_of",
     "reflected",
@@ -31,8 +32,7 @@ __all__ = [
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
 _OURS: Final = "lango_store"  # the attribute of an engine's SQLAlchemy dialect with ours
-TIME_IS_GIVEN: Final = "lango_store_time_is_given"
-"""The compiler's option for a time that is bound, not the database's: Citus refuses coalesce() of the two."""
+_IS_GIVEN: Final = "lango_store_time_is_given"
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
 """The tables of the search index, which are in no revision."""
@@ -62,7 +62,7 @@ class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
 
 @compiles(Now)
 def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
-    if options.get(TIME_IS_GIVEN, True):
+    if vars(compiler.dialect).get(_IS_GIVEN, True):
         return str(compiler.process(element.clauses, **options))
     return dialect_of(compiler).current(of_transaction=isinstance(element, NowTogether))
 
@@ -70,8 +70,17 @@ def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
 @compiles(WhereGiven)
 def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) -> str:
     given, otherwise = element.clauses
-    is_given = options.get(TIME_IS_GIVEN, True)
+    is_given = vars(compiler.dialect).get(_IS_GIVEN, True)
     return str(compiler.process(given if is_given else otherwise, **options))
+
+
+def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
+    """Return a dialect that compiles statements with a bound time, or with the database's."""
+    # On a copy of the dialect: SQLAlchemy 2.0.30 passes no compiler options into ON CONFLICT. Citus refuses a
+    # coalesce() of the two times in one text.
+    made = copy.copy(dialect)
+    vars(made)[_IS_GIVEN] = time_is_given
+    return made
 
 
 def detect_dialect(connection: sa.Connection) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
-from lango_store._dialect import TIME_IS_GIVEN, AnyConnection, Dialect, dialect_of
+from lango_store._dialect import AnyConnection, Dialect, compiler, dialect_of
 from lango_store._dialect.citus import together
 
 Observer = Callable[[str, float], None]
@@ -96,7 +96,8 @@ class Statement:
         way = dialect, connection.dialect.paramstyle, time_is_given
         compiled = self._compiled.get(way)
         if compiled is None:
-            compiled = self._compiled[way] = _Compiled(self._write(dialect), connection.dialect, time_is_given)
+            engines = compiler(connection.dialect, time_is_given=time_is_given)
+            compiled = self._compiled[way] = _Compiled(self._write(dialect), engines)
         return compiled
 
 
@@ -147,9 +148,8 @@ def size_of(row: Sequence[Any]) -> int:
 
 
 class _Compiled:
-    def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect, time_is_given: bool) -> None:
-        options = {TIME_IS_GIVEN: time_is_given}
-        compiled: Any = statement.compile(dialect=engine_dialect, compile_kwargs=options)  # type: ignore[attr-defined]
+    def __init__(self, statement: sa.Executable, engine_dialect: sa.Dialect) -> None:
+        compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
         self.reads = not any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(statement))  # type: ignore[arg-type]
         for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text

@@ -44,8 +44,10 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
         raise ValueError(_NO_URL)
     _reject_misplaced(url)
     if backend == "sqlite":
-        if url.host or url.username or url.password or url.port:
-            raise ValueError("a URL of SQLite has no host: write sqlite:///file, or sqlite:////absolute/path")
+        if url.host or url.username or url.password or url.port or any(name in url.query for name in _SECRETS):
+            raise ValueError(
+                "a URL of SQLite has no host and no password: write sqlite:///file, or sqlite:////absolute/path"
+            )
         return url.set(drivername="sqlite"), {}
     if driver == "asyncpg":
         url = _from_asyncpg(url)

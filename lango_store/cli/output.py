@@ -126,10 +126,12 @@ def _cell(value: str | int | datetime | None, *, is_key: bool) -> Text:
 def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar if standard error is a terminal, and yield a function that updates it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    is_hidden = quiet or not sys.stderr.isatty()
+    if quiet or not sys.stderr.isatty():
+        yield lambda **state: None
+        return
     # Answers are printed above the bar, but only on a terminal: elsewhere rich would print them on standard error.
     redirect = sys.stdout.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=is_hidden, redirect_stdout=redirect) as bar:
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=redirect) as bar:
         task = bar.add_task(description, total=total)
         yield lambda **state: bar.update(task, **state)
 
