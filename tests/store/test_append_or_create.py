@@ -1,7 +1,9 @@
 """A first append makes its session: one statement, whether the session is there or not, and nothing is made twice."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from lango_store import (
     Conflict,
     InvalidKey,
     InvalidValue,
+    Message,
     SessionExpired,
     SessionNotFound,
     Store,
@@ -176,6 +179,26 @@ def test_fields_of_a_new_session_need_create(store: Store) -> None:
     with pytest.raises(TypeError, match="replace_after"):
         store.append_messages("k", messages(1), replace_after=0, create=True)
     assert store.info("k").last_seq == 0
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> None:
+    for number in range(2):
+        together = Barrier(8)
+
+        def race(n: int, together: Barrier = together, key: str = f"k{number}") -> list[Message]:
+            together.wait()
+            new = [message([n, i], id=f"{n}.{i}" if ids else None) for i in range(3)]
+            return store.append_messages(key, new, create=True, user_id=str(n))
+
+        with ThreadPoolExecutor(8) as pool:
+            written = list(pool.map(race, range(8)))
+        found = store.get(f"k{number}")
+        assert [each.seq for each in found.messages] == list(range(1, 25))
+        assert sorted((each.content, each.seq) for each in found.messages) == sorted(
+            (each.content, each.seq) for some in written for each in some
+        )
+    assert faults(store) == []
 
 
 def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:

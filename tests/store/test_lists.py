@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
-from support.databases import KINDS
+from support.databases import KINDS, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import watched
 
@@ -275,3 +275,42 @@ def many(url_of_many: str) -> Iterator[sa.Engine]:
     engine = create_engine(url_of_many)
     yield engine
     engine.dispose()
+
+
+@not_on_a_cluster("each part of a table has a plan of its own there")
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_lango_session_updated_at"),
+        ({"user_id": "user4"}, "ix_lango_session_user_id"),
+        ({"user_id": "nobody"}, "ix_lango_session_user_id"),
+        ({"user_id": "user4", "title": "oslo"}, "ix_lango_session_user_id"),
+        ({"agent_id": "agent3"}, "ix_lango_session_agent_id"),
+    ],
+)
+def test_a_page_of_a_list_comes_from_an_index_in_its_order(
+    many: sa.Engine, clock: Clock, filters: dict[str, Any], index: str
+) -> None:
+    with Store(many, clock=clock) as store:
+        store.ping()
+        with watched(many) as statements:
+            page = store.list_sessions(limit=20, **filters)
+            if page.next is not None:
+                store.list_sessions(limit=20, cursor=page.next, **filters)
+    assert len(statements) == (1 if page.next is None else 2)
+    for statement in statements:
+        plan = _plan(many, statement, filters)
+        assert index in plan, plan
+        assert "lango_message" not in plan
+        assert "Sort" not in plan, plan
+        assert "TEMP B-TREE" not in plan, plan
+
+
+def _plan(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+            return "\n".join(str(row[-1]) for row in rows)
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "chat:5"} | filters
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))

@@ -1,8 +1,10 @@
 """Every write to a session moves its revision, and a write may ask for the revision that it was made for."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from support.databases import MakeDatabase
@@ -108,6 +110,24 @@ def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -
     again_turn = store.conversation("k").save_turn(messages(1), id="t", expect=revision + 1)
     assert (again_turn.replayed, again_turn.turn_no) == (True, turn.turn_no)
     assert store.info("k").revision == revision + 2
+
+
+def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
+    for number in range(2):
+        revision = store.create(f"k{number}").revision
+        together = Barrier(8)
+
+        def race(n: int, together: Barrier = together, key: str = f"k{number}", revision: int = revision) -> int:
+            together.wait()
+            try:
+                store.append_message(key, message(n), expect=revision)
+            except Conflict:
+                return 0
+            return 1
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(race, range(8))) == 1
+        assert store.info(f"k{number}").last_seq == 1
 
 
 def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: MakeDatabase, tmp_path: Path) -> None:
