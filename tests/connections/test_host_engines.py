@@ -10,7 +10,7 @@ from sqlalchemy import orm
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 
-from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine
+from lango_store import DatabaseBusy, LangoStoreError, NotPermitted, Store, create_engine
 
 LEVELS = {
     "sqlite": ["AUTOCOMMIT", "READ UNCOMMITTED", "SERIALIZABLE"],
@@ -232,6 +232,27 @@ def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, m
         with pytest.raises(LangoStoreError):
             store.append_message("of another", message(), create=True, user_id=other)
     engine.dispose()
+
+
+@not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
+def test_rows_that_a_policy_only_shows_are_not_permitted_to_change(tenants_url: sa.URL) -> None:
+    administrator = create_engine(tenants_url.set(username="postgres"))
+    with administrator.begin() as connection:
+        connection.exec_driver_sql("DROP POLICY tenant ON lango_session")
+        connection.exec_driver_sql("CREATE POLICY readers ON lango_session FOR SELECT USING (true)")
+        connection.exec_driver_sql("ALTER POLICY tenant ON lango_message USING (true)")
+    Store(administrator).create("k", messages=messages(2))
+    administrator.dispose()
+    writes: list[Callable[[Store], object]] = [
+        lambda store: store.append_message("k", message()),
+        lambda store: store.update("k", title="new"),
+        lambda store: store.set_values("k", {"a": 1}),
+        lambda store: store.conversation("k").clear(),
+    ]
+    with Store(tenants_url) as store:
+        for write in writes:
+            with pytest.raises(NotPermitted, match="row-level security"):
+                write(store)
 
 
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])

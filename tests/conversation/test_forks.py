@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import pytest
 from support.factories import message, messages
-from support.statements import watched
 
-from lango_store import SessionExists, SessionNotFound, Store, create_engine
+from lango_store import SessionExists, SessionNotFound, Store
 from lango_store.testing import Clock
 
 
@@ -125,19 +124,6 @@ def test_a_fork_starts_its_own_ttl(store: Store, clock: Clock) -> None:
     assert source.fork("longer", ttl=timedelta(days=1)).info().expires_at == clock() + timedelta(days=1)
     assert source.fork("never", ttl=None).info().expires_at is None
     assert source.info().expires_at == clock() + timedelta(minutes=30)
-
-
-def test_no_message_travels(url: str) -> None:
-    engine = create_engine(url, pool_size=1)
-    with Store(engine) as store:
-        store.create("k", messages=messages(500))
-        with watched(engine) as statements:
-            store.open("k").fork("f")
-        reads = [each for each in statements if each.lstrip().startswith("SELECT") and "lango_message" in each]
-        assert reads == []
-        assert len(statements) < 12
-        assert store.info("f").message_count == 500
-    engine.dispose()
 
 
 @pytest.mark.parametrize(("upto", "consolidated"), [(1, 1), (2, 2), (3, 2), (None, 2)])

@@ -239,12 +239,6 @@ def test_a_total_keeps_the_last_of_what_is_not_a_number() -> None:
     assert total(spent) == {"tier": "priority", "n": 5.5, "flag": False}
 
 
-def test_totals_are_theirs_to_change() -> None:
-    usage = {"nested": {"n": 1}}
-    total([usage])["nested"]["n"] = 5
-    assert usage == {"nested": {"n": 1}}
-
-
 def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
     conversation = store.open("k")
     for usage in (
