@@ -156,16 +156,14 @@ class _Compiled:
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")
         self._order: list[str] | None = compiled.positiontup
-        self._in_order = itemgetter(*self._order) if self._order and len(self._order) > 1 else None
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }
+        self.parameters: Callable[[Mapping[str, Any]], Any] = self._parameters
+        if self._order and len(self._order) > 1 and not self._constants:
+            self.parameters = itemgetter(*self._order)  # without a call for each row
 
-    def parameters(self, values: Mapping[str, Any]) -> Any:
+    def _parameters(self, values: Mapping[str, Any]) -> Any:
         if self._constants:
             values = self._constants | values  # type: ignore[operator]
-        if self._order is None:
-            return values
-        if self._in_order is not None:
-            return self._in_order(values)
-        return tuple(values[name] for name in self._order)
+        return values if self._order is None else tuple(values[name] for name in self._order)

@@ -139,12 +139,16 @@ def append(*, one: bool, turn: bool, creates: bool) -> Statement:
 # SQLite: a short transaction, where a statement costs no round trip
 
 count: Final = Statement(_count)
-insert_message: Final = Statement(
-    lambda _: sa.insert(MESSAGE).values(
-        {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *MESSAGE_GIVEN)}
-        | {"created_at": column(MESSAGE.c.created_at, "stored_at")}
-    )
-)
+
+
+@functools.cache
+def insert_messages(*names: str) -> Statement:
+    """Return the statement that inserts messages with values for these columns of `MESSAGE_GIVEN`."""
+    row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
+    row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
+    return Statement(lambda _: sa.insert(MESSAGE).values(row))
+
+
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
 
 

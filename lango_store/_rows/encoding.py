@@ -39,8 +39,8 @@ def decode_role(text: str) -> MessageRole:
 
 def encode_text(text: str | None, field: str) -> str | None:
     """Return a text that both databases can store; `InvalidValue` for a NUL or a lone surrogate."""
-    if text is None:
-        return None
+    if text is None or (type(text) is str and text.isascii() and "\0" not in text):  # most are, and a call costs more
+        return text
     if fault := _text_fault(text):
         raise InvalidValue(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
     return text
