@@ -11,7 +11,7 @@ from sqlalchemy import orm
 from sqlmodel import col
 
 from benchmarks.floors import PostgresFloor, SqliteFloor
-from lango_store import Message, Store, ToolCall
+from lango_store import Message, Store
 from lango_store._engine.engine import create_engine
 from lango_store.tables import MessageRow, SessionRow
 
@@ -30,11 +30,7 @@ class Contender(Protocol):
 
 def value(message: dict[str, Any]) -> Message:
     """Make one of our values of a payload, as an application would."""
-    calls = message.get("tool_calls")
-    if calls is None:
-        return Message(**message)
-    rest = {name: each for name, each in message.items() if name != "tool_calls"}
-    return Message(**rest, tool_calls=[ToolCall(**call) for call in calls])
+    return Message(**message)
 
 
 class Ours:

@@ -30,11 +30,13 @@ def _tuples(rows: list[Any]) -> list[Any]:
 
 
 class StrictSqlite:
-    """`sqlite3` with `BEGIN IMMEDIATE`, `UPDATE … RETURNING`, `INSERT`, `COMMIT`."""
+    """`sqlite3` with `BEGIN IMMEDIATE`, `UPDATE … RETURNING`, `INSERT`, `COMMIT`.
+
+    It has its own file: in a shared one, the commit that crosses 1,000 pages writes back the log of both stores.
+    """
 
     def __init__(self, url: str) -> None:
-        path = sa.make_url(url).database
-        assert path is not None
+        path = f"{sa.make_url(url).database}.strict"
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             self._connection.execute(f"PRAGMA {pragma}")

@@ -12,12 +12,20 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.peers.contender import Comparable, Said, said_by_dict
+from benchmarks.peers.contender import Comparable, Said, own_file, said_by_dict
 from benchmarks.peers.google_adk import AdkService, said_by_event
 from benchmarks.peers.langchain_postgres import ChatHistory, said_by_langchain
 from benchmarks.peers.langgraph import postgres_saver, sqlite_saver
 from benchmarks.peers.openai_agents import EngineSessions, FileSessions
 from benchmarks.strict import strict_floor
+from lango_store import schema
+
+
+def _floor(url: str) -> Comparable:
+    if url.startswith("sqlite"):
+        url = f"sqlite:///{own_file(url, 'floor')}"
+        schema.upgrade(url)
+    return CONTENDERS["floor"](url)
 
 
 def _said_by_tuple(row: Any) -> Said:
@@ -60,7 +68,7 @@ FLOOR = "strict floor"
 OURS = "lango_store"
 SIDES = {
     FLOOR: Side(strict_floor, "tuples", _said_by_tuple),
-    "floor": Side(CONTENDERS["floor"], "dicts"),
+    "floor": Side(_floor, "dicts"),
     OURS: Side(CONTENDERS[OURS], "Message", _said_by_message),
     "agents.SQLiteSession": Side(FileSessions, "dicts", databases=("SQLite",), packages={"agents": "openai-agents"}),
     "agents.SQLAlchemySession": Side(EngineSessions, "dicts", packages={"agents": "openai-agents"} | _AWAITED),

@@ -190,9 +190,10 @@ def _encoded_calls(calls: Sequence[ToolCall]) -> str:
 
 def _plain_call(call: ToolCall) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": call.id, "name": call.name}
-    if "arguments" in call.model_fields_set:
+    given = call.model_fields_set
+    if "arguments" in given:
         plain["arguments"] = call.arguments
-    if call.answered:
+    if "output" in given:
         plain["output"] = call.output
     if call.extra:
         plain["extra"] = call.extra
