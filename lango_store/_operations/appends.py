@@ -232,7 +232,7 @@ def _in_transaction(
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
-    names = MESSAGE_GIVEN
+    names: Sequence[str] = MESSAGE_GIVEN
     if len(rows) > 1:  # SQLite writes a row with half of the columns a fourth faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
     statements.insert_messages(*names).run_many(connection, rows)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
-from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AwareDatetime, BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from lango_store._values.content_blocks import text_of
 from lango_store._values.value import Json, JsonList, JsonObject, Value, absent
@@ -104,8 +104,9 @@ class MessageFields(TypedDict, total=False):
     created_at: datetime | None
 
 
-_set = object.__setattr__
-_STORED_FIELDS: Final = frozenset({"seq", "created_at", "turn_no", "replayed"})
+_STORED_FIELDS: Final = frozenset({"seq", "created_at"})
+_SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+_set_values, _set_fields_set, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
 
 
 class Message(Value):
@@ -153,16 +154,19 @@ class Message(Value):
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
         """Return the message as a store has written it."""
-        # The same as model_copy(update=…), in half its time.
+        # The same as model_copy(update=…), in a third of its time.
         stored = object.__new__(type(self))
         values = self.__dict__.copy()
+        fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
+        if turn_no is not None:
+            fields.add("turn_no")
         if values["created_at"] is None:
             values["created_at"] = created_at
-        _set(stored, "__dict__", values)
-        _set(stored, "__pydantic_fields_set__", self.__pydantic_fields_set__ | _STORED_FIELDS)
-        _set(stored, "__pydantic_extra__", None)
-        _set(stored, "__pydantic_private__", None)
+        _set_values(stored, values)
+        _set_fields_set(stored, fields)
+        _set_extra(stored, None)
+        _set_private(stored, None)
         return stored
 
     @classmethod
