@@ -12,24 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
+from lango_store._connections.schema_gate import SchemaGate, reject_translated
 from lango_store._dialect import AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import ALONE, OBSERVER, Observer
 from lango_store._engine import pool
 from lango_store.errors import LangoStoreError
-
-
-class Gate(Protocol):
-    """Checks the database and its schema before a connection is used."""
-
-    def check_engine(self, engine: sa.Engine) -> None:
-        """Check a pool's database."""
-
-    def check_connection(self, connection: sa.Connection) -> None:
-        """Check the database of a caller's connection."""
-
-    def reset(self, engine: sa.Engine) -> None:
-        """Check the schema again the next time."""
 
 
 class Connections(Protocol):
@@ -54,7 +42,7 @@ class Connections(Protocol):
 class Pooled:
     """Opens connections of an engine's pool, and commits."""
 
-    def __init__(self, engine: sa.Engine, gate: Gate, on_statement: Observer | None = None) -> None:
+    def __init__(self, engine: sa.Engine, gate: SchemaGate, on_statement: Observer | None = None) -> None:
         self.engine = engine
         dialect_of(engine)  # which refuses what is not supported
         self.gate = gate
@@ -110,10 +98,6 @@ class Pooled:
         """Return the execution options of a connection with an observer."""
         return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self.on_statement)}
 
-    def learn(self, error: BaseException, driver: Any, proxy: PoolProxiedConnection) -> None:
-        """Retire the connection or check the schema again, as a driver's error requires."""
-        _learn(error, self.engine, driver, proxy, self.gate)
-
 
 class Callers:
     """Uses the caller's connection, in the caller's transaction."""
@@ -121,7 +105,7 @@ class Callers:
     def __init__(
         self,
         get_connection: Callable[[], sa.Connection],
-        gate: Gate,
+        gate: SchemaGate,
         on_statement: Observer | None = None,
         *,
         read_only: bool = False,
@@ -236,8 +220,8 @@ class _Single:
             translate(error, self._pooled.engine)
 
     def _give_back(self, error: BaseException) -> None:
-        driver = self._driver
-        self._pooled.learn(error, driver, self._proxy)
+        driver, pooled = self._driver, self._pooled
+        _learn(error, driver, self._proxy, pooled.gate, pooled.engine)
         interrupted = not isinstance(error, Exception) or dialect_of(self).is_answering(driver)
         if interrupted or getattr(driver, "closed", False):
             self._proxy.invalidate()
@@ -257,33 +241,23 @@ def _leaving_interrupted(connection: sa.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _learning_from_errors(connection: sa.Connection, gate: Gate) -> Iterator[None]:
+def _learning_from_errors(connection: sa.Connection, gate: SchemaGate) -> Iterator[None]:
     proxy = connection.connection
     driver = proxy.dbapi_connection
     try:
         yield
     except Exception as error:
-        _learn(of_driver(error), connection.engine, driver, proxy, gate)
+        _learn(of_driver(error), driver, proxy, gate, connection.engine)
         raise
 
 
-def _learn(error: BaseException, engine: sa.Engine, driver: Any, proxy: PoolProxiedConnection, gate: Gate) -> None:
+def _learn(error: BaseException, driver: Any, proxy: PoolProxiedConnection, gate: SchemaGate, engine: Any) -> None:
     """Retire the pool's connections if this one is useless, and check the schema again if it has changed."""
     dialect = dialect_of(engine)
     if dialect.is_spent(driver, error):
         pool.retire(engine, proxy)
     if dialect.is_outgrown(error):
         gate.reset(engine)
-
-
-def reject_translated(connection: sa.Connection) -> None:
-    """Raise `LangoStoreError` if a connection names other schemas than its statements."""
-    if connection.get_execution_options().get("schema_translate_map"):
-        raise LangoStoreError(
-            "schema_translate_map is not supported, as not every statement would follow it: "
-            "name the schema in the search path, on PostgreSQL "
-            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
-        )
 
 
 # Observers

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._connections.providers import reject_translated
 from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.pool import DatabaseFile, watch_file
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import LangoStoreError
 from lango_store.tables import SCHEMA_REVISION
 
 logger = logging.getLogger("lango_store")
@@ -76,9 +75,7 @@ class SchemaGate:
 
     def _check(self, connection: sa.Connection) -> DatabaseFile | None:
         self._reject_incompatible(connection)
-        found = revision.found(connection)
-        if found is None or found < SCHEMA_REVISION:
-            raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
+        found = revision.required(connection)
         if found > SCHEMA_REVISION:
             logger.warning(
                 "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",
@@ -98,3 +95,13 @@ class SchemaGate:
         reject_translated(connection)
         if fault := dialect_of(connection).incompatibility(connection):
             raise LangoStoreError(fault)
+
+
+def reject_translated(connection: sa.Connection) -> None:
+    """Raise `LangoStoreError` if a connection names other schemas than its statements."""
+    if connection.get_execution_options().get("schema_translate_map"):
+        raise LangoStoreError(
+            "schema_translate_map is not supported, as not every statement would follow it: "
+            "name the schema in the search path, on PostgreSQL "
+            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
+        )
