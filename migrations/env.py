@@ -9,4 +9,4 @@ from lango_store import schema
 if context.config.config_file_name is not None:
     fileConfig(context.config.config_file_name, disable_existing_loggers=False)
 
-schema.run(context)
+schema.run_from_env(context)

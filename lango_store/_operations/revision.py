@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store.errors import LangoStoreError
-from lango_store.tables import VERSION_TABLE
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
 
 
 def found(connection: sa.Connection) -> str | None:
@@ -15,8 +15,17 @@ def found(connection: sa.Connection) -> str | None:
     if not dialect.has_table(connection, versions):
         return None
     revision = connection.exec_driver_sql(f"SELECT version_num FROM {versions}").scalar()
-    if revision is None or isinstance(revision, str):
+    # Revisions are compared as text.
+    if revision is None or (isinstance(revision, str) and len(revision) == len(SCHEMA_REVISION) and revision.isdigit()):
         return revision
     raise LangoStoreError(
         f"{VERSION_TABLE} says {revision!r}, which is not a revision: `lango-store db stamp` writes one"
     )
+
+
+def required(connection: sa.Connection) -> str:
+    """Return the revision of the schema; `SchemaOutOfDate` if it is older than the one this release needs."""
+    revision = found(connection)
+    if revision is None or revision < SCHEMA_REVISION:
+        raise SchemaOutOfDate(revision, SCHEMA_REVISION, dialect_of(connection).schema(connection))
+    return revision

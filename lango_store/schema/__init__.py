@@ -25,7 +25,7 @@ from lango_store.schema.running import (
     opened,
     options_of,
     reading,
-    run,
+    run_from_env,
     run_revisions,
     script_directory,
 )
@@ -47,7 +47,7 @@ __all__ = [
     "include_name",
     "namespace",
     "rebuild_search",
-    "run",
+    "run_from_env",
     "search_status",
     "sql",
     "stamp",

@@ -147,11 +147,10 @@ def _shown(connection: sa.Connection, table: str | None, on_progress: OnProgress
 
 
 def _reject_revision(connection: sa.Connection) -> None:
-    found = revision.found(connection)
+    found = revision.required(connection)
     if found != SCHEMA_REVISION:
-        newer = found is not None and found > SCHEMA_REVISION
-        remedy = "upgrade the package" if newer else None
-        raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection), remedy=remedy)
+        namespace = dialect_of(connection).schema(connection)
+        raise SchemaOutOfDate(found, SCHEMA_REVISION, namespace, remedy="upgrade the package")
 
 
 def _reject_obstacles(connection: sa.Connection, dialect: PostgreSQL) -> None:

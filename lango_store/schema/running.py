@@ -125,7 +125,7 @@ def run_revisions(context: MigrationContext) -> None:
         context.run_migrations()
 
 
-def run(context: Any) -> None:
+def run_from_env(context: Any) -> None:
     """Run what Alembic's own command line in a checkout was asked for: `migrations/env.py` calls this."""
     if context.is_offline_mode():
         raise LangoStoreError("`lango-store db sql` prints the SQL of an upgrade")

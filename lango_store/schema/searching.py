@@ -10,9 +10,8 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import LangoStoreError
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
-from lango_store.tables import SCHEMA_REVISION
 
 
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
@@ -77,9 +76,7 @@ def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) ->
 
 def _check_possible(connection: sa.Connection) -> None:
     """Raise if this database cannot have an index."""
-    found = revision.found(connection)
-    if found is None or found < SCHEMA_REVISION:
-        raise SchemaOutOfDate(found, SCHEMA_REVISION, dialect_of(connection).schema(connection))
+    revision.required(connection)
     if dialect_of(connection).is_distributed(connection):
         raise LangoStoreError(
             "these tables are distributed, and the search index follows writes by triggers, which Citus allows on no "

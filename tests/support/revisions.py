@@ -8,6 +8,7 @@ from support.paths import ROOT
 
 from lango_store import schema
 from lango_store._connections import schema_gate
+from lango_store._operations import revision as revisions
 from lango_store.schema import running
 from lango_store.tables import SCHEMA_REVISION
 
@@ -46,7 +47,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))
     monkeypatch.setattr(running, "_folder", lambda: folder)
     if needed:
-        for module in (schema, schema_gate):
+        for module in (schema, schema_gate, revisions):
             monkeypatch.setattr(module, "SCHEMA_REVISION", LATER[-1])
 
 
