@@ -40,6 +40,7 @@ from lango_store.errors import (
     SessionExpired,
     SessionHeld,
     SessionNotFound,
+    UniqueViolation,
 )
 from lango_store.store import Store
 
@@ -86,6 +87,7 @@ __all__ = [
     "Store",
     "ToolCall",
     "Turn",
+    "UniqueViolation",
     "Unset",
     "create_engine",
     "read_only_engine",

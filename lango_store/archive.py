@@ -276,15 +276,15 @@ def _text(archived: dict[str, Any]) -> str:
         if archived[name] is not None:
             try:
                 value = decode_json(archived[name])
-                words += _words(value if name != "content" else parts_of(value) or value)
+                words += _texts_in(value if name != "content" else parts_of(value) or value)
             except ValueError:
                 words.append(archived[name])  # damaged JSON is searched as text
     return " ".join(words).encode("utf-8", "replace").decode().replace("\0", " ")
 
 
-def _words(value: Any) -> list[str]:
+def _texts_in(value: Any) -> list[str]:
     if isinstance(value, list | dict):
-        return [word for item in (value.values() if isinstance(value, dict) else value) for word in _words(item)]
+        return [word for item in (value.values() if isinstance(value, dict) else value) for word in _texts_in(item)]
     if value is None:
         return []
     return [value if isinstance(value, str) else json.dumps(value)]

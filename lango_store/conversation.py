@@ -123,7 +123,8 @@ class Conversation:
         """
         if last is None:
             return self.get(records=records).messages
-        return self._context.read(log.tail, self.key, Range(last=last).last or 0, records=records)[0]
+        log.check_count("last", last)
+        return self._context.read(log.tail, self.key, last, records=records)[0]
 
     @overload
     def all_messages(
@@ -292,7 +293,7 @@ class Conversation:
         if id is None and self._context.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._context.new_id()  # else the ids of its messages tell
         turn = turns.new_turn(id, usage, metadata)
-        return appending.append_once(
+        return appending.append_with_retry(
             self._context,
             self.key,
             new,

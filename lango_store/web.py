@@ -120,7 +120,7 @@ class _Pages:
             hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
             if found.next:
                 links.append(_link("search", {"words": words, "offset": found.next}, "more"))
-        return _page("Search", f"<h1>Search</h1>{_words(words)}{_nav(links)}{hits}")
+        return _page("Search", f"<h1>Search</h1>{_search_form(words)}{_nav(links)}{hits}")
 
     def sessions(self, request: Request) -> Response:
         """List sessions, the last updated first."""
@@ -138,7 +138,7 @@ class _Pages:
             f'<th scope="col">{name}</th>' for name in ("session", "agent", "user", "messages", "updated")
         )
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
-        return _page("Sessions", f"<h1>Sessions</h1>{_words('')}{_form(query, order)}{table}{_nav(links)}")
+        return _page("Sessions", f"<h1>Sessions</h1>{_search_form('')}{_form(query, order)}{table}{_nav(links)}")
 
     def session(self, request: Request) -> Response:
         """Show a part of a session's log, by default its end."""
@@ -219,7 +219,7 @@ def _hit(hit: SearchHit) -> str:
     )
 
 
-def _words(words: str) -> str:
+def _search_form(words: str) -> str:
     field = f'<label>words<input name="words" type="search" value="{escape_line(words)}"></label>'
     return f'<form method="get" action="search" role="search">{field}<button>Search</button></form>'
 

@@ -212,6 +212,13 @@ def no_engine_left_open() -> Iterator[None]:
 
 
 @pytest.fixture
+def engine(url: str) -> Iterator[sa.Engine]:
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
 def clock() -> Clock:
     return Clock()
 

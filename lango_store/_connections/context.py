@@ -138,19 +138,21 @@ class Context:
 
     # Tries
 
-    def trying(self, call: Callable[[], R], *, if_lost: bool = True, told_apart: bool = False) -> R:
+    def trying(self, call: Callable[[], R], *, if_lost: bool = True, detects_repeats: bool = False) -> R:
         """Call, and retry after a transient error; see `Retry.again`."""
         try:
             return call()
         except (DatabaseBusy, DatabaseUnavailable) as error:
             failed = error
-        return self.again(call, failed, if_lost=if_lost, told_apart=told_apart)
+        return self.again(call, failed, if_lost=if_lost, detects_repeats=detects_repeats)
 
-    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool = False) -> R:
+    def again(
+        self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool = False
+    ) -> R:
         """Retry a call that failed with a transient error; raise any other."""
         if self.in_callers_transaction:  # which is over, or the caller's to repeat
             raise error
-        return self._retry.again(call, error, if_lost=if_lost, told_apart=told_apart)
+        return self._retry.again(call, error, if_lost=if_lost, detects_repeats=detects_repeats)
 
     # Operations, each over a connection of its own and called again where that may help
 

@@ -20,7 +20,7 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 C = TypeVar("C", bound=AnyConnection)
 
-_PATIENCE: Final = 0.1
+_CATCH_UP_TIMEOUT: Final = 0.1
 _PAUSE: Final = 0.005
 _LEFT_ALONE: Final = 5.0
 
@@ -136,7 +136,7 @@ class Replicated:
         driver = getattr(connection.connection, "dbapi_connection", connection.connection)
         if self._replayed.get(driver, 0) >= needed:
             return
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _CATCH_UP_TIMEOUT
         while (found := replayed(connection)) < needed:
             if not self._waits or monotonic() > deadline:
                 self._waits = False

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 logger = logging.getLogger("lango_store")
 
-_PATIENCE_WITH_OTHERS: Final = 30.0  # SQLite waits as long for its lock
+_LOCK_TIMEOUT: Final = 30.0  # SQLite waits as long for its lock
 _SHORTEST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
 _DOUBLINGS: Final = 7
@@ -46,17 +46,17 @@ class Retry:
         """True if more is retried than calls that other transactions aborted."""
         return self._seconds > 0
 
-    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, told_apart: bool) -> R:
+    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
         """Retry a call that failed with this error until it succeeds or the time is up.
 
         A call whose connection was lost may have been committed: it is retried only `if_lost`. Unless a second call is
-        `told_apart` from the first, the retry raises `DatabaseUnavailable` if it finds the result of the first.
+        `detects_repeats` from the first, the retry raises `DatabaseUnavailable` if it finds the result of the first.
         """
         first, since, calls, lost = error, monotonic(), 1, False
         while True:
             reason = self._reason(error)
             lost = lost or reason is Passing.LOST
-            left = since + self._patience(reason) - monotonic()
+            left = since + self._wait_for(reason) - monotonic()
             pause = random.uniform(0, min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(calls, _DOUBLINGS)))
             if left <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, left)):
                 break
@@ -66,7 +66,7 @@ class Retry:
             except (DatabaseBusy, DatabaseUnavailable) as failed:
                 error = failed
             except _REFUSALS as refusal:
-                if not lost or told_apart:
+                if not lost or detects_repeats:
                     raise
                 raise DatabaseUnavailable(
                     f"the connection was lost, and a second try found: {refusal.fact}; it may have been this call that "
@@ -86,7 +86,7 @@ class Retry:
             return Passing.UNDONE
         return None if error.__cause__ is None else dialect_of(self._engine).passing(of_driver(error.__cause__))
 
-    def _patience(self, reason: Passing | None) -> float:
+    def _wait_for(self, reason: Passing | None) -> float:
         if reason is None:
             return 0
-        return max(self._seconds, _PATIENCE_WITH_OTHERS) if reason is Passing.UNDONE else self._seconds
+        return max(self._seconds, _LOCK_TIMEOUT) if reason is Passing.UNDONE else self._seconds

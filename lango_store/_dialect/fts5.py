@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
-from lango_store._values.search_query import Term, Terms
+from lango_store._values.search_query import SearchQuery, Term
 
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
 _SECURE_DELETE: Final = (3, 42)
@@ -92,9 +92,9 @@ class Fts5(SearchIndex):
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and code & 0xFF in _DAMAGE
 
-    def matches(self, terms: Terms) -> Matches:
+    def matches(self, query: SearchQuery) -> Matches:
         # NOT binds less than the words next to each other.
-        words = " NOT ".join([" ".join(map(_phrase, terms.wanted)), *map(_phrase, terms.unwanted)])
+        words = " NOT ".join([" ".join(map(_phrase, query.wanted)), *map(_phrase, query.unwanted)])
         hits = sa.text(_MATCHES).bindparams(words=words)
         columns = sa.column("id", sa.BigInteger()), sa.column("rank", sa.Float())
         # Materialized: the planner takes FTS5 for a table that is asked for one row at a time.

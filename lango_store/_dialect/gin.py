@@ -6,7 +6,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
-from lango_store._values.search_query import Term, Terms
+from lango_store._values.search_query import SearchQuery, Term
 
 _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
 
@@ -109,11 +109,11 @@ class Gin(SearchIndex):
     def is_damage(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in _DAMAGE
 
-    def matches(self, terms: Terms) -> Matches:
-        wanted, unwanted = " & ".join(map(_phrase, terms.wanted)), " | ".join(map(_phrase, terms.unwanted))
+    def matches(self, query: SearchQuery) -> Matches:
+        wanted, unwanted = " & ".join(map(_phrase, query.wanted)), " | ".join(map(_phrase, query.unwanted))
         columns = (sa.column(name, MESSAGE.c[name].type) for name in ("session_key", "seq"))
-        query = sa.text(_MATCHES).bindparams(wanted=wanted, unwanted=unwanted)
-        found = query.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
+        matches = sa.text(_MATCHES).bindparams(wanted=wanted, unwanted=unwanted)
+        found = matches.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
         # Each message is looked up separately: the planner expects almost no message with both the key and the seq.
         names = ("session_key", "seq", "role", "author", "created_at")
         same = (MESSAGE.c.session_key == found.c.session_key, MESSAGE.c.seq == found.c.seq)

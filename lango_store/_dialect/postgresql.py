@@ -27,7 +27,7 @@ _ACTIVE: Final = 1
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
 _LOCK: Final = 0x6C616E676F  # "lango"
-_PATIENCE: Final = 60.0
+_MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
 
 
 class PostgreSQL(Dialect):
@@ -165,12 +165,12 @@ class PostgreSQL(Dialect):
         # Until the transaction ends: before that, no other connection sees what it changed. The lock is polled because
         # a statement that waits for it would hold a snapshot.
         self.reject_worker(connection)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _MIGRATION_TIMEOUT
         driver: Any = connection.connection.dbapi_connection
         with changed(driver, prepare_threshold=None):  # a prepared statement keeps its snapshot until the next one
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
                 if time.monotonic() > deadline:
-                    raise DatabaseBusy("another migration of lango_store runs in this database: wait for it")
+                    raise DatabaseBusy("another migration of lango_store has run for a minute: try again after it")
                 time.sleep(0.05)
 
     def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:

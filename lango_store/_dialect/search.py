@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from lango_store._rows.columns import as_stored
-from lango_store._values.search_query import Terms, searchable
+from lango_store._values.search_query import SearchQuery, searchable
 from lango_store.tables import Base
 
 REBUILD: Final = "run `lango-store search rebuild`"
@@ -66,7 +66,7 @@ class SearchIndex(Protocol):
     def is_damage(self, error: BaseException) -> bool:
         """Return whether a driver's error, where the index was used, can come from its damage."""
 
-    def matches(self, terms: Terms) -> Matches:
+    def matches(self, query: SearchQuery) -> Matches:
         """Return the messages that match a query with at least one wanted term."""
 
     def at(self, places: Sequence[Place]) -> sa.TextClause:

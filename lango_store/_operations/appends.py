@@ -99,7 +99,7 @@ def append(
         return write(connection, now, key, new, expected, create).messages
     if create is not None:
         sessions.insert(connection, now, create)
-    sessions.refuse(connection, now, checked_key(key), expected)
+    sessions.raise_unmatched(connection, now, checked_key(key), expected)
     return []
 
 
@@ -179,12 +179,12 @@ def write(
     if turn is not None:
         bound |= {f"turn_{name}": value for name, value in vars(turn).items()}
         bound |= {"seqs_added": added + turn.skipped, "turns_added": 1}
-    append = _METHODS[dialect.append_method]
+    method = _METHODS[dialect.append_method]
     tries = sessions.TRIES
-    while (row := append(connection, now, bound, new.rows, create)) is None:
+    while (row := method(connection, now, bound, new.rows, create)) is None:
         tries -= 1
         try:
-            sessions.refuse(connection, now, key, expected, tries_left=tries)
+            sessions.raise_unmatched(connection, now, key, expected, tries_left=tries)
         except SessionExpired:
             raise
         except SessionNotFound:  # an expired one that was purged since
@@ -201,7 +201,7 @@ def write(
 
 Row = dict[str, Any]
 
-_Append = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
+_Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
 """Writes messages and returns the session's counters; writes nothing and returns None without a matching session."""
 
 
@@ -264,7 +264,7 @@ def _messages(rows: Sequence[Row]) -> Row:
     return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
 
 
-_METHODS: Final[Mapping[AppendMethod, _Append]] = {
+_METHODS: Final[Mapping[AppendMethod, _Method]] = {
     AppendMethod.STATEMENT: _by_statement,
     AppendMethod.TRANSACTION: _in_transaction,
     AppendMethod.PIPELINE: _by_pipeline,

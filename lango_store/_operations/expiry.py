@@ -76,7 +76,7 @@ class Policy:
 
 def purge(
     connection: sa.Connection,
-    now: datetime,
+    _: datetime,
     reason: Reason,
     narrowed: Sequence[sa.ColumnElement[bool]],
     most: int,

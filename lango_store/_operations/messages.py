@@ -129,6 +129,12 @@ def check_seq(name: str, seq: int | None) -> None:
         raise ValueError(f"{name}={seq!r} is not a seq: give 0 for the start of the session")
 
 
+def check_count(name: str, value: int | None) -> None:
+    """Raise ValueError for a negative number."""
+    if value is not None and value < 0:
+        raise ValueError(f"{name}={value} is negative: give 0 or more")
+
+
 @dataclass(frozen=True)
 class Range:
     """A selection of messages: `after < seq < before`, of these the first `limit` or the last `last`."""
@@ -142,9 +148,7 @@ class Range:
         if self.limit is not None and self.last is not None:
             raise ValueError("limit counts from the front and last from the end: give one of them")
         for name in ("after", "before", "limit", "last"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name}={value} is negative: give 0 or more")
+            check_count(name, getattr(self, name))
 
 
 Damaged = Literal["raise", "return"]
@@ -166,7 +170,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damage
     decode = decode_messages if damaged == "raise" else salvage_messages
     found = statement.run(connection, values, functools.partial(decode, key))
     if not found:
-        sessions.refuse(connection, now, key)
+        sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:
         found.reverse()
     return found
@@ -200,7 +204,7 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)
     if not rows:
-        sessions.refuse(connection, now, key)
+        sessions.raise_unmatched(connection, now, key)
         return None
     return decode_messages(key, rows)[0]
 
@@ -267,7 +271,7 @@ def tail(
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, _ALL)}
     rows = _tail[records].run(connection, values)
     if not rows:
-        sessions.refuse(connection, now, key)
+        sessions.raise_unmatched(connection, now, key)
         return [], None
     summary_turn: int | None = rows[0][-1]
     by_seq = list(reversed(rows[:newest]))

@@ -16,7 +16,7 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, decode_time, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
-from lango_store._values.search_query import Places, Terms, distinct_words, finder, snippet, terms
+from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, parse_query, snippet
 from lango_store.errors import DamagedMessage, SearchUnavailable
 
 _BATCH: Final = 2_000
@@ -75,7 +75,7 @@ def check_usable(connection: sa.Connection) -> None:
 def page(
     connection: sa.Connection,
     now: datetime,
-    wanted: Terms,
+    wanted: SearchQuery,
     key: str | None,
     which: SearchFilters,
     limit: int,
@@ -190,7 +190,7 @@ def _missed(connection: sa.Connection) -> int:
         # Databases disagree on letters beyond ASCII, and a query is cut at very long words.
         sure = (word for word in distinct_words(parts) if word.isascii() and len(word) <= _LONGEST)
         if longest := max(sure, key=len, default=""):
-            source, message, _ = index.matches(terms(longest))
+            source, message, _ = index.matches(parse_query(longest))
             found = sa.select(sa.literal(1)).select_from(source)
             found = found.where(sa.tuple_(message.c.session_key, message.c.seq) == place)
             missed += connection.execute(found).first() is None

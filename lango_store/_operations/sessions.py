@@ -131,12 +131,12 @@ class Expected:
 ANYTHING: Final = Expected()
 
 
-def refuse(
+def raise_unmatched(
     connection: AnyConnection, now: Moment, key: str, expected: Expected = ANYTHING, *, tries_left: int = 1
 ) -> None:
-    """Raise why a write to the session met no row; returns if there is no reason left by now and it may be tried again.
+    """Raise the reason why a statement found no row of the session; return if by now there is none, to try again.
 
-    `NotPermitted` after the last try: the database does not let the row be written.
+    Without tries left it raises `NotPermitted`: the database does not let the row be written.
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])
@@ -188,7 +188,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     tries = TRIES
     while not (rows := _lock.run(connection, values)):
         tries -= 1
-        refuse(connection, now, key, tries_left=tries)
+        raise_unmatched(connection, now, key, tries_left=tries)
     return Locked(*(whole_number(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
 
 
@@ -196,7 +196,7 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
     """Change the row of a locked session; `NotPermitted` if the database keeps it as it is."""
     changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}
     if not connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(changed)).rowcount:
-        refuse(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
+        raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
 
 
 _UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
@@ -322,7 +322,7 @@ def update(
         count = row_of(connection, now, key)["message_count"]
         if consolidated is not None and consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
-        refuse(connection, now, key, expected, tries_left=tries)
+        raise_unmatched(connection, now, key, expected, tries_left=tries)
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
@@ -352,7 +352,7 @@ def touch(connection: AnyConnection, now: Moment, key: str, ttl: timedelta | Non
         values |= {"ttl": seconds(ttl), "until": dialect.time(now + ttl) if now and ttl else None}
     rows = _written(connection, _touch if ttl is UNSET else _touch_with_ttl, values)
     if not rows:
-        refuse(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
+        raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
@@ -368,7 +368,7 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
         return True
     if expected.revision is not None:
         with suppress(SessionNotFound):
-            refuse(connection, BEFORE_ANY_EXPIRY, key, expected)
+            raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, expected)
     return False
 
 

@@ -65,13 +65,13 @@ def _upsert_all(dialect: Dialect, table: sa.Table) -> Any:
     rows = sa.select(KEY, named.c.name, sa.cast(named.c.value, table.c.value.type), NOW)
     if table is SHARED_VALUE:
         return _upsert(dialect, table, rows).returning(table.c.name)
-    touched = _touch.cte("touched")
-    stored = _upsert(dialect, table, rows.select_from(named.join(touched, sa.true()))).returning(table.c.name)
-    return sa.select(touched.c.key).add_cte(stored.cte("stored"))
+    revised = _revise.cte("revised")
+    stored = _upsert(dialect, table, rows.select_from(named.join(revised, sa.true()))).returning(table.c.name)
+    return sa.select(revised.c.key).add_cte(stored.cte("stored"))
 
 
-_touch: Final = sa.update(SESSION).where(LIVE_SESSION).values(sessions.REVISED).returning(SESSION.c.key)
-_touched = Statement(lambda _: _touch)
+_revise: Final = sa.update(SESSION).where(LIVE_SESSION).values(sessions.REVISED).returning(SESSION.c.key)
+_revised = Statement(lambda _: _revise)
 _one = {table: Statement(lambda dialect, table=table: _upsert_one(dialect, table)) for table in _OWNERS}  # type: ignore[misc]
 _all = {table: Statement(lambda dialect, table=table: _upsert_all(dialect, table)) for table in _OWNERS}  # type: ignore[misc]
 
@@ -88,7 +88,7 @@ def write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson,
     tries = sessions.TRIES
     while not _write(connection, now, owner, values, table):
         tries -= 1
-        sessions.refuse(connection, now, owner, tries_left=tries)
+        sessions.raise_unmatched(connection, now, owner, tries_left=tries)
 
 
 def _write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson, table: sa.Table) -> bool:
@@ -99,7 +99,7 @@ def _write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson
         names, jsons = zip(*values, strict=True)
         return bool(_all[table].run(connection, bound | {"names": list(names), "jsons": list(jsons)}))
     with dialect.several(connection):
-        if table is VALUE and not _touched.run(connection, bound):
+        if table is VALUE and not _revised.run(connection, bound):
             return False
         _one[table].run_many(connection, [bound | {"name": name, "value": json} for name, json in values])
     return True
@@ -125,7 +125,7 @@ def read(
     bound = {"key": checked_key(owner, _OWNERS[table]), "now": dialect_of(connection).time(now)}
     rows = _read[table].run(connection, bound | {"prefix": prefix, "prefix_end": end_of_prefix(prefix)})
     if not rows and table is VALUE:
-        sessions.refuse(connection, now, owner)
+        sessions.raise_unmatched(connection, now, owner)
     return {name: stored_json(owner, 0, f"value {name!r}", json) for name, json in rows}
 
 

@@ -67,33 +67,34 @@ def append(
         # A second run would drop what others appended since, unless `expected` says where the session has to be.
         run = context.remove if expected == ANYTHING else context.transact
         return run(appends.replace, key, batch, after=replace_after, expected=expected)
-    return append_once(context, key, batch, expected, make, appends.append, appends.append_new_ids)
+    return append_with_retry(context, key, batch, expected, make, appends.append, appends.append_new_ids)
 
 
-def append_once(
+def append_with_retry(
     context: Context,
     key: str,
     new: Batch,
     expected: Expected,
     make: New | None,
-    append: Callable[..., R],
-    append_new_ids: Callable[..., R],
+    write: Callable[..., R],
+    write_new_ids: Callable[..., R],
     *,
     has_ids: bool = False,
 ) -> R:
     """Append in one go, or where an id may be stored already in a transaction that looks.
 
-    `append` and `append_new_ids` are called as those of `operations.appends` are. The session that `make` describes is
-    made in the place of an expired one too; `Conflict` if the write expects what only an existing session can have.
+    `write` and `write_new_ids` are called as `append` and `append_new_ids` of `_operations.appends` are. The session
+    that `make` describes is made in the place of an expired one too; `Conflict` if the write expects what only an
+    existing session can have.
     """
     has_ids = has_ids or bool(new.ids)
     create = None if make is None or expected.needs_session else make
-    once = functools.partial(_append_once, context, key, new, expected, create, append, append_new_ids, has_ids=has_ids)
+    once = functools.partial(_try_append, context, key, new, expected, create, write, write_new_ids, has_ids=has_ids)
     try:
         try:
             return once()
         except (DatabaseBusy, DatabaseUnavailable) as error:
-            return context.again(once, error, if_lost=True, told_apart=has_ids)
+            return context.again(once, error, if_lost=True, detects_repeats=has_ids)
     except SessionNotFound as error:
         if make is None or create is not None:
             raise
@@ -104,14 +105,14 @@ def append_once(
         ) from error
 
 
-def _append_once(
+def _try_append(
     context: Context,
     key: str,
     new: Batch,
     expected: Expected,
     create: New | None,
-    append: Callable[..., R],
-    append_new_ids: Callable[..., R],
+    write: Callable[..., R],
+    write_new_ids: Callable[..., R],
     *,
     has_ids: bool,
 ) -> R:
@@ -120,7 +121,7 @@ def _append_once(
     if in_one_go and not new.repeats:
         try:
             with context.single_write() as connection:
-                return append(connection, context.moment(connection), key, new, expected, create)
+                return write(connection, context.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:
                 raise
@@ -136,7 +137,7 @@ def _append_once(
                 if create is not None:
                     sessions.delete_expired(connection, now, key)
                     sessions.insert(connection, now, create)
-                return append_new_ids(connection, now, key, new, expected)
+                return write_new_ids(connection, now, key, new, expected)
         except SessionNotFound:  # deleted between two statements
             if create is None or not tries:
                 raise

@@ -19,9 +19,10 @@ from lango_store._operations.expiry import Keep, Policy, Purged, Reason
 from lango_store._operations.sessions import Expected, New
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
-from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound
+from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
 
 _SHOWN: Final = 10
+_MAX_HELD: Final = 10_000  # each is a parameter of the next batch
 
 R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
@@ -78,8 +79,8 @@ def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> S
     info = sessions.insert(connection, now, new)
     if info is None or not first.rows:
         return None if info is None else Session(**dict(info))
-    append = appends.append_new_ids if first.repeats else appends.append
-    append(connection, now, new.key, first)  # type: ignore[arg-type]
+    write = appends.append_new_ids if first.repeats else appends.append
+    write(connection, now, new.key, first)  # type: ignore[arg-type]
     return messages.load(connection, now, new.key)
 
 
@@ -99,6 +100,9 @@ def delete(context: Context, key: str, expected: Expected) -> bool:
         return context.trying(run, if_lost=False)
     except SessionHeld as error:
         raise SessionHeld(key, error.constraint) from error
+
+
+# Purge
 
 
 def purge(
@@ -135,9 +139,8 @@ def purge(
             most = batch_size if limit is None else min(batch_size, limit - report.sessions)
             began, held = perf_counter(), len(report.held)
             done = _purge_batch(context, reasons[0], narrowed, most, keep, report.held, waits=policy.everything)
-            if not done.sessions:
-                if len(report.held) == held:
-                    reasons.pop(0)
+            if not done.sessions and len(report.held) == held:
+                reasons.pop(0)
                 continue
             sleep((perf_counter() - began) * dialect_of(context.engine).purge_pause)
             report.sessions += done.sessions
@@ -145,7 +148,7 @@ def purge(
             report.batches += 1
             report.seconds = perf_counter() - started
             if on_batch is not None:
-                on_batch(report.model_copy())
+                on_batch(report.model_copy(deep=True))
     report.seconds = perf_counter() - started
     return report
 
@@ -161,12 +164,15 @@ def _purge_batch(
     waits: bool,
 ) -> Purged:
     """Purge a batch; if a foreign key refuses it, session by session, noting those that are `held`."""
+    if len(held) > _MAX_HELD:
+        constraint = next(iter(held.values()))
+        raise LangoStoreError(f"{len(held):,} sessions stay because of {constraint}: give that key ON DELETE SET NULL")
     conditions = [*narrowed, ~of_sessions(SESSION, list(held))] if held else narrowed
     try:
         return context.transact(expiry.purge, reason, conditions, most, keep, waits=waits)
     except SessionHeld:
         keys = context.on_primary().read_together(expiry.keys, reason, conditions, most)
-    sessions = messages = 0
+    purged_sessions = purged_messages = 0
     for key in keys:
         conditions = [*narrowed, of_session(SESSION, key)]
         try:
@@ -174,6 +180,6 @@ def _purge_batch(
         except SessionHeld as error:
             held[key] = error.constraint
         else:
-            sessions += done.sessions
-            messages += done.messages
-    return Purged(sessions, messages)
+            purged_sessions += done.sessions
+            purged_messages += done.messages
+    return Purged(purged_sessions, purged_messages)

@@ -14,7 +14,7 @@ from lango_store._operations.binds import MESSAGE
 from lango_store._operations.lists import MAX_PAGE
 from lango_store._operations.search import SearchFilters
 from lango_store._values.reports import SearchPage
-from lango_store._values.search_query import terms
+from lango_store._values.search_query import parse_query
 from lango_store.errors import LangoStoreError, NotPermitted, SearchUnavailable
 
 logger = logging.getLogger("lango_store")
@@ -31,7 +31,7 @@ def find(
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
     if not 0 <= offset <= _MAX_OFFSET:
         raise ValueError(f"offset={offset}: give the `next` of the page before")
-    wanted = terms(words)
+    wanted = parse_query(words)
     list(search.conditions(MESSAGE, **which))  # to refuse a bad filter before a connection is taken
 
     def page(connection: sa.Connection) -> SearchPage:

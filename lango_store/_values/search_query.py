@@ -31,14 +31,14 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SearchQuery:
     """A parsed query: messages that contain all of `wanted` and none of `unwanted`."""
 
     wanted: Sequence[Term]
     unwanted: Sequence[Term]
 
 
-def terms(query: str) -> Terms:
+def parse_query(query: str) -> SearchQuery:
     """Parse a query: words, "a phrase", -word and prefix*. Only the beginning of a very long query counts.
 
     A term without a letter or a digit is ignored. An unclosed quote ends with the query.
@@ -55,7 +55,7 @@ def terms(query: str) -> Terms:
         (unwanted if match["without"] else wanted).append(Term(words.rstrip("*") if prefix else words, prefix))
         if len(wanted) + len(unwanted) == _MAX_TERMS:
             break
-    return Terms(wanted, unwanted)
+    return SearchQuery(wanted, unwanted)
 
 
 def searchable(
@@ -104,11 +104,11 @@ def _strings(value: Any, only: str | None = None) -> Iterator[str]:
 # Snippets
 
 
-def finder(terms: Terms) -> Callable[[str], Places]:
+def finder(query: SearchQuery) -> Callable[[str], Places]:
     """Return a function that finds the wanted words in a text, without regard to case and accents."""
     whole: set[str] = set()
     begun: list[str] = []
-    for term in terms.wanted:
+    for term in query.wanted:
         words = [_folded(word) for word in _WORD.findall(term.words)]
         if term.prefix and words:
             begun.append(words.pop())

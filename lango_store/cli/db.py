@@ -29,7 +29,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run 
 def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Bring the schema up to a revision. Several at once are safe: one works, the others wait.
 
-    If it is killed, run it again: it continues where it stopped.
+    It is one transaction: if it is killed, nothing has changed; run it again.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 

@@ -108,7 +108,7 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Print totals: sessions, messages, tokens, bytes, by agent and by role, and how many expire when."""
+    """Print totals: sessions, messages, tokens, bytes; the largest agents; and how many sessions expire when."""
     with open_store(url) as store:
         found = store.stats()
     if json_:

@@ -28,7 +28,7 @@ from lango_store.cli.options import (
 from lango_store.cli.output import Columns, console, pager, print_error, print_json, print_table, say
 from lango_store.cli.rendering import render_message, render_session
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
-from lango_store.interchange.files import writing
+from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
@@ -142,7 +142,7 @@ def show(
         info = store.info(key, expired=expired)
         if html is not None:
             turns = [] if expired else store.conversation(key).turns()
-            with writing(html, replace=True) as file:
+            with atomic_writer(html, replace=True) as file:
                 for piece in document(info, messages(store), turns):
                     file.write(piece.encode())
             print(f"written: {html}")

@@ -59,7 +59,7 @@ class LangoSessionStore:
         self.on_conflict = on_conflict
         self._store = store
         # By identity: sessions are mutable and have no hash.
-        self._known: dict[int, tuple[weakref.ref[Session], _Known]] = {}
+        self._known: dict[int, tuple[weakref.ref[Session], _Synced]] = {}
 
     def load(self, key: str) -> Session | None:
         """Load a live session; None if there is none."""
@@ -145,7 +145,7 @@ class LangoSessionStore:
         lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
         return _text_of(lines, "user") or _text_of(lines, "assistant")
 
-    def _remember(self, session: Session, known: _Known) -> None:
+    def _remember(self, session: Session, known: _Synced) -> None:
         place = id(session)
         self._known[place] = weakref.ref(session, lambda _: self._known.pop(place, None)), known
 
@@ -157,7 +157,7 @@ class LangoSessionStore:
         except SessionNotFound:
             return None
 
-    def _save(self, session: Session, state: _State, known: _Known | None) -> _Known:
+    def _save(self, session: Session, state: _State, known: _Synced | None) -> _Synced:
         for tries_left in reversed(range(_TRIES)):
             stored = self._read(session.key, messages=False)
             if stored is not None and (known is None or known.revision != stored.info.revision):
@@ -189,7 +189,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Synced:
     """A session in the database: its state, the seq of each line, and its revision."""
 
     state: _State
@@ -222,7 +222,7 @@ class _Known:
         return merged
 
 
-_NOTHING: Final = _Known(_State([], 0, ""), [], None, {})
+_NOTHING: Final = _Synced(_State([], 0, ""), [], None, {})
 
 
 @dataclass(frozen=True)
@@ -263,14 +263,14 @@ class _Stored:
             ),
         )
 
-    def known(self) -> _Known:
+    def known(self) -> _Synced:
         """Return what is to be remembered of the session."""
         session = self.session()
         seqs = [each.seq for each in self.log if each.role is not MessageRole.RECORD for _ in lines_from_message(each)]
-        return _Known(_State.of(session), seqs, self.info.revision, _texts(session.metadata))
+        return _Synced(_State.of(session), seqs, self.info.revision, _texts(session.metadata))
 
 
-def _base(stored: _Stored, state: _State, known: _Known | None) -> _Known:
+def _base(stored: _Stored, state: _State, known: _Synced | None) -> _Synced:
     """Return what a save starts from; `Conflict` if it would overwrite messages of another writer."""
     if known is not None and known.revision == stored.info.revision:
         return known
@@ -284,7 +284,7 @@ def _base(stored: _Stored, state: _State, known: _Known | None) -> _Known:
     return known
 
 
-def _write(session: Session, state: _State, base: _Known, metadata: Line, expect: int | None, tx: Store) -> _Known:
+def _write(session: Session, state: _State, base: _Synced, metadata: Line, expect: int | None, tx: Store) -> _Synced:
     """Write what differs from the session stored at a revision, or create it; return what is to be remembered."""
     key, seqs, same = session.key, base.seqs, base.same_lines(state)
     is_current = base.revision == expect  # else the messages of another writer are left alone
@@ -308,7 +308,7 @@ def _write(session: Session, state: _State, base: _Known, metadata: Line, expect
     }
     private = _private(session)
     tx.set_values(key, _value(key, raw if private is None else raw | {"provider_state": private}))
-    return _Known(state, seqs, tx.info(key).revision if is_current else base.revision, _texts(session.metadata))
+    return _Synced(state, seqs, tx.info(key).revision if is_current else base.revision, _texts(session.metadata))
 
 
 def _raw(store: Store, key: str) -> Line:

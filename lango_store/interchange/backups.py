@@ -75,7 +75,7 @@ class Backups:
 
 
 def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:
-    return files.writing(to, replace=replace) if isinstance(to, Path) else nullcontext(to)
+    return files.atomic_writer(to, replace=replace) if isinstance(to, Path) else nullcontext(to)
 
 
 def _file(to: Path) -> Path:

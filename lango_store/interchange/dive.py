@@ -17,7 +17,7 @@ from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.dive_fields import NAME, columns, event_of, header_of, id_fault, key_of, part_from, raw_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
-from lango_store.interchange.files import writing
+from lango_store.interchange.files import atomic_writer
 from lango_store.interchange.moments import go_text, nanoseconds
 from lango_store.interchange.source import MAX_NAME, checked_file_key, first_bytes, lines_in
 
@@ -134,7 +134,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
         raise InvalidKey(
             f"session key {draft.key!r} is too long for a file's name, which Dive's ids are: fork it to another key"
         )
-    with writing(path, replace=replace) as file:
+    with atomic_writer(path, replace=replace) as file:
         file.write(_bytes_of("header", header))
         for number, event in enumerate((each for part in _in_dives_order(draft) for each in _events(part)), 1):
             # Dive's own ids end in a number without the s.

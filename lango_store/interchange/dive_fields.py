@@ -164,10 +164,10 @@ def message_to(message: Message) -> dict[str, Any]:
 
 def _written(message: Message) -> dict[str, Any]:
     written: dict[str, Any] = {"id": message.id} if message.id is not None else {}
-    return written | {"role": _ROLES.get(message.role, message.role.value), "content": _blocks(message)}
+    return written | {"role": _ROLES.get(message.role, message.role.value), "content": _message_blocks(message)}
 
 
-def _blocks(message: Message) -> list[Any] | None:
+def _message_blocks(message: Message) -> list[Any] | None:
     calls = [_call_block(call) for call in message.tool_calls]
     answer = message.tool_call_id
     if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):

@@ -67,7 +67,7 @@ def state(path: Path) -> object:
 
 
 @contextmanager
-def writing(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
+def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
     """Write a file under another name, and give it its name when it is on disk; packed if that ends with `.gz`.
 
     Only its owner may read it. A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and

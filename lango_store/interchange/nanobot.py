@@ -221,7 +221,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     if generation not in STYLES:
         generation = "g2"
     path = folder / file_name(draft.key, generation)
-    with files.writing(path, replace=replace) as file:
+    with files.atomic_writer(path, replace=replace) as file:
         for text in _texts(draft, raw, STYLES[generation]):
             file.write(f"{text}\n".encode())
     return path

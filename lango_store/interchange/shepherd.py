@@ -110,7 +110,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     for index, message in enumerate(members["messages"]):
         members |= {name: index for name, role in _INDICES.items() if message.get("role") == role}
     path = folder / _file_name(members["provider"], draft.key)
-    with files.writing(path, replace=replace) as file:
+    with files.atomic_writer(path, replace=replace) as file:
         text = json.dumps(members, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
         file.write(json_bytes(text))
     return path

@@ -1,7 +1,5 @@
 """Life beside a host: its tables, its migrations, its schemas, its forks."""
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 import sqlmodel
@@ -16,13 +14,6 @@ from lango_store import MessageRole, Store, ToolCall, create_engine, schema
 from lango_store.tables import MessageRow, SessionRow
 
 OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_shared_value", "lango_store_version"}
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[sa.Engine]:
-    made = create_engine(url)
-    yield made
-    made.dispose()
 
 
 def test_a_hosts_create_all_makes_nothing_of_ours(make_sqlite: MakeDatabase) -> None:

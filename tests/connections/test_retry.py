@@ -302,7 +302,7 @@ def test_what_other_transactions_undo_is_tried_again_without_being_asked(
 def test_a_call_that_is_undone_at_every_try_gives_up(
     make_postgres: MakeDatabase, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(retry, "_PATIENCE_WITH_OTHERS", 0.05)
+    monkeypatch.setattr(retry, "_LOCK_TIMEOUT", 0.05)
     with Store(make_postgres()) as store:
         store.create("k")
         with store.engine.begin() as connection:

@@ -1,7 +1,6 @@
 """A host's foreign keys to our tables: those that hold a session stop that session's purge, and no other's."""
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,12 @@ from support.commands import run
 from support.databases import not_on_a_cluster
 from support.factories import messages
 
-from lango_store import SessionHeld, SessionNotFound, Store, create_engine
+from lango_store import ExpiryReport, LangoStoreError, SessionHeld, SessionNotFound, Store
+from lango_store._services import lifecycle
 from lango_store.tables import SessionRow
 from lango_store.testing import Clock
 
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[sa.Engine]:
-    made = create_engine(url)
-    yield made
-    made.dispose()
 
 
 def ticket(engine: sa.Engine, *keys: str, also: str = "", **options: Any) -> None:
@@ -67,6 +60,20 @@ def test_purge_continues_past_held_sessions_and_names_them(
     with engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM ticket")
     assert (store.expire().sessions, store.expire().held) == (2, {})
+
+
+@not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
+def test_batch_that_deletes_nothing_is_reported(
+    store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(store, clock, "held", "z")
+    ticket(engine, "held", "z")
+    reported: list[ExpiryReport] = []
+    store.expire(batch_size=1, on_batch=reported.append)
+    assert [list(each.held) for each in reported] == [["held"], ["held", "z"]]
+    monkeypatch.setattr(lifecycle, "_MAX_HELD", 1)
+    with pytest.raises(LangoStoreError, match="2 sessions stay"):
+        store.expire()
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")

@@ -16,7 +16,7 @@ from support.factories import messages
 from support.paths import DATA
 
 from lango_store import InvalidFile, Store, interchange
-from lango_store.interchange.files import writing
+from lango_store.interchange.files import atomic_writer
 from lango_store.testing import Clock
 
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
@@ -71,7 +71,7 @@ def test_one_of_several_concurrent_exports_to_a_file_says_done(
     def export(number: int) -> bytes | None:
         content = bytes([number]) * 100
         try:
-            with writing(path) as file:
+            with atomic_writer(path) as file:
                 file.write(content)
                 together.wait()
         except InvalidFile:
@@ -113,7 +113,7 @@ def test_an_export_under_way_or_killed_is_not_a_file_to_import(opened: Store, tm
     opened.create("k")
     interchange.export(opened, out, "jsonl", keys=["k"])
     done = out / "lango_store.jsonl"
-    with writing(out / "next.jsonl") as file:
+    with atomic_writer(out / "next.jsonl") as file:
         file.write(done.read_bytes()[:-5])
         file.flush()
         assert len(list(out.iterdir())) == 2

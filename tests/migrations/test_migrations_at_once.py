@@ -79,12 +79,12 @@ def test_upgrade_waits_for_the_lock_of_another_one(
 ) -> None:
     url = make_postgres()
     number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT 1')")
-    monkeypatch.setattr("lango_store._dialect.postgresql._PATIENCE", 0.0)
+    monkeypatch.setattr("lango_store._dialect.postgresql._MIGRATION_TIMEOUT", 0.0)
     engine = create_engine(url)
     with engine.connect() as connection, dialect_of(connection).migration(connection, 5.0):
         with pytest.raises(DatabaseBusy, match="another migration"):
             schema.upgrade(url, number)
-        monkeypatch.setattr("lango_store._dialect.postgresql._PATIENCE", 60.0)
+        monkeypatch.setattr("lango_store._dialect.postgresql._MIGRATION_TIMEOUT", 60.0)
         waiting = threading.Thread(target=schema.upgrade, args=(url, number))
         waiting.start()
     waiting.join(60)

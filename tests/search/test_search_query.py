@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lango_store._values.search_query import Term, finder, searchable, snippet, terms
+from lango_store._values.search_query import Term, finder, parse_query, searchable, snippet
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ from lango_store._values.search_query import Term, finder, searchable, snippet, 
 def test_what_is_typed_is_words_phrases_exclusions_and_beginnings(
     typed: str, wanted: list[Term], unwanted: list[Term]
 ) -> None:
-    read = terms(typed)
+    read = parse_query(typed)
     assert (read.wanted, read.unwanted) == (wanted, unwanted)
 
 
 def test_only_the_beginning_of_a_very_long_text_is_read() -> None:
-    read = terms("word " * 10_000)
+    read = parse_query("word " * 10_000)
     assert 0 < len(read.wanted) <= 64
-    assert max(len(term.words) for term in terms("x" * 100_000).wanted) <= 200
+    assert max(len(term.words) for term in parse_query("x" * 100_000).wanted) <= 200
 
 
 @given(st.text(max_size=2_000), st.data())
@@ -49,7 +49,7 @@ def test_snippet_is_a_part_of_its_text_with_the_places_in_it(text: str, data: st
 
 
 def find(typed: str, text: str) -> list[tuple[int, int]]:
-    return finder(terms(typed))(text)
+    return finder(parse_query(typed))(text)
 
 
 def test_snippet_begins_and_ends_between_words_where_it_can() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from lango_store import AsyncStore, Store
 
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 _NOTHING: Final = object()
 
 
@@ -32,7 +32,7 @@ class Awaiting:
     def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         found = method(*arguments, **options)
         if inspect.isawaitable(found):
-            found = asyncio.run_coroutine_threadsafe(_result(found), self._loop).result(_PATIENCE)
+            found = asyncio.run_coroutine_threadsafe(_result(found), self._loop).result(_TIMEOUT)
         if isinstance(found, AsyncIterator):
             return self._each(found)
         is_handle = hasattr(found, "append_message") and hasattr(found, "key")

@@ -244,7 +244,7 @@ def entries_of_other_program(key: str, message: Message, parent: str | None, **f
             "parentUuid": parent,
             "isSidechain": False,
             "type": word,
-            "message": {**response, "role": word, "content": _blocks(each)},
+            "message": {**response, "role": word, "content": _content_blocks(each)},
             "uuid": id,
             **({} if moment is None else {"timestamp": timestamp_of(moment)}),
             **fields,
@@ -259,7 +259,7 @@ def _uuid(id: str | None) -> str | None:
         return None
 
 
-def _blocks(said: dict[str, Any]) -> Any:
+def _content_blocks(said: dict[str, Any]) -> Any:
     content, calls = said["content"], said.get("tool_calls") or []
     if said["role"] == "tool":
         return [{"type": "tool_result", "tool_use_id": said.get("tool_call_id", ""), "content": content or ""}]

@@ -33,13 +33,13 @@ _USAGE_FIELDS: Final = frozenset(USAGE.dump_python(RunUsage(), mode="json"))
 # Entries
 
 
-class Known(str):
+class EntryId(str):
     """An entry's id with the key of a session that has the entry: the text alone does not name it."""
 
     key: str
 
     @classmethod
-    def of(cls, id: str, key: str) -> Known:
+    def of(cls, id: str, key: str) -> EntryId:
         """Return an id as it was read."""
         known = cls(id)
         known.key = key
@@ -116,7 +116,7 @@ def _is_record(message: Message) -> bool:
 
 def history(view: Store, prefix: str, id: str, limit: int | None) -> list[ConversationEntry]:
     """Return the entries up to one, or the last `limit` of them; KeyError if no live conversation has it."""
-    if isinstance(id, Known):
+    if isinstance(id, EntryId):
         with suppress(SessionNotFound):
             window = view.conversation(id.key).messages(last=None if limit is None else limit + 1)
             if window and entry_id(id.key, window[-1]) == id:  # it is still the head
@@ -126,7 +126,7 @@ def history(view: Store, prefix: str, id: str, limit: int | None) -> list[Conver
 
 def way_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
     """Return the key of a session that has an entry, and the way to the entry; KeyError if no live session has it."""
-    if isinstance(id, Known):
+    if isinstance(id, EntryId):
         keys = [id.key]
     else:
         key, _, seq = id.rpartition("#")
@@ -141,7 +141,7 @@ def way_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
 
 
 def _entries(key: str, messages: list[Message], limit: int | None) -> list[ConversationEntry]:
-    ids = [Known.of(entry_id(key, each), key) for each in messages]
+    ids = [EntryId.of(entry_id(key, each), key) for each in messages]
     first = 0 if limit is None else max(len(messages) - limit, 0)
     shown = model_messages(key, [as_shown(each) for each in messages[first:]])
     pairs = zip(ids[first:], [None, *ids][first:], shown, strict=False)
@@ -198,13 +198,13 @@ def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) 
     deferred = value.get("deferred")
     return ConversationRecord(
         conversation_id=key.removeprefix(prefix),
-        head_id=None if head is None else Known.of(head, key),
+        head_id=None if head is None else EntryId.of(head, key),
         usage=loaded(key, "usage", USAGE, mapping(usage)),
         deferred_tool_requests=None if deferred is None else loaded(key, "deferred", DEFERRED, deferred),
         scope=info.user_id,
         forked_from=forked.get("from"),
         forked_at=forked.get("at"),
-        branches=[Known.of(tip, key) for tip in value.get("branches", ())],
+        branches=[EntryId.of(tip, key) for tip in value.get("branches", ())],
         revision=value["revision"] if is_current else "@".join(map(str, moved)),
         updated_at=datetime.fromisoformat(value["updated_at"]) if is_current else info.updated_at,
     )
