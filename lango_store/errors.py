@@ -1,4 +1,4 @@
-"""The exceptions of this package. Each message says what to do next."""
+"""The exceptions of this package. A message says what to do next where the fact alone does not."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Store:
         return lifecycle.create(self._context, new, appending.encoded(self._context, messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
-        """Load a session and the messages of its window, in two statements whatever their number.
+        """Load a session and the messages of its window: two statements, if nobody changes the session between them.
 
         With `expired` an expired session that is not purged yet is looked at too, and stays as it is. With `records`,
         the records that stand between the messages are loaded with them.
@@ -376,7 +376,7 @@ class Store:
             values: Any JSON, None too, by name.
 
         Raises:
-            InvalidKey: A name is not 1 to 512 characters of text.
+            InvalidKey: A name is not 1 to 512 characters of text, or more than 2,600 bytes with the key.
             InvalidValue: A value is not JSON; nothing was written.
         """
         self._at(key).set_values(values)
@@ -404,7 +404,7 @@ class Store:
             values: Any JSON, None too, by name.
 
         Raises:
-            InvalidKey: The scope or a name is not 1 to 512 characters of text.
+            InvalidKey: A scope or name is not 1 to 512 characters, or they have more than 2,600 bytes.
             InvalidValue: A value is not JSON; nothing was written.
         """
         encoded = named_values.encode_values(scope, values, SHARED_VALUE)
@@ -495,8 +495,8 @@ class Store:
     ) -> ExpiryReport:
         """Purge sessions past their TTL, and, where given, those idle for `older_than` or made before `created_before`.
 
-        The filters narrow that down, `limit` is the most sessions to purge. Each batch is a transaction of its own:
-        interrupted, whole batches are done, and another run goes on. `archive` names a SQLite file that keeps what is
+        The filters narrow that down, `limit` is the most sessions to purge. Each batch is a separate transaction, so
+        that a run that is interrupted has done whole batches. `archive` names a SQLite file that keeps what is
         purged; a batch is deleted only when it is on disk there. `on_batch` is called after each with the report so
         far. With `dry_run` nothing is purged; the report says what would be. Sessions that a row of another table holds
         stay, and the report names them.

@@ -159,7 +159,7 @@ class Context:
     def read(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that reads with one statement, on a replica too."""
+        """Run an operation that needs no snapshot to read, on a replica too."""
 
         def run() -> R:
             with self.single_read(anywhere=self._anywhere) as connection:
@@ -181,7 +181,7 @@ class Context:
     def write(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that writes with one statement."""
+        """Run a single write: one statement, or on SQLite a short transaction."""
 
         def run() -> R:
             with self.single_write() as connection:
@@ -214,7 +214,7 @@ class Context:
         return self._connections.single(writes=False, anywhere=anywhere)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for one append, committed with as few round trips as the database allows."""
+        """Open a connection for one write, committed with as few round trips as the database allows."""
         cancellation.begin_write()
         return self._connections.single(writes=True)
 

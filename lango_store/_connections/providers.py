@@ -24,7 +24,7 @@ class Connections(Protocol):
     """Opens connections, each for one operation."""
 
     def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads, or for one append, with as few round trips as the database allows.
+        """Open a connection for single reads, or for one write, with as few round trips as the database allows.
 
         Reads `anywhere` may use a replica.
         """

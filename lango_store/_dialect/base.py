@@ -139,7 +139,7 @@ class Dialect(Protocol):
         """Run several reads on one snapshot, at any isolation level of the engine."""
 
     def start(self, driver: Any, *, writes: bool) -> bool:
-        """Begin single reads, or one append, with few round trips; return whether `finish` has something to undo."""
+        """Begin single reads, or one write, with few round trips; return whether `finish` has something to undo."""
 
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         """Commit or roll back, and restore the driver's connection after `start`."""

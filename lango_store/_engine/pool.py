@@ -34,7 +34,7 @@ _taking = threading.local()
 
 
 def take(engine: sa.Engine) -> PoolProxiedConnection:
-    """Return a connection for one statement; on PostgreSQL one of our engines has it in autocommit then."""
+    """Take a connection without a transaction of SQLAlchemy; in autocommit, if it is PostgreSQL's and of our engine."""
     try:
         _taking.for_one_statement = True
         return engine.raw_connection()

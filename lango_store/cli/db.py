@@ -27,7 +27,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run 
 
 @app.command()
 def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Bring the schema up to a revision. Several at once are safe: one works, the others wait.
+    """Bring the schema up to a revision. Several at once are safe: one works, the others wait up to a minute.
 
     It is one transaction: if it is killed, nothing has changed; run it again.
     """
