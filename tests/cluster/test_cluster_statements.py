@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.databases import MakeDatabase
+from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import counted
 from support.statements_sent import verbs_reading_any_session
@@ -30,6 +30,7 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_gate, "detect_dialect", detect_dialect)
 
 
+@not_on_a_cluster("it explains statements that Citus cannot")
 def test_every_verb_runs_and_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)

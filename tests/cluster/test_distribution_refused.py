@@ -174,7 +174,7 @@ APART = {
         "SELECT undistribute_table('lango_store_version')",
         "lango_store_version is not distributed",
     ),
-    "one is not": ("SELECT undistribute_table('lango_value')", "lango_value is not distributed"),
+    "one is not": ("SELECT undistribute_table('lango_shared_value')", "lango_shared_value is not distributed"),
 }
 
 
