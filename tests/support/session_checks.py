@@ -1,12 +1,11 @@
 """What must hold of a session beside its model, and of a store, whatever was done to it."""
 
-import itertools
-
 from support.factories import seqs
 from support.session_model import ModelSession
 
 from lango_store import Conversation, Message, MessageRole, Store
 from lango_store._operations import examination
+from lango_store.window import as_prompt, without_orphans
 
 
 def assert_alike(found: Conversation, session: ModelSession) -> None:
@@ -58,13 +57,13 @@ def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
 
 def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
     window = session.window
-    summary = {m.content for m in session.summary}
     for last in (None, *ends_of(window)):
         prompt = found.history(last=last)
         assert last is None or len(prompt) <= last
         assert not prompt or prompt[0]["role"] != "tool"
-        # From the front only: what was redacted has no content, in the summary and behind it.
-        summed_up = list(itertools.takewhile(lambda entry: entry["content"] in summary, prompt))
+        newest = window if last is None else window[max(len(window) - last, 0) :]
+        summary = without_orphans([message for message in newest if message in session.summary])
+        summed_up = prompt[: len(as_prompt(summary))]
         called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
         for entry in prompt[len(summed_up) :]:
             if entry["role"] in ("user", "assistant"):
