@@ -223,10 +223,10 @@ class Conversation:
     ) -> Message:
         """Take content, tool calls and extra from the message with this `seq` or id, and return what is left of it.
 
-        Place, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the message
-        is redacted too: in the life of the session that the store has, or, if it is not in the store, in the latest
-        one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries, backups and
-        other archives repeat of it stays.
+        Position, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the
+        message is redacted too: in the life of the session that the store has, or, if it is not in the store, in the
+        latest one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries,
+        backups and other archives repeat of it stays.
         """
         message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)

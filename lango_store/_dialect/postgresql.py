@@ -284,8 +284,8 @@ def unbounded(connection: sa.Connection) -> Iterator[None]:
     """Wait for the server without end during a longer change, and prepare no statement."""
     # With a pooler, a prepared statement would belong to another connection to the server.
     driver: Any = connection.connection.dbapi_connection
-    patience = {"patience": None} if hasattr(driver, "patience") else {}  # only with `statement_timeout`
-    with changed(driver, prepare_threshold=None, **patience):
+    timeout = {"timeout": None} if hasattr(driver, "timeout") else {}  # only with `statement_timeout`
+    with changed(driver, prepare_threshold=None, **timeout):
         yield
 
 

@@ -24,7 +24,7 @@ TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_searc
 
 _SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
 
-Place = tuple[str, int]
+MessageKey = tuple[str, int]
 """The key of a message's session, and its seq."""
 
 
@@ -69,7 +69,7 @@ class SearchIndex(Protocol):
     def matches(self, query: SearchQuery) -> Matches:
         """Return the messages that match a query with at least one wanted term."""
 
-    def at(self, places: Sequence[Place]) -> sa.TextClause:
+    def at(self, places: Sequence[MessageKey]) -> sa.TextClause:
         """Return the condition that a message is at one of some places, each to be looked up in the primary key."""
         return sa.text(self.is_at_places).bindparams(places=json.dumps(places))
 

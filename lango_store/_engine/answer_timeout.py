@@ -12,17 +12,17 @@ import psycopg
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed if the server does not answer for `patience` seconds; None is without end."""
+    """A connection that is closed if the server does not answer for `timeout` seconds; None is without end."""
 
-    patience: float | None = None
+    timeout: float | None = None
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Wait as psycopg does, which cancels the statement if the wait is interrupted."""
-        return super().wait(gen if self.patience is None else self._bounded(gen, self.patience), *arguments, **options)
+        return super().wait(gen if self.timeout is None else self._bounded(gen, self.timeout), *arguments, **options)
 
-    def _bounded(self, gen: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
+    def _bounded(self, gen: Generator[Any, Any, Any], timeout: float) -> Generator[Any, Any, Any]:
         # It waits here and yields nothing: psycopg 3.2 resumes a generator only when the server answers.
-        deadline = monotonic() + patience
+        deadline = monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             try:
                 wanted = next(gen)
@@ -37,6 +37,6 @@ class BoundedConnection(psycopg.Connection[Any]):
                 return end.value
         self.pgconn.finish()  # a cancel would wait for the same server
         raise psycopg.OperationalError(
-            f"no answer for {patience:.1f} s, though statement_timeout is shorter: the connection was closed"
+            f"no answer for {timeout:.1f} s, though statement_timeout is shorter: the connection was closed"
         )
         yield  # a generator, as psycopg asks for

@@ -13,7 +13,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
-from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_place, session_value
+from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_start, session_value
 from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Page
@@ -153,7 +153,7 @@ def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[
         yield found
         if len(found) < size:
             return
-        after = next_place(after, found[-1].key)
+        after = next_start(after, found[-1].key)
 
 
 def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:

@@ -23,7 +23,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.rows import MESSAGE_COLUMNS, decode_messages, next_place, salvage_messages, session_value
+from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message, MessageRole
 from lango_store._values.session import Session
@@ -167,7 +167,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damage
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if bound is None else min(bound, MAX_SEQ),
     }
-    decode = decode_messages if damaged == "raise" else salvage_messages
+    decode = decode_messages if damaged == "raise" else decode_each
     found = statement.run(connection, values, functools.partial(decode, key))
     if not found:
         sessions.raise_unmatched(connection, now, key)
@@ -187,7 +187,7 @@ def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int)
             yield found
         if len(found) < size:
             return
-        after = next_place(after, found[-1].seq)
+        after = next_start(after, found[-1].seq)
 
 
 _find = Statement(

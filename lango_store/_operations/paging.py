@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect
 from lango_store._dialect.statement import Statement, size_of
 from lango_store._operations.binds import column, number, of_session
-from lango_store._operations.rows import next_place
+from lango_store._operations.rows import next_start
 
 ROWS: Final = 500
 BYTES: Final = 1 << 20
@@ -54,7 +54,7 @@ class Pages:
         rows = ROWS
         bounds = {"key": key, "bytes": BYTES}
         while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, most=BYTES):
-            after = next_place(after, found[-1][self._position])
+            after = next_start(after, found[-1][self._position])
             # A character takes at most four bytes: a page of fewer was not cut by the bound on bytes.
             complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES
             rows = min(ROWS, 2 * len(found))  # large rows: ask for the size of few

@@ -249,7 +249,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         ) from None
 
 
-def salvage_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
+def decode_each(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
     """Decode rows of `MESSAGE_COLUMNS`, a damaged one as the error that names it."""
     try:
         return list(decode_messages(key, rows))
@@ -257,7 +257,7 @@ def salvage_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | 
         if len(rows) == 1:
             return [error]
     middle = len(rows) // 2
-    return salvage_messages(key, rows[:middle]) + salvage_messages(key, rows[middle:])
+    return decode_each(key, rows[:middle]) + decode_each(key, rows[middle:])
 
 
 def seq_or_zero(seq: Any) -> int:
@@ -297,10 +297,10 @@ def turn_json(key: str, turn_no: int, name: str, text: str) -> Any:
     return stored_json(key, 0, f"{name} of turn {turn_no}", text)
 
 
-Place = TypeVar("Place", int, str, tuple[str, str])
+Position = TypeVar("Position", int, str, tuple[str, str])
 
 
-def next_place(after: Place, last: Place) -> Place:
+def next_start(after: Position, last: Position) -> Position:
     """Return the position after which the next page begins; a damaged index must not cause an endless loop."""
     if type(last) is not type(after) or last <= after:
         raise DatabaseUnavailable(

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from lango_store._dialect import dialect_of
-from lango_store._dialect.search import QUEUE, REBUILD, Place, read_messages
+from lango_store._dialect.search import QUEUE, REBUILD, MessageKey, read_messages
 from lango_store._operations.binds import LIVE, MESSAGE, SESSION, of_session
 from lango_store._operations.rows import seq_or_zero
 from lango_store._rows.columns import as_stored
@@ -105,7 +105,7 @@ def page(
     )
 
 
-def _texts(connection: sa.Connection, places: list[Place]) -> dict[Any, tuple[str, str]]:
+def _texts(connection: sa.Connection, places: list[MessageKey]) -> dict[Any, tuple[str, str]]:
     condition = dialect_of(connection).search_index.at(places)
     messages = read_messages(connection, condition, MESSAGE.c.session_key, MESSAGE.c.seq)
     return {place: texts for place, _, texts in messages}

@@ -20,7 +20,7 @@ from lango_store._operations.binds import (
     of_sessions,
 )
 from lango_store._operations.paging import Pages
-from lango_store._operations.rows import next_place
+from lango_store._operations.rows import next_start
 from lango_store._operations.sessions import new_life
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import decode_time
@@ -133,7 +133,7 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
         if len(found) < paging.ROWS:
             return
         scope, name, *_ = found[-1]
-        after = next_place(after, (scope, name))
+        after = next_start(after, (scope, name))
 
 
 def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
