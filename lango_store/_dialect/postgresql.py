@@ -284,7 +284,7 @@ def unbounded(connection: sa.Connection) -> Iterator[None]:
     """Wait for the server without end during a longer change, and prepare no statement."""
     # With a pooler, a prepared statement would belong to another connection to the server.
     driver: Any = connection.connection.dbapi_connection
-    timeout = {"timeout": None} if hasattr(driver, "timeout") else {}  # only with `statement_timeout`
+    timeout = {"answer_timeout": None} if hasattr(driver, "answer_timeout") else {}  # only with `statement_timeout`
     with changed(driver, prepare_threshold=None, **timeout):
         yield
 

@@ -12,13 +12,14 @@ import psycopg
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed if the server does not answer for `timeout` seconds; None is without end."""
+    """A connection that is closed if the server does not answer for `answer_timeout` seconds; None is without end."""
 
-    timeout: float | None = None
+    answer_timeout: float | None = None
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Wait as psycopg does, which cancels the statement if the wait is interrupted."""
-        return super().wait(gen if self.timeout is None else self._bounded(gen, self.timeout), *arguments, **options)
+        bounded = gen if self.answer_timeout is None else self._bounded(gen, self.answer_timeout)
+        return super().wait(bounded, *arguments, **options)
 
     def _bounded(self, gen: Generator[Any, Any, Any], timeout: float) -> Generator[Any, Any, Any]:
         # It waits here and yields nothing: psycopg 3.2 resumes a generator only when the server answers.

@@ -160,7 +160,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
             )
 
             driver = BoundedConnection.connect(*words, **settings)
-            driver.timeout = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can
+            driver.answer_timeout = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can
             return driver
 
     @event.listens_for(engine, "connect")
