@@ -135,7 +135,7 @@ def test_a_migration_takes_as_long_as_it_takes(make_postgres: MakeDatabase) -> N
         with other.begin() as connection:
             connection.exec_driver_sql("SELECT * FROM lango_session")
             reading.set()
-            connection.exec_driver_sql("SELECT pg_sleep(0.5)")
+            connection.exec_driver_sql("SELECT pg_sleep(2)")
 
     reader = threading.Thread(target=read)
     reader.start()
