@@ -35,9 +35,9 @@ class Fts5(SearchIndex):
     tables = (*TABLES, *_SHADOWS)
     place, place_of_message, entries = "id", "rowid", "lango_search_docsize"
     # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
-    is_at_places = (
-        "lango_message.rowid IN (SELECT m.rowid FROM json_each(:places) AS place CROSS JOIN lango_message AS m "
-        "ON m.session_key = json_extract(place.value, '$[0]') AND m.seq = json_extract(place.value, '$[1]'))"
+    is_one_of = (
+        "lango_message.rowid IN (SELECT m.rowid FROM json_each(:keys) AS wanted CROSS JOIN lango_message AS m "
+        "ON m.session_key = json_extract(wanted.value, '$[0]') AND m.seq = json_extract(wanted.value, '$[1]'))"
     )
     select_names = "SELECT name FROM sqlite_master WHERE name GLOB 'lango_search*'"
     select_drainable = f"SELECT EXISTS (SELECT 1 FROM {QUEUE}) AND NOT query_only FROM pragma_query_only"

@@ -58,9 +58,9 @@ class Gin(SearchIndex):
 
     place = place_of_message = "session_key, seq"
     entries = "lango_search"
-    is_at_places = (
-        '(session_key, seq) IN (SELECT (place ->> 0) COLLATE "C", CAST(place ->> 1 AS bigint) '
-        "FROM json_array_elements(CAST(:places AS json)) AS place)"
+    is_one_of = (
+        '(session_key, seq) IN (SELECT (wanted ->> 0) COLLATE "C", CAST(wanted ->> 1 AS bigint) '
+        "FROM json_array_elements(CAST(:keys AS json)) AS wanted)"
     )
     select_names = (
         f"SELECT relname::text FROM pg_class WHERE {_IN_SCHEMA} AND starts_with(relname::text, 'lango_search') "
@@ -92,10 +92,10 @@ class Gin(SearchIndex):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('lango_search'::regclass::oid::bigint)")
         newest = f"SELECT id FROM {QUEUE} ORDER BY id DESC LIMIT :limit"
         taken = sa.text(f"DELETE FROM {QUEUE} WHERE id IN ({newest}) RETURNING session_key, seq")
-        places = [(key, seq) for key, seq in connection.execute(taken, {"limit": limit})]
+        keys = [(key, seq) for key, seq in connection.execute(taken, {"limit": limit})]
         # Messages are read after the queue: of a change that is not seen here, the row is still in the queue.
-        connection.execute(sa.delete(sa.table("lango_search")).where(self.at(places)))
-        messages = read_messages(connection, self.at(places), MESSAGE.c.session_key, MESSAGE.c.seq)
+        connection.execute(sa.delete(sa.table("lango_search")).where(self.one_of(keys)))
+        messages = read_messages(connection, self.one_of(keys), MESSAGE.c.session_key, MESSAGE.c.seq)
         rows = [
             (key, seq, text.translate(_AS_SPACES), tools.translate(_AS_SPACES))
             for (key, seq), role, (text, tools) in messages
@@ -104,7 +104,7 @@ class Gin(SearchIndex):
         if rows:
             columns = map(list, zip(*rows, strict=True))
             connection.execute(sa.text(_INSERT), dict(zip(("keys", "seqs", "texts", "tools"), columns, strict=True)))
-        return len(places)
+        return len(keys)
 
     def is_damage(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in _DAMAGE

@@ -43,7 +43,7 @@ class SearchIndex(Protocol):
     place: str  # the columns of the queue, and of the entries, that identify a message
     place_of_message: str  # the same columns of a message
     entries: str  # the table with one row for each indexed message
-    is_at_places: str  # a condition: a message is at one of the :places, a JSON array
+    is_one_of: str  # a condition: a message has one of the :keys, a JSON array of MessageKey
     select_names: str  # selects the names of the tables and enabled triggers that exist
     select_drainable: str  # selects whether the queue has changes that this connection may index
 
@@ -69,9 +69,9 @@ class SearchIndex(Protocol):
     def matches(self, query: SearchQuery) -> Matches:
         """Return the messages that match a query with at least one wanted term."""
 
-    def at(self, places: Sequence[MessageKey]) -> sa.TextClause:
-        """Return the condition that a message is at one of some places, each to be looked up in the primary key."""
-        return sa.text(self.is_at_places).bindparams(places=json.dumps(places))
+    def one_of(self, keys: Sequence[MessageKey]) -> sa.TextClause:
+        """Return the condition that a message has one of some keys, each looked up in the primary key."""
+        return sa.text(self.is_one_of).bindparams(keys=json.dumps(keys))
 
     def exists(self, connection: sa.Connection) -> bool:
         """Return whether there is an index, or a part of one."""

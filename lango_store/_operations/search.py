@@ -63,7 +63,7 @@ def conditions(
 
 
 def check_usable(connection: sa.Connection) -> None:
-    """Raise `SearchUnavailable` if there is no index, or one that lacks a part."""
+    """Raise `SearchUnavailable` if the index or a part of it is missing."""
     index = dialect_of(connection).search_index
     if (fault := index.fault(connection)) is None:
         return
@@ -105,10 +105,10 @@ def page(
     )
 
 
-def _texts(connection: sa.Connection, places: list[MessageKey]) -> dict[Any, tuple[str, str]]:
-    condition = dialect_of(connection).search_index.at(places)
+def _texts(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tuple[str, str]]:
+    condition = dialect_of(connection).search_index.one_of(keys)
     messages = read_messages(connection, condition, MESSAGE.c.session_key, MESSAGE.c.seq)
-    return {place: texts for place, _, texts in messages}
+    return {key: texts for key, _, texts in messages}
 
 
 def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> SearchHit:
@@ -132,7 +132,7 @@ def drain(
     number: int,
     on_batch: Callable[[int], object] = lambda done: None,
 ) -> None:
-    """Index that many changes of the queue, the newest first, each batch in a transaction of its own."""
+    """Index the newest `number` changes of the queue, each batch in a separate transaction."""
     done = 0
     while done < number:
         with transaction() as connection:
