@@ -66,7 +66,7 @@ class Conversation:
     def get(self, *, expired: bool = False, records: bool = False) -> Session:
         """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so.
 
-        With `records`, the records that stand between the messages are loaded with them.
+        With `records`, the records between the messages are loaded too.
         """
         return self._reading(expired).read(log.load, self.key, records=records)
 
@@ -77,7 +77,7 @@ class Conversation:
     def update(
         self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
     ) -> SessionInfo:
-        """Change fields of the session; what is left out stays, None clears. See `Store.update`."""
+        """Change fields of the session; omitted ones stay, None clears one. See `Store.update`."""
         expected = Expected(revision=expect)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
@@ -108,11 +108,12 @@ class Conversation:
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> list[Message]:
-        """Append messages, all or none; `replace_after` first drops what comes after that `seq`.
+        """Append messages, all or none; `replace_after` first deletes everything after that `seq`.
 
-        Then the log is what was up to there (see `truncate`) and these messages. Sent again with ids, what stands there
-        just so is `replayed`. An id of what is dropped is free again; a message whose id stays is not moved, and comes
-        back `replayed`. A retry drops what others appended since; with `after` it is `Conflict` then.
+        The log then holds the messages up to it (see `truncate`) and these. Sent again with ids, a message that
+        is already at its place is returned as `replayed`. Ids of deleted messages are free again; a message whose id
+        remains in the log is not moved, and returned as `replayed`. A retry deletes messages that others appended in
+        between; with `after` it raises `Conflict` instead.
         """
         return appending.append(self._context, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
@@ -179,7 +180,7 @@ class Conversation:
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
-        A summary is nobody's message, and neither is a record. None if there is no message of that role.
+        Summaries and records are skipped. None if no message has that role.
         """
         wanted = None if role is None else MessageRole(role)
         return self._context.read_together(log.last_of, self.key, wanted)
@@ -209,8 +210,8 @@ class Conversation:
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
-        Its turn stays, with what it cost, and so does a summary that speaks of it. Of a summary it is that part which
-        goes, and what the summary replaced does not come back. Its id is free again. `expect` as in `update`.
+        Its turn keeps its usage, and summaries that cover the message stay. Deleting a message of a summary does not
+        restore the messages that the summary replaced. The id is free again. `expect` as in `update`.
         """
         self._context.remove(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
@@ -221,12 +222,12 @@ class Conversation:
         reason: str | None = None,
         archive: str | Path | None = None,
     ) -> Message:
-        """Take content, tool calls and extra from the message with this `seq` or id, and return what is left of it.
+        """Remove content, tool calls and extra from the message with this `seq` or id, and return the redacted message.
 
         Position, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the
         message is redacted too: in the life of the session that the store has, or, if it is not in the store, in the
-        latest one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. What forks, summaries,
-        backups and other archives repeat of it stays.
+        latest one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. Forks, summaries, backups
+        and other archives keep their copies.
         """
         message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)
@@ -235,17 +236,17 @@ class Conversation:
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
-        Records there go too, and are not in the number.
-        A summary stands before what came in while it was written, though its `seq` is higher: it goes only if it
-        speaks of messages above `after`, and then those up to `after` are shown again. If they were discarded, that is
-        `Conflict`, and nothing is changed. 0 drops everything.
+        Records above `after` are deleted too, and not counted.
+        A summary precedes messages that were appended while it was written, though its `seq` is higher: it is deleted
+        only if it covers messages above `after`, and those up to `after` are then in the window again. If they were
+        discarded, `Conflict` is raised and nothing changes. 0 deletes everything.
         """
         return self._context.remove(removals.truncate, self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete the messages, with `keep_system` all but those of role system; return how many.
 
-        Turns, records and summary go too, `last_consolidated` is 0 again, and `seq` goes on counting.
+        Turns, records and the summary are deleted too, `last_consolidated` is 0 again, and `seq` is not reset.
         """
         return self._context.remove(removals.clear, self.key, keep_system=keep_system)
 
@@ -281,11 +282,11 @@ class Conversation:
     ) -> Turn:
         """Append the messages of a turn and what it cost, all or nothing; a turn may have no messages.
 
-        `usage` is any dict of JSON, kept as it comes. A turn whose `id` is there already is not written again: the
-        stored one comes back, `replayed`; the same goes for a turn without an id whose messages all have ids that are
-        there. Where they were appended before any turn, the first call writes a turn without messages, with what they
-        cost and an id made of theirs. `after`, `expect` and `create` are those of `append_message`, but for
-        the session's metadata, which is `session_metadata` here.
+        `usage` is any dict of JSON, stored unchanged. A turn whose `id` is stored is not written again: the stored turn
+        is returned as `replayed`, and so is a turn without an id if the ids of all its messages are stored. If these
+        messages were appended outside a turn, the first call writes a turn without messages that has their usage and
+        an id made from theirs. `after`, `expect` and `create` are those of `append_message`; the session's metadata is
+        `session_metadata` here.
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = appending.missing(self._context, self.key, create, ttl, about)
@@ -313,7 +314,7 @@ class Conversation:
         return self._read_part(turns.find, id)
 
     def messages_of(self, turn: Turn) -> list[Message]:
-        """Read the messages of a turn or of a compaction, as far as they are still there."""
+        """Read the messages of a turn or of a compaction, without those that were deleted."""
         return self._read_part(turns.messages_of, turn)
 
     def event_count(self) -> int:
@@ -321,7 +322,7 @@ class Conversation:
         return self.info().turn_count
 
     def total_usage(self) -> dict[str, Any]:
-        """Return what all turns cost, compacted ones too: numbers are added, of anything else the last one stands."""
+        """Return the usage of all turns, compacted ones too: the sum of numbers, the last of all other values."""
         return self._read_part(lambda connection, key: turns.total(turns.usages(connection, key)))
 
     # Values
@@ -349,9 +350,9 @@ class Conversation:
     ) -> Conversation:
         """Copy the session to another key, whole or up to a `seq`.
 
-        The copy is made inside the database. It takes along the turns that lie wholly inside, names its origin in
-        `forked_from` and starts a TTL of its own, of the same length unless given. No key means a new UUIDv7. Whether a
-        summary comes along is decided as in `truncate`. `SessionExists` if the key is taken.
+        The database makes the copy. It includes the turns that end by `upto`, names its origin in `forked_from` and
+        starts a new TTL, of the same length unless given. Without a key it gets a new UUIDv7. A summary is copied under
+        the conditions by which `truncate` keeps one. `SessionExists` if the key is taken.
         """
         new = self._context.new_id() if key is None else key
         self._context.transact(forks.fork, self.key, new, upto=upto, ttl=ttl)
@@ -360,10 +361,10 @@ class Conversation:
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the window with a summary; None if the window is empty.
 
-        `summarizer` gets the window's messages, while nothing is locked, and gives the summary's; it may be a coroutine
-        function. What is appended meanwhile stays in the window, after the summary. `Conflict` if the session was
-        compacted, cut or cleared meanwhile; then, and if `summarizer` raises, nothing changes. What was replaced stays
-        in the log; `discard` deletes it, and leaves records there.
+        `summarizer` takes the window's messages and returns those of the summary; it may be a coroutine function.
+        Nothing is locked while it runs: messages appended in the meantime stay in the window, after the summary.
+        `Conflict` if the session was compacted, cut or cleared in the meantime; then, and if `summarizer` raises,
+        nothing changes. The replaced messages stay in the log; `discard` deletes them, but no records.
         """
         pending = self.begin_compaction()
         if pending is None:
@@ -384,7 +385,7 @@ class Conversation:
         """List the compactions, the first one first: each with its summary, what it replaced, and when."""
         return self._context.read_together(turns.compactions, self.key)
 
-    # What a model sees
+    # The prompt
 
     def history(
         self,
@@ -399,8 +400,8 @@ class Conversation:
         At most `last` messages and `max_tokens` tokens, the smaller of the two; `from_consolidated` leaves out the
         first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,
         and begins with a user's message if it has one, apart from a summary and system messages in front. `nested` is
-        OpenAI's form, with lists of blocks as they are; else tool calls are flat, and blocks of text only are text. See
-        `window.as_prompt` for what a chat API refuses. ValueError if `max_tokens` meets a message without a count.
+        OpenAI's form, with lists of blocks unchanged; else tool calls are flat, and blocks of text only become text.
+        See `window.as_prompt` for what a chat API refuses. ValueError if `max_tokens` meets a message without a count.
         """
         for name, value in (("last", last), ("max_tokens", max_tokens)):
             if value is not None and value < 0:

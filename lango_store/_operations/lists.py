@@ -23,7 +23,7 @@ from lango_store.tables import expired_at
 MAX_PAGE: Final = 1_000
 
 Order = Literal["updated", "created"]
-"""What a list begins with: the session that was active last, or the one that was made last."""
+"""The order of a list: by last activity or by creation, the newest first."""
 
 
 class Filters(TypedDict, total=False):
@@ -63,7 +63,9 @@ class Filter:
         if "key_prefix" in values:
             values["prefix_end"] = end_of_prefix(values["key_prefix"])
         if "title" in values:
-            values["title"] = values["title"].encode().lower().decode()  # A to Z only: both databases fold these alike
+            values["title"] = (
+                values["title"].encode().lower().decode()
+            )  # only A to Z, which both databases fold in the same way
         return values
 
 
@@ -183,7 +185,7 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
         of, moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         place = aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError) as error:
-        raise InvalidCursor(f"{cursor!r} is not a cursor of list_sessions: give back Page.next as it was") from error
+        raise InvalidCursor(f"{cursor!r} is not a cursor of list_sessions: pass Page.next unchanged") from error
     if of != order:
         raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
     return place

@@ -86,7 +86,7 @@ def exists(connection: sa.Connection, key: str) -> bool:
 
 
 def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
-    """Yield the rows of a session page by page: its own, turns, messages and values; nothing if there is no session."""
+    """Yield the rows of a session page by page: its own, turns, messages and values; nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
         for table in (TURN, MESSAGE, VALUE):
