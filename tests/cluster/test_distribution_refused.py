@@ -1,4 +1,4 @@
-"""What is refused before tables are distributed or brought back, with the way out; and what doctor says of them."""
+"""Reasons for refusing to distribute or undistribute tables, their remedies, and the report of doctor."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_without_citus_the_next_step_is_said(make_postgres: MakeDatabase) -> Non
     assert "CREATE EXTENSION citus" in done.stderr
 
 
-# What stands in the way
+# Obstacles
 
 TRIGGER = "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END'"
 OBSTACLES = {
@@ -58,7 +58,7 @@ REMEDY = r"(?:DROP TRIGGER \w+ ON \w+|DROP RULE \w+ ON \w+|ALTER TABLE \w+ DROP 
 
 @pytest.mark.citus
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES.keys())
-def test_what_stands_in_the_way_is_refused_with_the_way_out(undistributed: str, obstacle: tuple[str, ...]) -> None:
+def test_an_obstacle_is_refused_with_its_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
     say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
         schema.distribute(undistributed)
@@ -73,7 +73,7 @@ def test_what_stands_in_the_way_is_refused_with_the_way_out(undistributed: str, 
 
 
 @pytest.mark.citus
-def test_all_that_stands_in_the_way_is_said_at_once(undistributed: str) -> None:
+def test_all_obstacles_are_named_in_one_error(undistributed: str) -> None:
     for obstacle in OBSTACLES.values():
         say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
@@ -83,7 +83,7 @@ def test_all_that_stands_in_the_way_is_said_at_once(undistributed: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_foreign_key_of_a_host_stands_in_the_way_back_too(cluster: str) -> None:
+def test_a_foreign_key_of_a_host_prevents_undistribution(cluster: str) -> None:
     schema.distribute(cluster)
     say(
         cluster,
@@ -98,7 +98,7 @@ def test_a_foreign_key_of_a_host_stands_in_the_way_back_too(cluster: str) -> Non
 
 
 @pytest.mark.citus
-def test_the_search_index_stands_in_the_way(cluster: str) -> None:
+def test_the_search_index_prevents_distribution(cluster: str) -> None:
     schema.enable_search(cluster)
     with pytest.raises(LangoStoreError, match="lango-store search disable"):
         schema.distribute(cluster)
@@ -126,7 +126,7 @@ def test_tables_of_another_revision_are_not_distributed(make_postgres: MakeDatab
 
 
 @pytest.mark.citus
-def test_who_does_not_own_the_tables_is_told_so(cluster: str, request: pytest.FixtureRequest) -> None:
+def test_a_role_that_does_not_own_the_tables_is_refused(cluster: str, request: pytest.FixtureRequest) -> None:
     say(cluster, "DROP ROLE IF EXISTS lango_visitor", "CREATE ROLE lango_visitor LOGIN")
     request.addfinalizer(lambda: say(cluster, "DROP OWNED BY lango_visitor", "DROP ROLE lango_visitor"))
     say(cluster, "GRANT ALL ON ALL TABLES IN SCHEMA public TO lango_visitor")

@@ -1,4 +1,4 @@
-"""What must hold of a session beside its model, and of a store, whatever was done to it."""
+"""Checks of a session against its model, and of a store, after any sequence of verbs."""
 
 from support.factories import seqs
 from support.session_model import ModelSession
@@ -85,11 +85,11 @@ def assert_sound(store: Store) -> None:
     assert [finding for finding in findings if finding.name != "settings"] == []
 
 
-def seen_before(window: list[Message], place: int) -> list[int]:
-    """Say what a cut at a seq must leave of what is shown: what has no later one, and what stands before that message.
+def seen_before(window: list[Message], seq: int) -> list[int]:
+    """Return the seqs of a window that a cut at `seq` must leave: those up to it, and those shown before its message.
 
-    A place of 0 asks for everything to go.
+    A cut at 0 removes everything.
     """
     found = seqs(window)
-    shown = found[: found.index(place)] if place in found else []
-    return [seq for seq in found if seq <= place or seq in shown] if place else []
+    shown = found[: found.index(seq)] if seq in found else []
+    return [each for each in found if each <= seq or each in shown] if seq else []
