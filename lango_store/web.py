@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -77,13 +78,13 @@ def application(
     )
     handlers: dict[Any, Any] = {404: _missing, 405: _missing, LangoStoreError: _failed, ValueError: _failed}
     app = Starlette(routes=[guarded], exception_handlers=handlers)
-    app.add_middleware(_TokenGuard, token=token)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(_TokenGuard, token=token)
     return app
 
 
 class _TokenGuard:
-    """Middleware that answers 404 unless the path begins with the token."""
+    """Middleware that answers 404 unless the path begins with the token, and protects every answer by headers."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app
@@ -93,12 +94,18 @@ class _TokenGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        async def protect(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
         given = scope["path"].split("/")[1].encode("utf-8", "surrogateescape")
         if secrets.compare_digest(given, self._token):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, protect)
         else:
             await _page("Not found", "<h1>Not found</h1><p>Give the whole address, with its token.</p>", 404)(
-                scope, receive, send
+                scope, receive, protect
             )
 
 
@@ -191,7 +198,7 @@ async def _missing(request: Request, _: Exception) -> Response:
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
-    return HTMLResponse(f"{start_page(title, _POLICY)}{body}{END}", status_code=status, headers=_HEADERS)
+    return HTMLResponse(f"{start_page(title, _POLICY)}{body}{END}", status_code=status)
 
 
 def _row(info: SessionInfo) -> str:

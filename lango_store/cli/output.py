@@ -24,6 +24,8 @@ Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 _NARROW, _WHOLE = 120, 16
 """Terminals with fewer columns leave out the wide columns of a table; values this short are never cut."""
 
+_IN_JSON = {code: text for code, text in ESCAPES.items() if code >= 0x7F}  # JSON itself escapes those below
+
 
 def printable(text: str) -> str:
     """Return stored text with visible characters in place of those that control a terminal."""
@@ -77,8 +79,11 @@ def print_error(error: Exception) -> None:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print a value as one line of JSON, in ASCII if the encoding of the output lacks a character."""
-    text = value.model_dump_json()
+    """Print a value as one line of JSON, in ASCII if the encoding of the output lacks a character.
+
+    What would control a terminal or reverse a line is escaped.
+    """
+    text = value.model_dump_json().translate(_IN_JSON)
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:

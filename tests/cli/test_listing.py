@@ -177,3 +177,14 @@ def test_text_that_turns_a_terminals_lines_around_is_visible(url: str) -> None:
             text = out[0] if isinstance(out, tuple) else out.stdout + out.stderr
             assert not set(controls) & set(text)
             assert "202e" in text
+
+
+def test_json_escapes_what_controls_a_terminal(url: str) -> None:
+    controls = "\x1b\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2069"
+    with Store(url) as store:
+        store.create(controls, messages=[message(f"漢字{controls}")])
+    out = run("sessions", "show", controls, "--json", "--url", url).stdout
+    assert not set(controls) & set(out)
+    assert "漢字" in out
+    info, stored = map(json.loads, out.splitlines())
+    assert (info["key"], stored["content"]) == (controls, f"漢字{controls}")

@@ -155,7 +155,8 @@ def test_without_the_token_there_is_nothing(browser: TestClient, path: str) -> N
 
 
 def test_another_host_is_not_answered(browser: TestClient) -> None:
-    assert browser.get(f"/{TOKEN}/", headers={"Host": "rebound.example"}).status_code == 400
+    answer = browser.get(f"/{TOKEN}/", headers={"Host": "rebound.example"})
+    assert (answer.status_code, answer.headers["x-frame-options"]) == (400, "DENY")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -195,9 +196,10 @@ def test_what_cannot_be_shown_is_an_error_page(
     assert answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("to", ["", "session?key=telegram:1", "session?key=nobody", "elsewhere"])
+@pytest.mark.parametrize("to", ["", "/", "/session?key=telegram:1", "/session?key=nobody", "/elsewhere", "x/"])
 def test_every_answer_forbids_scripts_frames_and_caches(browser: TestClient, to: str) -> None:
-    answer = browser.get(f"/{TOKEN}/{to}")
+    answer = browser.get(f"/{TOKEN}{to}", follow_redirects=False)
+    assert answer.is_redirect == (to == "")
     policy = answer.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
