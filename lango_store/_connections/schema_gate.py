@@ -11,12 +11,13 @@ from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.pool import DatabaseFile, watch_file
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.tables import SCHEMA_REVISION
 
 logger = logging.getLogger("lango_store")
 
 _UNCHECKED: Final = object()
+_PING_FIRST: Final = "call ping() at the start, as a store with migrate=True does not migrate in your transaction"
 
 
 class SchemaGate:
@@ -44,7 +45,12 @@ class SchemaGate:
         file: Any = self._passed.get(connection.engine, _UNCHECKED)
         if file is _UNCHECKED:
             self._reject_closed()
-            file = self._check(connection)
+            try:
+                file = self._check(connection)
+            except SchemaOutOfDate as error:
+                if self._migrate:
+                    raise SchemaOutOfDate(error.found, error.needed, error.schema, remedy=_PING_FIRST) from None
+                raise
         if file is not None:
             file.check()
 

@@ -116,11 +116,11 @@ def _try_append(
     *,
     has_ids: bool,
 ) -> R:
-    # An error of one statement would end the caller's transaction.
-    in_one_go = not context.in_callers_transaction or (create is None and not has_ids)
-    if in_one_go and not new.repeats:
+    # An error that is caught here would end the caller's transaction, unless there is a savepoint.
+    may_fail = context.in_callers_transaction and (create is not None or has_ids)
+    if not new.repeats:
         try:
-            with context.single_write() as connection:
+            with context.transaction() if may_fail else context.single_write() as connection:
                 return write(connection, context.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # all is rolled back, and a retry has moved `last_seq` itself
             if not has_ids:

@@ -149,6 +149,16 @@ def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> 
     store.close()
 
 
+def test_a_first_call_in_a_callers_transaction_migrates_nothing_and_says_what_does(empty_url: str) -> None:
+    with Store(empty_url, migrate=True) as store:
+        with store.engine.begin() as connection, pytest.raises(SchemaOutOfDate, match=r"call ping\(\)") as raised:
+            store.using(connection).create("k")
+        assert "migrate=True)" not in str(raised.value)
+        store.ping()
+        with store.engine.begin() as connection:
+            store.using(connection).create("k")
+
+
 def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
     program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
     running = [Program(program, empty_url) for _ in range(4)]

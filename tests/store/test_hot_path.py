@@ -94,6 +94,18 @@ def test_other_verb_is_one_statement_and_one_round_trip(
         assert counts == Counts(1, 1)
 
 
+@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@pytest.mark.parametrize("name", ["append with create", *(name for name in OTHERS if "creates" in name)])
+def test_a_write_that_creates_in_a_callers_transaction_is_one_statement_in_a_savepoint(
+    one_connection: sa.Engine, name: str
+) -> None:
+    with Store(one_connection) as store:
+        store.create("k", messages=messages(3))
+        with watched(one_connection) as statements, one_connection.begin() as connection:
+            OTHERS[name](store.using(connection))
+    assert [each.split()[0] for each in statements] in (["SAVEPOINT", word, "RELEASE"] for word in ("INSERT", "WITH"))
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("clock", [None, Clock()], ids=["the server's clock", "a clock of ours"])
 def test_a_change_of_a_session_is_one_statement_and_one_round_trip(
