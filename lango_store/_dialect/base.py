@@ -216,6 +216,10 @@ class Dialect(Protocol):
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         """Return the size of tables and their indexes in bytes."""
 
+    def connected_releases(self, connection: sa.Connection) -> dict[str, int]:
+        """Count the other connections of this package to the database by release, as far as they can be seen."""
+        return {}
+
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield faults of the database, and settings that should be changed, each with a remedy."""
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect.base import NO_TRANSACTION, AnyConnection, Dialect, Moment, Passing, ensure_transaction
 from lango_store._dialect.gin import Gin
+from lango_store._engine.engine import RELEASE
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
     DatabaseBusy,
@@ -240,6 +241,14 @@ class PostgreSQL(Dialect):
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
             return Passing.REFUSED if unmade else Passing.LOST
         return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
+
+    def connected_releases(self, connection: sa.Connection) -> dict[str, int]:
+        query = (
+            "SELECT substr(application_name, length(%s) + 1), count(*) FROM pg_stat_activity WHERE "
+            "datname = current_database() AND pid <> pg_backend_pid() AND starts_with(application_name, %s) "
+            "GROUP BY application_name ORDER BY application_name"
+        )
+        return {row[0]: row[1] for row in connection.exec_driver_sql(query, (RELEASE, RELEASE))}
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         wanted = {

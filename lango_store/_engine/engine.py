@@ -4,6 +4,7 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -25,8 +26,10 @@ _PEER: Final = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
-    "fallback_application_name": "lango_store",
 }
+RELEASE: Final = "lango_store/"
+"""How the `application_name` of a connection begins; the release follows."""
+
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
 _POOL: Final = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
@@ -139,10 +142,18 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
 # PostgreSQL
 
 
+def _application_name() -> str:
+    try:
+        return RELEASE + metadata.version("lango-store")
+    except metadata.PackageNotFoundError:  # a copy of the package in another one
+        return RELEASE + "unknown"
+
+
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
     # Without a query for the extension hstore at the first connection: the store does not use it.
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
-    connect_args = {name: value for name, value in _PEER.items() if name not in url.query} | options["connect_args"]
+    defaults = _PEER | {"fallback_application_name": _application_name()}
+    connect_args = {name: value for name, value in defaults.items() if name not in url.query} | options["connect_args"]
     if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
         connect_args.pop("connect_timeout", None)
     timeout = milliseconds(connect_args.pop("statement_timeout", 0))

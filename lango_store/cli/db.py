@@ -60,12 +60,24 @@ def stamp(
 @app.command()
 def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Print the revision the database is at, and the one this release needs."""
-    found, needed, namespace = schema.current(database(url)), schema.head(), schema.namespace(database(url))
+    state, text = _current(database(url))
+    print(json.dumps(state) if as_json else text)
+
+
+@app.command()
+def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Print the revision, and on PostgreSQL the releases of this package that are connected.
+
+    A pooler, or an application_name in the URL, may hide the release of a connection.
+    """
+    state, text = _current(database(url))
+    releases = schema.releases(database(url))
     if as_json:
-        print(json.dumps({"revision": found, "needed": needed, "schema": namespace}))
-    else:
-        where = "" if namespace is None else f" in schema {namespace!r}"
-        print(f"{_state(found)}{where}, this release needs {needed}")
+        print(json.dumps(state | {"releases": releases}))
+        return
+    print(text)
+    for release, connections in releases.items():
+        print(f"release {release}: {connections} connected")
 
 
 @app.command()
@@ -115,6 +127,14 @@ def _move(move: Callable[..., list[str]], state: str, url: str | None, dry_run: 
         print("\n".join(f"{statement};" for statement in ("BEGIN", *statements, "COMMIT")))
     else:
         print(f"the tables are {state} now")
+
+
+def _current(url: str) -> tuple[dict[str, str | None], str]:
+    """Return where the schema is at, as data and as a line."""
+    found, needed, namespace = schema.current(url), schema.head(), schema.namespace(url)
+    where = "" if namespace is None else f" in schema {namespace!r}"
+    state = {"revision": found, "needed": needed, "schema": namespace}
+    return state, f"{_state(found)}{where}, this release needs {needed}"
 
 
 def _state(revision: str | None) -> str:

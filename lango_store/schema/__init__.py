@@ -47,6 +47,7 @@ __all__ = [
     "include_name",
     "namespace",
     "rebuild_search",
+    "releases",
     "run_from_env",
     "search_status",
     "sql",
@@ -132,6 +133,15 @@ def namespace(database: Database) -> str | None:
     """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
     with reading(database) as connection:
         return dialect_of(connection).schema(connection)
+
+
+def releases(database: Database) -> dict[str, int]:
+    """Return the connections of this package to a database of PostgreSQL, by release; without this function's own.
+
+    A connection is seen on the server that it is to, unless its URL or a pooler gives it another `application_name`.
+    """
+    with reading(database) as connection:
+        return dialect_of(connection).connected_releases(connection)
 
 
 def check(database: Database) -> list[str]:

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import sqlalchemy as sa
 from support.commands import run, run_process
 
 import lango_store
-from lango_store import create_engine, schema
+from lango_store import Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -39,6 +40,20 @@ def test_a_schema_through_its_life(empty_url: str) -> None:
     drifted = run("db", "check", "--json", *at)
     assert drifted.returncode == 1
     assert "lango_session" in json.loads(drifted.stdout)["differences"][0]
+
+
+def test_db_status_counts_connections_by_release(url: str) -> None:
+    named = sa.make_url(url)
+    if named.get_backend_name() == "postgresql":
+        named = named.update_query_dict({"application_name": "a program"})
+    with Store(url) as store, Store(named) as other:
+        store.ping()
+        other.ping()
+        state = json.loads(run("db", "status", "--json", "--url", url).stdout)
+        lines = run("db", "status", "--url", url).stdout.splitlines()
+    is_server = url.startswith("postgresql")
+    assert (state["revision"], state["releases"]) == (SCHEMA_REVISION, {"0.1.0": 1} if is_server else {})
+    assert lines[1:] == (["release 0.1.0: 1 connected"] if is_server else [])
 
 
 def test_where_the_url_comes_from(tmp_path: Path) -> None:
