@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -56,10 +56,17 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
 
 
 def read_only_engine(url: str | sa.URL) -> sa.Engine:
-    """Create an engine as `create_engine` does, whose connections the database lets write nothing."""
+    """Create an engine as `create_engine` does, whose connections the database lets write nothing.
+
+    A SQLite file must exist, and keeps its journal mode.
+    """
     parse(url)  # in words that show no password
     given = sa.make_url(url)
     if given.get_backend_name() == "sqlite":
+        if not _in_memory(given):
+            if not str(given.database).startswith("file:"):
+                given = given.set(database=f"file:{quote(str(given.database))}")
+            given = given.update_query_dict({"mode": "ro", "uri": "true"})
         engine = create_engine(given)
         event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
         return engine

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lango_store import (
     SessionNotFound,
     Store,
     create_engine,
+    read_only_engine,
 )
 
 
@@ -174,6 +176,30 @@ def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     done = run_program(READ_ONLY, f"sqlite:///file:{path}?mode=ro&uri=true")
     assert (done.stdout, done.stderr) == ("['a'] 1\nTrue\n", "")
+
+
+@pytest.mark.parametrize("name", ["agent.db", "a b?c%25#.db"])
+def test_read_only_engine_changes_and_creates_no_file(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    url = sa.URL.create("sqlite", database=str(file))
+    with Store(create_engine(url), migrate=True) as store:
+        store.create("k", messages=[message("a")])
+    store.engine.dispose()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    before = file.read_bytes()
+
+    engine = read_only_engine(url)
+    with Store(engine) as reader:
+        assert [each.content for each in reader.get("k").messages] == ["a"]
+        with pytest.raises(DatabaseUnavailable, match="not writable"):
+            reader.append_message("k", message())
+    engine.dispose()
+    missing = read_only_engine(url.set(database=f"{file}.missing"))
+    with Store(missing) as reader, pytest.raises(DatabaseUnavailable, match="unable to open"):
+        reader.ping()
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -> None:
