@@ -219,7 +219,10 @@ class PostgreSQL(Dialect):
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
-            return NotPermitted(f"{reason}; grant it to the role of this URL")
+            return NotPermitted(
+                f"{reason}; to change the schema or the search index use the URL of the role that owns the tables; "
+                "grant other rights to the role of this URL"
+            )
         return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
 
     def is_answering(self, driver: Any) -> bool:

@@ -124,7 +124,7 @@ def purge(
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
     reasons, narrowed = policy.reasons(now), policy.narrowed()
-    report = ExpiryReport(dry_run=dry_run)
+    report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(expiry.preview, reasons, narrowed, limit, _SHOWN)
         report.sessions, report.messages, report.oldest = preview

@@ -97,14 +97,15 @@ class Finding(Value):
 class ExpiryReport(Value):
     """The result of a purge, or with `dry_run` the result that it would have.
 
-    `oldest` lists the first that would go, on dry runs only. `held` names sessions that stayed, each with the foreign
-    key of another table that refused its deletion; a dry run does not try.
+    Sessions were due by the time `at`. `oldest` lists the first that would go, on dry runs only. `held` names sessions
+    that stayed, each with the foreign key of another table that refused its deletion; a dry run does not try.
     """
 
     sessions: int = 0
     messages: int = 0
     batches: int = 0
     seconds: float = 0.0
+    at: datetime | None = None
     dry_run: bool = False
     oldest: list[SessionInfo] = Field(default_factory=list, exclude_if=absent)
     held: dict[str, str] = Field(default_factory=dict, exclude_if=absent)

@@ -8,10 +8,10 @@ import typer
 
 from lango_store.cli import db, demo, interchange, maintenance, search, serve, sessions
 from lango_store.cli.output import print_error
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
 
-FAILED, UNREACHABLE = 1, 3
-"""Exit codes: the command failed or its answer is no; the database cannot be reached. Wrong usage is 2."""
+FAILED, REFUSED, UNREACHABLE = 1, 2, 3
+"""Exit codes: the answer is no; a person has to change the command or its rights; a retry may succeed."""
 
 app = typer.Typer(
     name="lango-store",
@@ -56,9 +56,18 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
-    except (DatabaseUnavailable, DatabaseBusy) as error:
+    except (LangoStoreError, ValueError) as error:
         print_error(error)
-        sys.exit(UNREACHABLE)
-    except (LangoStoreError, ValueError) as error:  # the options are valid: the store refuses a value
-        print_error(error)
-        sys.exit(FAILED)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: Exception) -> int:
+    match error:
+        case NotPermitted():
+            return REFUSED
+        case DatabaseUnavailable() | DatabaseBusy():
+            return UNREACHABLE
+        case ValueError() if not isinstance(error, InvalidFile):  # the store refuses a value of an option
+            return REFUSED
+        case _:
+            return FAILED

@@ -28,7 +28,7 @@ from lango_store.cli.options import (
     open_store,
     time,
 )
-from lango_store.cli.output import Columns, console, print_json, print_table, printable, progress, say
+from lango_store.cli.output import NOTHING_FOUND, Columns, console, print_json, print_table, printable, progress, say
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
@@ -63,6 +63,7 @@ def expire(
         "key_prefix": prefix,
         "limit": limit,
     }
+    announcement = None if json_ else "looking at" if dry_run else "purging on"
     has_bar = sys.stderr.isatty() and not json_
     signals: list[int] = []
     report = ExpiryReport()
@@ -76,7 +77,7 @@ def expire(
         if signals:
             raise KeyboardInterrupt
 
-    with open_store(url, "looking at" if dry_run else "purging on") as store:
+    with open_store(url, announcement) as store:
         if dry_run:
             report = store.expire(**policy, batch_size=batch_size, dry_run=True)
             if report.oldest and not json_:
@@ -85,7 +86,7 @@ def expire(
             total = store.expire(**policy, dry_run=True).sessions if has_bar else None
             handler = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
             try:
-                with progress("purging", total) as update:
+                with progress("purging", total, quiet=json_) as update:
                     report = store.expire(**policy, batch_size=batch_size, archive=archive, on_batch=on_batch)
             except KeyboardInterrupt:
                 _print(report, json_=json_, action="interrupted; purged")
@@ -93,7 +94,7 @@ def expire(
             finally:
                 signal.signal(signal.SIGINT, handler)
     _print(report, json_=json_, action="would purge" if dry_run else "purged")
-    for key, constraint in report.held.items():
+    for key, constraint in report.held.items() if not json_ else ():
         say(f"{key} stays: {constraint} references it")
     if report.held:
         raise typer.Exit(1)
@@ -140,7 +141,7 @@ def doctor(
     json_: JsonOption = False,
 ) -> None:
     """Examine the store and print each problem with its remedy; exit code 1 if a problem remains."""
-    with open_store(url, "repairing" if repair else None) as store:
+    with open_store(url, "repairing" if repair and not json_ else None) as store:
         findings = store.examine(repair=repair)
     for finding in findings:
         if json_:
@@ -186,6 +187,7 @@ def search(
     else:
         print_table(_FOUND, [found])
     if not found:
+        say(NOTHING_FOUND)
         raise typer.Exit(1)
 
 

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -50,12 +50,15 @@ def duration(text: str) -> timedelta:
 
 
 def time(text: str) -> datetime:
-    """Parse an ISO 8601 time, in UTC unless it has an offset, or a duration before now."""
-    try:
+    """Parse an ISO 8601 time, in UTC unless it has an offset, or an age such as 12h or "12h ago"."""
+    with suppress(ValueError):
         value = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.now(UTC) - duration(text)
-    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    with suppress(typer.BadParameter):
+        return datetime.now(UTC) - duration(text.strip().removesuffix("ago"))
+    raise typer.BadParameter(
+        f"{text!r} is not a time: write a date such as 2026-11-21 or 2026-11-21T08:30, or an age such as '12h ago'"
+    )
 
 
 def database(url: str | None, *, new: bool = False) -> str:

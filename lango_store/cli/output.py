@@ -21,6 +21,8 @@ Item = TypeVar("Item")
 Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 """The columns of a table by name, and how each value is read from an item."""
 
+NOTHING_FOUND = "nothing found"
+
 _NARROW, _WHOLE = 120, 16
 """Terminals with fewer columns leave out the wide columns of a table; values this short are never cut."""
 

@@ -23,7 +23,16 @@ from lango_store.cli.options import (
     open_store,
     time,
 )
-from lango_store.cli.output import console, escaped, migration_progress, one_line, print_json, printable, say
+from lango_store.cli.output import (
+    NOTHING_FOUND,
+    console,
+    escaped,
+    migration_progress,
+    one_line,
+    print_json,
+    printable,
+    say,
+)
 
 
 class _WordsOrCommand(TyperGroup):
@@ -58,7 +67,9 @@ def for_(
     offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the best.")] = 0,
     json_: JsonOption = False,
 ) -> None:
-    """Find messages by their words, the best first. `search WORDS` is the same, unless the first is a command here.
+    """Find messages by their words, the best first; exit code 1 if there is none.
+
+    `search WORDS` is the same, unless the first word is a command here.
 
     In a pipe: a line a message, no header; between tabs its session's key, its seq, role, time and title, and what was
     found. Control characters are escaped with a backslash.
@@ -88,6 +99,9 @@ def for_(
         say(f"… and more: --offset {page.next}")
     if page.waiting:
         say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
+    if not page.items:
+        say(NOTHING_FOUND)
+        raise typer.Exit(1)
 
 
 def _render(hit: SearchHit) -> Text:

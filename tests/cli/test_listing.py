@@ -109,6 +109,18 @@ def test_a_list_is_filtered_by_title_and_by_when_sessions_were_made(make_sqlite:
     assert listed("--created-before", "2026-11-23T12:00", "--order", "created") == ["k1", "k0"]
 
 
+def test_time_options_accept_dates_and_ages(make_sqlite: MakeDatabase) -> None:
+    where = make_sqlite()
+    with Store(where) as store:
+        store.create("new")
+    for age, keys in (("2001-01-01", "new"), ("12h", "new"), ("12h ago", "new"), (" 2w ago ", "new"), ("0s ago", "")):
+        done = run("sessions", "list", "--since", age, "--url", where)
+        assert (done.returncode, done.stdout.partition("\t")[0]) == (0, keys), done
+    for wrong in ("yesterday", "ago", "12 ago", "2026-13-01"):
+        done = run("sessions", "list", "--since", wrong, "--url", where)
+        assert (done.returncode, "2026-11-21" in done.stderr, "ago" in done.stderr) == (2, True, True), done
+
+
 @pytest.fixture
 def long(make_sqlite: MakeDatabase) -> str:
     url = make_sqlite()

@@ -90,6 +90,7 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
         store.expire(archive=tmp_path / "cold.db")
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
+        store.create("refund", user_id="bob", messages=[Message.user("a refund in Oslo")])
     run_ours(block, tmp_path)
 
 

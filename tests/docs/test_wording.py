@@ -66,10 +66,10 @@ def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
         assert not API.search(done.stderr), done.stderr
 
 
-def test_what_the_store_refuses_is_not_wrong_usage(url: str, tmp_path: Path) -> None:
-    for words in (
-        ("sessions", "show", "x" * 513),
-        ("sessions", "list", "--agent", "\ud800"),
-        ("import", str(tmp_path / "missing")),
-    ):
-        assert run(*words, "--url", url).returncode == 1
+def test_argument_that_the_store_refuses_is_wrong_usage(url: str) -> None:
+    for words in (("sessions", "show", "x" * 513), ("sessions", "list", "--agent", "\ud800")):
+        assert run(*words, "--url", url).returncode == 2
+
+
+def test_missing_file_to_import_is_exit_code_1(url: str, tmp_path: Path) -> None:
+    assert run("import", str(tmp_path / "missing"), "--url", url).returncode == 1

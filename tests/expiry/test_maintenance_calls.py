@@ -13,7 +13,7 @@ from support.factories import message, messages
 from support.processes import LANGO_STORE, Program, run_program
 from support.revisions import add_later_revisions
 
-from lango_store import MessageRole, Store, ToolCall, create_engine
+from lango_store import ExpiryReport, MessageRole, Store, ToolCall, create_engine
 
 NOW = datetime.now(UTC)
 
@@ -145,15 +145,20 @@ def test_expire(filled: str, tmp_path: Path) -> None:
     assert done.stdout.startswith("purged 1 sessions, 4 messages")
     assert "purging on" in done.stderr
     assert "batch 1: 1 sessions" in done.stderr
-    report = json.loads(run("expire", "--archive", str(cold), "--json", *at).stdout.splitlines()[-1])
-    assert (report["sessions"], report["messages"], report["dry_run"]) == (1, 4, False)
+    before = datetime.now(UTC)
+    done = run("expire", "--archive", str(cold), "--json", *at)
+    report = ExpiryReport.model_validate_json(done.stdout)
+    assert (report.sessions, report.messages, report.dry_run, done.stderr) == (1, 4, False, "")
+    assert report.at is not None
+    assert before <= report.at <= datetime.now(UTC)
     with Store(filled) as store:
         assert store.count(expired=None) == 2
 
     found = run("archive", "search", "oslo", str(cold), "--json")
     assert [json.loads(line)["key"] for line in found.stdout.splitlines()] == ["chat:2", "chat:3"]
     assert "chat:3" in run("archive", "search", "weather", str(cold)).stdout
-    assert run("archive", "search", "nothing", str(cold)).returncode == 1
+    nothing = run("archive", "search", "nothing", str(cold))
+    assert (nothing.stdout, nothing.stderr, nothing.returncode) == ("", "nothing found\n", 1)
     restored = run("archive", "restore", "chat:3", str(cold), "--ttl", "30d", *at)
     assert restored.stdout == "restored 4 messages\n"
     assert run("archive", "restore", "chat:3", str(cold), *at).returncode == 1

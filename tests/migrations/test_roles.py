@@ -118,7 +118,7 @@ def test_the_application_uses_every_verb_and_changes_no_schema(database: Databas
         lambda: schema.stamp(url, "base"),
         lambda: schema.enable_search(url),
     ):
-        with pytest.raises(NotPermitted):
+        with pytest.raises(NotPermitted, match="use the URL of the role that owns the tables"):
             change()
     assert schema.check(url) == []
 
@@ -146,6 +146,8 @@ def test_a_reader_reads_everything_and_writes_nothing(database: Database, clock:
     )
     assert done.returncode == 0, done.stderr
     assert run("db", "check", "--url", database.url("reader")).returncode == 0
+    denied = run("expire", "--url", database.url("reader"))
+    assert (denied.returncode, "permission denied" in denied.stderr) == (2, True), denied
 
 
 def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, clock: Clock) -> None:
@@ -168,4 +170,5 @@ def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, 
 def test_a_refusal_says_what_to_grant_to_whom(database: Database) -> None:
     with Store(database.url("reader")) as store, pytest.raises(LangoStoreError) as caught:
         store.create("k")
-    assert "permission denied for table lango_session; grant it to the role of this URL" in str(caught.value)
+    assert "permission denied for table lango_session" in str(caught.value)
+    assert "grant other rights to the role of this URL" in str(caught.value)

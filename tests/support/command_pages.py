@@ -16,7 +16,13 @@ _INTRODUCTION: Final = """# Commands
 
 Every command and every option. `PYTHONPATH=tests python tests/support/command_pages.py` writes this page.
 
-Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached, 130 interrupted.
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the answer is no: no such session, nothing found, schema out of date, damage, or a failure |
+| 2 | wrong usage, or the role of the URL may not do that: a person has to change the command or the role |
+| 3 | the database cannot be reached, opened or written, or is busy: a retry may succeed |
+| 130 | interrupted |
 """
 
 
