@@ -394,6 +394,7 @@ class Conversation:
         max_tokens: int | None = None,
         from_consolidated: bool = False,
         nested: bool = True,
+        unanswered: Literal["close", "keep"] = "close",
     ) -> list[dict[str, Any]]:
         """Return the end of the window as a model takes it: role, content, tool_calls, tool_call_id and name only.
 
@@ -401,11 +402,15 @@ class Conversation:
         first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,
         and begins with a user's message if it has one, apart from a summary and system messages in front. `nested` is
         OpenAI's form, with lists of blocks unchanged; else tool calls are flat, and blocks of text only become text.
-        See `window.as_prompt` for what a chat API refuses. ValueError if `max_tokens` meets a message without a count.
+        A tool call without a result, which chat APIs refuse, is followed by one that says that the tool did not finish;
+        it is not stored, and counts in neither bound. With `unanswered="keep"` none is added. See `window.as_prompt`
+        for what else a chat API refuses. ValueError if `max_tokens` meets a message without a count.
         """
         for name, value in (("last", last), ("max_tokens", max_tokens)):
             if value is not None and value < 0:
                 raise ValueError(f"{name}={value} is negative: give 0 or more")
+        if unanswered not in ("close", "keep"):
+            raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen = read(
@@ -416,7 +421,7 @@ class Conversation:
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
         )
-        return window.as_prompt(chosen, nested=nested)
+        return window.as_prompt(window.close_calls(chosen) if unanswered == "close" else chosen, nested=nested)
 
     # Steps of more than one verb
 

@@ -5,7 +5,6 @@ An assistant message that calls tools and the results of its calls form an excha
 whole, since providers refuse a result without its call.
 """
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
@@ -13,10 +12,12 @@ from typing import Any, Final
 
 from lango_store._values.content_blocks import text_of
 from lango_store._values.model import Message, MessageRole, ToolCall, as_text
+from lango_store._values.value import copied
 
 Count = Callable[[Message], int]
 
 _LARGEST: Final = 10**12
+_UNFINISHED: Final = "The tool did not finish: its result is unknown."
 _KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
@@ -133,13 +134,43 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
+def close_calls(messages: Sequence[Message]) -> list[Message]:
+    """Add a result to each tool call that has none, which says that the tool did not finish.
+
+    A program that ended between a call and its result leaves such calls, and chat APIs refuse them. The added messages
+    follow the other results of the message that called, and are the same at every call.
+    """
+    messages = _said(messages)
+    open_calls: list[tuple[int, ToolCall]] = []
+    ends: dict[int, int] = {}
+    asker: int | None = None
+    for position, message in enumerate(messages):
+        if _is_result(message):
+            if asker is not None:
+                ends[asker] = position
+            for call_id in _result_ids(message):
+                same = [each for each in open_calls if call_id and each[1].id == call_id]
+                same = same or [each for each in open_calls if each[0] == asker and not (call_id and each[1].id)]
+                if same:
+                    open_calls.remove(next(each for each in same if each[0] == same[-1][0]))
+        else:
+            asker = position if _is_assistant(message) else None
+            if asker is not None:
+                ends[position] = position
+                open_calls += [(position, call) for call in message.tool_calls if not call.answered]
+    added: defaultdict[int, list[Message]] = defaultdict(list)
+    for position, call in open_calls:
+        added[ends[position]].append(Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None))
+    return [each for position, message in enumerate(messages) for each in (message, *added.get(position, ()))]
+
+
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
 
     `max_output` is the most that the provider generates; None or 0 if that is unknown. The formula is Shepherd's.
     """
-    if not 0 < context <= _LARGEST:
-        raise ValueError(f"context={context}: give the size of the model's context in tokens, 1 to {_LARGEST:,}")
+    if not 0 <= context <= _LARGEST:
+        raise ValueError(f"context={context}: give the size of the model's context in tokens, 0 to {_LARGEST:,}")
     half = context // 2
     share = min(0.33 + half / 80_000 * 0.27, 0.6)
     budget = int(half * share)
@@ -158,10 +189,10 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     and calls have id, name and arguments as stored. The dicts share nothing with the messages.
 
     Messages that a chat API refuses are not repaired: a content that is None, empty or neither text nor blocks, another
-    provider's blocks, a call without a result or a result without a call (see `legal_suffix`), a role it does not know
-    (`developer`, a second `system`), a name with a space, half a surrogate pair.
+    provider's blocks, a call without a result (see `close_calls`) or a result without a call (see `legal_suffix`), a
+    role it does not know (`developer`, a second `system`), a name with a space, half a surrogate pair.
     """
-    return [copy.deepcopy(entry) for message in _said(messages) for entry in _entries(message, nested)]
+    return [copied(entry) for message in _said(messages) for entry in _entries(message, nested)]
 
 
 def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
@@ -298,6 +329,12 @@ def _is_result(message: Message) -> bool:
 def _answers_only(message: Message, called: Collection[str]) -> bool:
     ids = answers(message)
     return bool(ids) and all(call_id in called for call_id in ids)
+
+
+def _result_ids(message: Message) -> list[str]:
+    """Return the id of each result that `as_prompt` writes for a tool's message, "" for one without."""
+    ids = [call.id for call in message.tool_calls if call.answered]
+    return ids if ids and (message.tool_call_id or ids[0]) in ids else [message.tool_call_id or "", *ids]
 
 
 def _asks_by_id(message: Message) -> bool:

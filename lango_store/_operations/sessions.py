@@ -26,6 +26,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_value, whole_number
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
+from lango_store._values.value import copied
 from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound
 from lango_store.tables import expired_at
 
@@ -267,7 +268,7 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
         ttl_seconds=seconds(new.ttl),
         revision=revision,
     )
-    return value.model_copy(update=new.fields)
+    return value.model_copy(update=copied(new.fields))
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:

@@ -15,6 +15,7 @@ MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of 
 MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reason
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
+_TEXT_REMEDY: Final = "a database's text holds none: remove it, or keep it in `extra`"
 
 # Roles
 
@@ -42,7 +43,7 @@ def encode_text(text: str | None, field: str) -> str | None:
     if text is None or (type(text) is str and text.isascii() and "\0" not in text):  # most are, and a call costs more
         return text
     if fault := _text_fault(text):
-        raise InvalidValue(field, f"{fault}; a database's text holds none: remove it, or keep it in `extra`")
+        raise InvalidValue(field, f"{fault}; {_TEXT_REMEDY if isinstance(text, str) else 'give text, or None'}")
     return text
 
 

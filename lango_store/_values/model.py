@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 from pydantic import AwareDatetime, BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from lango_store._values.content_blocks import text_of
-from lango_store._values.value import Json, JsonList, JsonObject, Value, absent
+from lango_store._values.value import Json, JsonList, JsonObject, Value, absent, copied
 
 
 class Unset(Enum):
@@ -77,6 +77,12 @@ class ToolCall(Value):
     def answered(self) -> bool:
         """True if an output was given, None included."""
         return "output" in self.model_fields_set
+
+    def copied(self) -> Self:
+        """Return a copy that shares no list and no dict with this call."""
+        call = self.model_copy()
+        call.__dict__.update((name, copied(value)) for name, value in self.__dict__.items())
+        return call
 
     def to_openai(self) -> dict[str, Any]:
         """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it.
@@ -153,12 +159,18 @@ class Message(Value):
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
-        """Return the message as a store has written it."""
+        """Return the message as a store has written it; it shares no list and no dict with this one."""
         # The same as model_copy(update=…), in a third of its time.
         stored = object.__new__(type(self))
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
+        if type(values["content"]) is not str:
+            values["content"] = copied(values["content"])
+        if values["extra"]:
+            values["extra"] = copied(values["extra"])
+        if values["tool_calls"]:
+            values["tool_calls"] = [call.copied() for call in values["tool_calls"]]
         if turn_no is not None:
             fields.add("turn_no")
         if values["created_at"] is None:

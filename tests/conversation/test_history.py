@@ -93,6 +93,26 @@ def test_what_it_gives_is_the_callers_to_change(store: Store) -> None:
     assert contents(conversation.history()) == [[{"type": "text", "text": "x"}]]
 
 
+def test_history_closes_calls_that_a_crash_left_without_result(store: Store) -> None:
+    calls = [ToolCall(id=id, name=f"tool {id}", arguments={}) for id in ("c1", "c2", "c3")]
+    conversation = store.open("k", messages=[message("go"), message(None, role="assistant", tool_calls=calls)])
+    conversation.append_messages([message("done", role="tool", tool_call_id="c2"), message("still there?")])
+    left = "The tool did not finish: its result is unknown."
+    closed = conversation.history()
+    assert closed[2:] == [
+        {"role": "tool", "content": "done", "tool_call_id": "c2"},
+        {"role": "tool", "content": left, "tool_call_id": "c1", "name": "tool c1"},
+        {"role": "tool", "content": left, "tool_call_id": "c3", "name": "tool c3"},
+        {"role": "user", "content": "still there?"},
+    ]
+    assert conversation.history() == closed
+    assert conversation.history(last=4, nested=False)[2:] == closed[2:]
+    assert contents(conversation.history(unanswered="keep")) == ["go", None, "done", "still there?"]
+    assert conversation.info().message_count == 4
+    with pytest.raises(ValueError, match="unanswered='drop'"):
+        conversation.history(unanswered="drop")  # type: ignore[arg-type]
+
+
 exchanges = st.lists(
     st.sampled_from(["user", "assistant", "call", "calls", "system"]).map(
         lambda kind: {

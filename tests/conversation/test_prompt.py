@@ -11,6 +11,7 @@ from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.window import (
     answers,
     as_prompt,
+    close_calls,
 )
 
 
@@ -159,3 +160,41 @@ def test_a_prompt_has_few_keys_and_every_answer(conversation: list[Message], nes
         told.remove(output if isinstance(output, str) or not nested else json.dumps(output, ensure_ascii=False))
     given_answers = [call_id for each in conversation for call_id in answers(each)]
     assert set(given_answers) <= {entry.get("tool_call_id") for entry in prompt}
+
+
+def asked(*ids: str) -> Message:
+    return message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id=id, name="f") for id in ids])
+
+
+def closed_in(*talk: Message) -> list[str | None]:
+    return [each.tool_call_id for each in close_calls(talk) if each not in talk]
+
+
+def test_close_calls_answers_each_call_that_has_no_result() -> None:
+    def result(id: str | None) -> Message:
+        return message("done", role=MessageRole.TOOL, tool_call_id=id)
+
+    roles = [each.role for each in close_calls([asked("a", "b"), result("b"), message("later")])]
+    assert roles == ["assistant", "tool", "tool", "user"]
+    assert closed_in(asked("a", "b"), result("b"), message("later")) == ["a"]
+    assert closed_in(asked("a", "a"), result("a")) == ["a"]
+    assert closed_in(asked("a"), asked("a"), result("a")) == ["a"]
+    assert closed_in(asked("a"), message("meanwhile"), result("a")) == []
+    assert closed_in(asked("a", "b"), result(None)) == ["b"]
+    assert closed_in(asked("", ""), result("x")) == [None]
+    outputs = [ToolCall(id=id, name="f", output=1) for id in ("a", "b")]
+    assert closed_in(asked("a", "b", "c"), message(role=MessageRole.FUNCTION, tool_calls=outputs)) == ["c"]
+    assert closed_in(message(role=MessageRole.MODEL, tool_calls=outputs)) == []
+
+
+@given(conversation=st.lists(any_message, max_size=6))
+def test_close_calls_adds_only_results_and_nothing_twice(conversation: list[Message]) -> None:
+    closed = close_calls(conversation)
+    assert close_calls(closed) == closed
+    added = [each for each in closed if not any(each is one for one in conversation)]
+    assert [each for each in closed if each not in added] == [
+        each for each in conversation if each.role is not MessageRole.RECORD and each not in added
+    ]
+    assert {each.role for each in added} <= {MessageRole.TOOL}
+    calls = sum(not call.answered for each in closed for call in each.tool_calls if each.role.canonical == "assistant")
+    assert calls >= len(added)

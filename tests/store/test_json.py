@@ -207,6 +207,13 @@ def test_texts_are_refused_in_the_same_way(shared_store: Store, field: str, text
     assert shared_store.info("k").last_seq == 0
 
 
+def test_a_title_that_is_no_text_is_refused_in_words_that_fit(shared_store: Store) -> None:
+    with pytest.raises(InvalidValue, match=r"title: is int, not text; give text, or None$"):
+        shared_store.update("k", title=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match=r"title: holds a NUL; .* remove it"):
+        shared_store.update("k", title="a\0b")
+
+
 def test_a_value_that_changed_after_it_was_made_is_checked_again(shared_store: Store) -> None:
     changed = message({"a": 1})
     changed.content["a"] = {1}

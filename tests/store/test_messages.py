@@ -215,6 +215,24 @@ def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store)
     assert conversation.last_message("developer") is None
 
 
+def test_what_a_write_returns_shares_nothing_with_what_it_was_given(store: Store) -> None:
+    given: Any = {"a": [1]}
+    new = message([given], extra=given, tool_calls=[ToolCall(id="c", name="f", arguments=given, output=given)])
+    stored = store.create("k", settings=given, metadata=given, tools=[given])
+    appended = store.append_message("k", new)
+    turn = store.conversation("k").save_turn([new], given)
+    expected = store.get("k").messages
+    given["a"].append(2)
+    new.content.append(2)
+    assert (stored.settings, stored.metadata, stored.tools, turn.usage) == (
+        {"a": [1]},
+        {"a": [1]},
+        [{"a": [1]}],
+        {"a": [1]},
+    )
+    assert [appended, *turn.messages] == expected
+
+
 def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
     clock.move(minutes=1)

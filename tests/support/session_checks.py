@@ -58,7 +58,7 @@ def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
 def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
     window = session.window
     for last in (None, *ends_of(window)):
-        prompt = found.history(last=last)
+        prompt = found.history(last=last, unanswered="keep")
         assert last is None or len(prompt) <= last
         assert not prompt or prompt[0]["role"] != "tool"
         newest = window if last is None else window[max(len(window) - last, 0) :]
