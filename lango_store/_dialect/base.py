@@ -120,6 +120,10 @@ class Dialect(Protocol):
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Return a condition: a text contains a lower-case part; only A to Z are folded."""
 
+    def without_index(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """Return a column whose index is not to be used, since another condition has a better one."""
+        return column
+
     def insert(self, table: sa.Table) -> Any:
         """Return an INSERT that supports ON CONFLICT."""
 

@@ -92,8 +92,10 @@ _LIMIT: Final = number("limit")
 
 
 def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
-    title = dialect.holds(SESSION.c.title, text("title"))
-    return query.where(*(title if name == "title" else _CONDITIONS[name] for name in conditions))
+    by_name = _CONDITIONS | {"title": dialect.holds(SESSION.c.title, text("title"))}
+    if "user_id" in conditions:  # a user has fewer sessions than an agent
+        by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
+    return query.where(*(by_name[name] for name in conditions))
 
 
 @cache

@@ -1,5 +1,6 @@
 """Redaction and restores, which reach an archive too, and the doctor."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
         return context.transact(restore_archived)
 
 
-def examine(context: Context, *, repair: bool) -> list[Finding]:
+def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] | None) -> list[Finding]:
     """Check the store, and repair what can be repaired without guessing if asked to."""
     from lango_store import schema  # Alembic: only an examination or a migration should wait for its import
 
@@ -65,6 +66,8 @@ def examine(context: Context, *, repair: bool) -> list[Finding]:
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
     found: list[Finding] = []
     for name in examination.CHECKS:
+        if on_check is not None:
+            on_check(name)
         try:
             with context.snapshot() as connection:
                 found += examination.check(connection, name)

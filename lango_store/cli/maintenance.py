@@ -110,7 +110,7 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     """Print totals: sessions, messages, tokens, bytes; the largest agents; and how many sessions expire when."""
-    with open_store(url) as store:
+    with open_store(url) as store, progress("reading all sessions", quiet=json_):
         found = store.stats()
     if json_:
         print_json(found)
@@ -141,8 +141,9 @@ def doctor(
     json_: JsonOption = False,
 ) -> None:
     """Examine the store and print each problem with its remedy; exit code 1 if a problem remains."""
-    with open_store(url, "repairing" if repair and not json_ else None) as store:
-        findings = store.examine(repair=repair)
+    announcement = "repairing" if repair and not json_ else None
+    with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
+        findings = store.examine(repair=repair, on_check=lambda name: update(description=f"checking: {name}"))
     for finding in findings:
         if json_:
             print_json(finding)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import sqlalchemy as sa
-from support.commands import run, run_process
+from support.commands import run, run_on_terminal, run_process
 
 import lango_store
 from lango_store import Store, create_engine, schema
@@ -17,6 +17,14 @@ from lango_store.tables import SCHEMA_REVISION
 def test_version() -> None:
     done = run_process("--version")
     assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
+
+
+def test_long_reads_show_progress_on_a_terminal_only(url: str) -> None:
+    for command, shown in (("stats", "reading all sessions"), ("doctor", "checking: search index")):
+        text, code = run_on_terminal(command, "--url", url)
+        assert shown in text, text
+        assert code == 0
+        assert run(command, "--url", url).stderr == ""
 
 
 def test_a_schema_through_its_life(empty_url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
-from support.databases import KINDS, not_on_a_cluster
+from support.databases import KINDS, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import watched
 
@@ -304,6 +304,23 @@ def test_a_page_of_a_list_comes_from_an_index_in_its_order(
         assert "lango_message" not in plan
         assert "Sort" not in plan, plan
         assert "TEMP B-TREE" not in plan, plan
+
+
+def test_list_of_a_user_and_an_agent_uses_the_users_index(make_sqlite: MakeDatabase) -> None:
+    filters: dict[str, Any] = {"agent_id": "agent3", "user_id": "user4"}
+    engine = create_engine(make_sqlite())
+    with Store(engine) as store:
+        store.ping()
+        with watched(engine) as statements:
+            store.list_sessions(**filters)
+            store.list_sessions(order="created", **filters)
+            store.count(**filters)
+            next(store.iter_sessions(**filters), None)
+        plans = [_plan(engine, statement, filters) for statement in statements]
+    engine.dispose()
+    assert len(plans) == 4
+    for plan in plans:
+        assert "ix_lango_session_user_id (user_id=?" in plan
 
 
 def _plan(engine: sa.Engine, statement: str, filters: dict[str, Any]) -> str:
