@@ -182,7 +182,7 @@ class Store:
         return self._bound(self._context.at(position))
 
     def ping(self) -> None:
-        """Check that the database answers, and that its schema is the one this release needs."""
+        """Check that the database answers, that its schema is the one this release needs, and that its tables exist."""
         self._context.ping()
 
     def close(self) -> None:

@@ -228,10 +228,9 @@ class Context:
         return self._connections.transaction()
 
     def ping(self) -> None:
-        """Check that the database answers, and check its schema again."""
+        """Check that the database answers, and check its schema and tables again."""
         with self.snapshot() as connection:
-            self._gate.reset(connection.engine)
-            self._gate.check_connection(connection)
+            self._gate.check_again(connection)
 
     def position(self) -> str | None:
         """Return the current write position of the database; None if it has no replicas."""

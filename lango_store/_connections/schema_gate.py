@@ -12,7 +12,7 @@ from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.pool import DatabaseFile, watch_file
 from lango_store._operations import revision
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.tables import SCHEMA_REVISION
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
 
 logger = logging.getLogger("lango_store")
 
@@ -51,6 +51,21 @@ class SchemaGate:
                 if self._migrate:
                     raise SchemaOutOfDate(error.found, error.needed, error.schema, remedy=_PING_FIRST) from None
                 raise
+        if file is not None:
+            file.check()
+
+    def check_again(self, connection: sa.Connection) -> None:
+        """Check the schema, the tables and the database's file, checked before or not."""
+        try:
+            file = self._check(connection)
+            if missing := revision.missing_tables(connection):
+                raise LangoStoreError(
+                    f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "
+                    "a backup, or, in a new database, run `lango-store db stamp base` and `lango-store db upgrade`"
+                )
+        except LangoStoreError:
+            self.reset(connection.engine)  # other threads' calls check it as well
+            raise
         if file is not None:
             file.check()
 

@@ -30,12 +30,6 @@ Fault = tuple[str, str, str]
 """The subject, the detail and the remedy of a finding."""
 
 
-def missing_tables(connection: sa.Connection) -> list[str]:
-    """Return the names of the tables that are missing."""
-    schema, inspector, tables = dialect_of(connection).schema(connection), sa.inspect(connection), Base.metadata.tables
-    return [name for name in sorted(tables) if not inspector.has_table(name, schema=schema)]
-
-
 def _settings(connection: sa.Connection) -> Iterator[Fault]:
     dialect = dialect_of(connection)
     for detail, remedy in dialect.health_warnings(connection):

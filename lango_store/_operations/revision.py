@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
-from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
+from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 
 def found(connection: sa.Connection) -> str | None:
@@ -14,7 +14,10 @@ def found(connection: sa.Connection) -> str | None:
     versions = connection.dialect.identifier_preparer.format_table(table)
     if not dialect.has_table(connection, versions):
         return None
-    revision = connection.exec_driver_sql(f"SELECT version_num FROM {versions}").scalar()
+    rows = connection.exec_driver_sql(f"SELECT version_num FROM {versions}").scalars().all()
+    if len(rows) > 1:
+        raise LangoStoreError(f"{VERSION_TABLE} has {len(rows)} rows instead of one: `lango-store db stamp` writes it")
+    revision = rows[0] if rows else None
     # Revisions are compared as text.
     if revision is None or (isinstance(revision, str) and len(revision) == len(SCHEMA_REVISION) and revision.isdigit()):
         return revision
@@ -29,3 +32,11 @@ def required(connection: sa.Connection) -> str:
     if revision is None or revision < SCHEMA_REVISION:
         raise SchemaOutOfDate(revision, SCHEMA_REVISION, dialect_of(connection).schema(connection))
     return revision
+
+
+def missing_tables(connection: sa.Connection) -> list[str]:
+    """Return the names of the store's tables that do not exist, whatever the revision says."""
+    dialect, preparer = dialect_of(connection), connection.dialect.identifier_preparer
+    schema = dialect.schema(connection)
+    names = {name: preparer.format_table(sa.table(name, schema=schema)) for name in sorted(Base.metadata.tables)}
+    return [name for name, quoted in names.items() if not dialect.has_table(connection, quoted)]

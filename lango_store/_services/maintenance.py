@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations import edits, examination, messages, sessions, transfer
+from lango_store._operations import edits, examination, messages, revision, sessions, transfer
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store._values.reports import Finding
@@ -58,7 +58,7 @@ def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] |
 
     try:
         with context.snapshot() as connection:
-            missing = examination.missing_tables(connection)
+            missing = revision.missing_tables(connection)
     except SchemaOutOfDate as error:
         return [Finding(name="schema", subject="", detail=str(error), remedy=error.remedy)]
     if missing:

@@ -1,15 +1,19 @@
 """A SQLite file that goes away, or is another one, while a store has it open."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message, messages
 
-from lango_store import DatabaseUnavailable, SchemaOutOfDate, Store, create_engine
+from lango_store import DatabaseUnavailable, LangoStoreError, SchemaOutOfDate, Store, create_engine
+from lango_store._connections import schema_gate
 from lango_store._engine import pool
 
 
@@ -122,4 +126,53 @@ def test_a_ping_looks_at_the_schema_again(url: str) -> None:
             store.ping()
         with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
             store.using(connection).ping()
+    engine.dispose()
+
+
+DAMAGES: dict[str, tuple[str, str]] = {
+    "no tables": ("DROP TABLE lango_message", "lango_message missing, although lango_store_version"),
+    "two revisions": ("INSERT INTO lango_store_version VALUES ('9999')", "lango_store_version has 2 rows"),
+    "no revision": ("UPDATE lango_store_version SET version_num = 'x'", "says 'x', which is not a revision"),
+    "another column": ("ALTER TABLE lango_store_version RENAME version_num TO version", "version_num"),
+}
+"""A change of the database, and what `ping` says about it."""
+
+
+@pytest.mark.parametrize(("statement", "text"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_ping_refuses_a_database_without_tables_or_revision(url: str, statement: str, text: str) -> None:
+    engine = create_engine(url)
+    with Store(engine) as store:
+        store.ping()
+        with engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+        for opened in (store, Store(engine)):  # checked before, and not
+            with pytest.raises(LangoStoreError, match=text):
+                opened.ping()
+    engine.dispose()
+
+
+def test_calls_succeed_when_the_schema_is_to_be_checked_again_at_any_line(url: str) -> None:
+    """A ping of another thread that finds a fault, or an error of another call, asks for the check at any time."""
+    engine = create_engine(url)
+    with Store(engine) as store, engine.connect() as connection:
+        store.create("k")
+        gate = store.context._gate
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if frame.f_code.co_filename != schema_gate.__file__:
+                return None
+            if event == "line":
+                gate.reset(engine)
+                lines.append(frame.f_lineno)
+            return trace
+
+        for verb in (store.info, store.using(connection).info):
+            lines: list[int] = []
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                assert verb("k").key == "k"
+            finally:
+                sys.settrace(before)
+            assert len(lines) > 5
     engine.dispose()
