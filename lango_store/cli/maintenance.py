@@ -32,6 +32,8 @@ from lango_store.cli.output import NOTHING_FOUND, Columns, console, print_json, 
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
+_ROOM_FOR_BARS: Final = 80
+"""The columns of a terminal that also shows bars."""
 
 
 def expire(
@@ -116,10 +118,13 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
         print_json(found)
         return
     records = f"{found.records:,} records, " if found.records else ""
-    print(
+    console().print(
         f"{found.sessions:,} sessions ({found.expired:,} expired), {found.messages:,} messages, {records}"
-        f"{found.tokens:,} tokens, {filesize.decimal(found.bytes)} on disk"
+        f"{found.tokens:,} tokens, {filesize.decimal(found.bytes)} on disk",
+        soft_wrap=not sys.stdout.isatty(),
     )
+    if not found.sessions:
+        return
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in found.agents[:20]]
     _print_bars("By agent", ("agent", "sessions", "tokens", "messages"), agents)
     _print_bars("When they expire", ("expires", "sessions"), found.expiring.items())
@@ -127,12 +132,17 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
 
 def _print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int, ...]]) -> None:
     rows = list(rows)
-    most = max((int(row[-1]) for row in rows), default=0)
-    table = Table(*columns, "", title=title, title_justify="left")
+    most = max(int(row[-1]) for row in rows)
+    out = console()
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        whole = [*column.split(), *(f"{row[place]:,}" for row in rows if place)]
+        table.add_column(column, min_width=max(map(len, whole)), justify="right" if place else "left")
     for name, *numbers in rows:
-        counts = (Text(f"{number:,}", justify="right") for number in numbers)
-        table.add_row(Text(printable(str(name)), overflow="fold"), *counts, Bar(most, 0, float(numbers[-1]), width=30))
-    console().print(table)
+        bar = [Bar(most, 0, float(numbers[-1]), width=30)] if out.width >= _ROOM_FOR_BARS else []
+        table.add_row(Text(printable(str(name)), overflow="fold"), *(f"{number:,}" for number in numbers), *bar)
+    out.print()
+    out.print(table)
 
 
 def doctor(

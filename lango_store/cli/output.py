@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Capture, Console
+from rich.pager import SystemPager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -46,15 +47,27 @@ def escaped(text: str) -> str:
 
 def console() -> Console:
     """Return the console for answers. It reads no markup, since stored text may look like it."""
-    return Console(highlight=False, markup=False, emoji=False)
+    is_plain = bool(os.environ.get("NO_COLOR"))
+    return Console(color_system=None if is_plain else "auto", highlight=False, markup=False, emoji=False)
 
 
-def pager(out: Console) -> AbstractContextManager[Any]:
-    """Show what the console prints in `$PAGER`, else `less`; print it in a pipe, or if `$PAGER` is empty."""
-    if not sys.stdout.isatty() or os.environ.get("PAGER") == "":
+def captured(out: Console, *, no_pager: bool = False) -> AbstractContextManager[Capture | None]:
+    """Collect what the console prints on a terminal, for `page`; otherwise print it at once.
+
+    The pager opens when all of it is read, so that the database is not open while a person reads.
+    """
+    if no_pager or not sys.stdout.isatty() or os.environ.get("PAGER") == "":
         return nullcontext()
-    os.environ.setdefault("LESS", "-FRX")  # short text stays on the screen, with colours
-    return out.pager(styles=True)
+    return out.capture()
+
+
+def page(out: Console, text: str) -> None:
+    """Print a text that the terminal has room for, and show a longer one in `$PAGER`, else `less`."""
+    if text.count("\n") < out.height:
+        print(text, end="")
+    else:
+        os.environ.setdefault("LESS", "-FRX")  # with colors, and the text stays on the screen
+        SystemPager().show(text)
 
 
 def say(text: str) -> None:

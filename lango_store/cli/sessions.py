@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Capture
 
 from lango_store._operations.lists import Order
 from lango_store._values.document import document
@@ -25,7 +26,7 @@ from lango_store.cli.options import (
     open_store,
     time,
 )
-from lango_store.cli.output import Columns, console, pager, print_error, print_json, print_table, say
+from lango_store.cli.output import Columns, captured, console, page, print_error, print_json, print_table, say
 from lango_store.cli.rendering import render_message, render_session
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
 from lango_store.interchange.files import atomic_writer
@@ -118,6 +119,7 @@ def show(
     all_: Annotated[bool, typer.Option("--all", help="All messages, on a terminal too.")] = False,
     expired: Annotated[bool, typer.Option("--expired", help="Also a session past its TTL, which stays so.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
+    no_pager: Annotated[bool, typer.Option("--no-pager", help="Print it, however long it is.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write an HTML document for people into this file.")] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -125,18 +127,19 @@ def show(
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
     is_damaged = False
+    text: Capture | None = None
 
     def messages(store: Store) -> Iterator[Message | DamagedMessage]:
         nonlocal is_damaged
         read = partial(store.conversation(key).all_messages, expired=expired, damaged="return")
-        after, page = 0, read(last=last, limit=None if last else 500)
-        while page:
-            for each in page:
+        after, part = 0, read(last=last, limit=None if last else 500)
+        while part:
+            for each in part:
                 is_damaged = is_damaged or isinstance(each, DamagedMessage)
                 yield each
-            is_end = last is not None or page[-1].seq <= after  # the seq of a damaged message may be wrong
-            after = page[-1].seq
-            page = [] if is_end else read(after=after, limit=500)
+            is_end = last is not None or part[-1].seq <= after  # the seq of a damaged message may be wrong
+            after = part[-1].seq
+            part = [] if is_end else read(after=after, limit=500)
 
     with open_store(url) as store:
         info = store.info(key, expired=expired)
@@ -156,10 +159,12 @@ def show(
         else:
             out = console()
             omitted = max(info.message_count + info.record_count - last, 0) if last else 0
-            with pager(out):
+            with captured(out, no_pager=no_pager) as text:
                 out.print(render_session(info, omitted=omitted))
                 for each in messages(store):
                     out.print(render_message(each, full=full))
+    if text is not None:
+        page(out, text.get())
     if is_damaged:
         raise typer.Exit(1)
 

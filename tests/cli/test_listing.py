@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from sqlalchemy import make_url
 from support.commands import run, run_on_terminal
 from support.databases import MakeDatabase
 from support.factories import message, messages
@@ -129,12 +130,34 @@ def long(make_sqlite: MakeDatabase) -> str:
     return url
 
 
-def test_on_a_terminal_show_gives_the_last_messages_to_a_pager(long: str, tmp_path: Path) -> None:
-    pager = tmp_path / "pager"
-    pager.write_text('#!/bin/sh\necho "the pager:"\ncat\n')
-    pager.chmod(0o755)
-    shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment={"PAGER": str(pager)})
+@pytest.fixture
+def pager(long: str, tmp_path: Path) -> dict[str, str]:
+    """An environment with a pager that first prints whether the database is open: then it has a WAL file."""
+    file = tmp_path / "pager"
+    file.write_text(
+        f'#!/bin/sh\ntest -e "{make_url(long).database}-wal" && echo "still open"\necho "the pager:"\ncat\n'
+    )
+    file.chmod(0o755)
+    return {"PAGER": str(file)}
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_show_uses_pager_only_for_what_the_terminal_has_no_room_for(
+    long: str, pager: dict[str, str], columns: int
+) -> None:
+    shown, code = run_on_terminal("sessions", "show", "long", "--url", long, columns=columns, environment=pager)
     assert (shown.startswith("the pager:"), code) == (True, 0)
+    for options in (("--last", "3"), ("--no-pager",)):
+        shown, code = run_on_terminal(
+            "sessions", "show", "long", *options, "--url", long, columns=columns, environment=pager
+        )
+        assert ("the pager:" in shown, "message 120." in shown, code) == (False, True, 0)
+
+
+def test_show_on_terminal_gives_the_last_messages_to_a_pager(long: str, pager: dict[str, str]) -> None:
+    shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment=pager)
+    assert (shown.startswith("the pager:"), code) == (True, 0)
+    assert "\x1b" not in shown  # NO_COLOR is set
     assert "message 71." in shown
     assert "message 70." not in shown
     assert "70 earlier messages, --all shows them" in shown

@@ -178,6 +178,19 @@ def test_stats(filled: str) -> None:
     assert (found["sessions"], found["messages"], found["records"]) == (4, 16, 0)
 
 
+def test_stats_on_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    assert len(run_on_terminal("stats", "--url", url, columns=40)[0].splitlines()) == 2  # no tables
+    with Store(url) as store:
+        store.create("k", agent_id="support-agent", messages=messages(3))
+    narrow, code = run_on_terminal("stats", "--url", url, columns=40)
+    assert (code, max(map(len, narrow.splitlines())) <= 40) == (0, True)
+    words = {"agent", "sessions", "tokens", "messages", "within 30 days"}
+    assert words <= set(re.split(r"\s{2,}|\n", narrow))
+    assert "█" not in narrow
+    assert "█" in run_on_terminal("stats", "--url", url, columns=80)[0]
+
+
 def test_doctor(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
