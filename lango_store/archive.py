@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlite_utils import Database
 from sqlite_utils.db import NotFoundError
 
+from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations import edits, transfer
 from lango_store._operations.binds import MESSAGE, SESSION, TURN, VALUE
@@ -32,6 +33,7 @@ from lango_store.errors import (
     LangoStoreError,
     SessionExists,
     SessionNotFound,
+    quoted,
 )
 
 _MOST_FOUND: Final = 1_000_000
@@ -189,7 +191,9 @@ class Archive:
         with _our_errors(self._path):
             found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
             if not found:
-                raise SessionNotFound(key, f"the archive {self._path} has no session {key!r}: search it for words")
+                raise SessionNotFound(
+                    key, f"the archive {self._path} has no session {quoted(key)}: search it for words"
+                )
             row = found[0]
             if transfer.exists(connection, key):
                 raise SessionExists(key)
@@ -240,9 +244,10 @@ def _our_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, NotFoundError) as error:
-        translated = SQLite().translate_error(error)
-        known = type(translated) is not LangoStoreError
-        raise (type(translated)(f"archive {path}: {translated}") if known else translated) from error
+        ours = translated(error, SQLite())
+        if type(ours) is not LangoStoreError:
+            ours.args = (f"archive {path}: {ours}",)
+        raise ours from None
 
 
 def _columns(table: sa.Table) -> dict[str, type]:

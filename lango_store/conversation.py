@@ -39,7 +39,7 @@ from lango_store._values.model import (
 from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
-from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation
+from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,7 +204,7 @@ class Conversation:
         try:
             return self._context.transact(edits.update, self.key, seq_or_id, message, Expected(revision=expect))
         except UniqueViolation as error:
-            reason = f"{message.id!r} is the id of another message: give another, or None for the one it has"
+            reason = f"{quoted(message.id)} is the id of another message: give another, or None for the one it has"
             raise InvalidMessage("id", reason) from error
 
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:

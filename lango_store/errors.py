@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+MAX_QUOTED: Final = 200
+
+
+def quoted(value: object) -> str:
+    """Write an argument as `repr` does, and at most 200 characters of it."""
+    if isinstance(value, str | bytes):
+        value = value[:MAX_QUOTED]  # nothing larger is copied
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = type(value).__name__
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 class LangoStoreError(Exception):
     """The base class of all errors of this package."""
+
+    driver_error: BaseException | None = None
+    """The driver's error, if it was one. It is not chained, as its text may quote what is stored."""
 
     @property
     def fact(self) -> str:
@@ -14,7 +30,8 @@ class LangoStoreError(Exception):
         return str(self.__dict__.get("_fact", self))
 
     def __reduce__(self) -> tuple[Any, ...]:  # constructors differ, so that pickle must not call them
-        return _restored, (type(self), self.args, self.__dict__)
+        state = {name: value for name, value in self.__dict__.items() if name != "driver_error"}
+        return _restored, (type(self), self.args, state)
 
 
 def _restored(kind: type[LangoStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> LangoStoreError:
@@ -28,7 +45,7 @@ class SessionNotFound(LangoStoreError, LookupError):
     """No live session has this key."""
 
     def __init__(self, key: str, message: str | None = None) -> None:
-        self._fact = message or f"no session {key!r}"
+        self._fact = message or f"no session {quoted(key)}"
         super().__init__(message or f"{self._fact}: create it first, or use get_or_create")
         self.key = key
 
@@ -37,7 +54,7 @@ class SessionExpired(SessionNotFound):
     """The session is there, but past its TTL; until it is purged, `touch` revives it."""
 
     def __init__(self, key: str, expires_at: object) -> None:
-        fact = f"session {key!r} expired at {expires_at}"
+        fact = f"session {quoted(key)} expired at {expires_at}"
         super().__init__(key, f"{fact}: touch it to revive it, or replace it with renew=True")
         self._fact = fact
         self.expires_at = expires_at
@@ -48,8 +65,8 @@ class MessageNotFound(LangoStoreError, LookupError):
 
     def __init__(self, key: str, seq_or_id: int | str) -> None:
         name = "id" if isinstance(seq_or_id, str) else "seq"
-        self._fact = f"session {key!r} has no message with {name} {seq_or_id!r}"
-        super().__init__(f"{self._fact}: conversation({key!r}).all_messages() returns those that it has")
+        self._fact = f"session {quoted(key)} has no message with {name} {quoted(seq_or_id)}"
+        super().__init__(f"{self._fact}: conversation({quoted(key)}).all_messages() returns those that it has")
         self.key = key
         self.seq_or_id = seq_or_id
 
@@ -63,8 +80,8 @@ class SessionExists(LangoStoreError):
             if expired
             else "already: use get_or_create, or another key"
         )
-        super().__init__(f"session {key!r} exists {remedy}")
-        self._fact = f"session {key!r} exists {'and has expired' if expired else 'already'}"
+        super().__init__(f"session {quoted(key)} exists {remedy}")
+        self._fact = f"session {quoted(key)} exists {'and has expired' if expired else 'already'}"
         self.key = key
         self.expired = expired
 
@@ -76,7 +93,7 @@ class SessionHeld(LangoStoreError):
     """
 
     def __init__(self, key: str | None, constraint: str) -> None:
-        what = "a session" if key is None else f"session {key!r}"
+        what = "a session" if key is None else f"session {quoted(key)}"
         super().__init__(
             f"{what} is held by {constraint}: delete the row that refers to it first, "
             "or give the foreign key ON DELETE SET NULL or CASCADE"
@@ -97,10 +114,10 @@ class Conflict(LangoStoreError):
         super().__init__(
             message
             or (
-                f"session {key!r} is at revision {revision}, not at {expected}: "
+                f"session {quoted(key)} is at revision {revision}, not at {expected}: "
                 f"read what was changed, then write with expect={revision}"
                 if revision is not None
-                else f"session {key!r} is at seq {last_seq}, not at {expected}: "
+                else f"session {quoted(key)} is at seq {last_seq}, not at {expected}: "
                 f"read what came in, then append after={last_seq}"
             )
         )
@@ -148,8 +165,9 @@ class InvalidCut(LangoStoreError, ValueError):
 
     def __init__(self, key: str, seq: int, first: int) -> None:
         super().__init__(
-            f"session {key!r} has a summary in the place of its messages up to seq {first}, which were discarded: "
-            f"nothing is left at seq {seq}; give {first} or more to keep the summary, or 0 for an empty session"
+            f"session {quoted(key)} has a summary in the place of its messages up to seq {first}, which were "
+            f"discarded: nothing is left at seq {seq}; give {first} or more to keep the summary, "
+            "or 0 for an empty session"
         )
         self.key = key
         self.seq = seq
@@ -175,12 +193,12 @@ class DamagedMessage(LangoStoreError):
     """
 
     def __init__(self, key: str, seq: int, field: str, reason: str) -> None:
-        what = f"message {seq} of session {key!r}" if seq else f"session {key!r}"
+        what = f"message {seq} of session {quoted(key)}" if seq else f"session {quoted(key)}"
         self._fact = f"{what} cannot be read, {field}: {reason}"
         others = (
-            f"the others can: conversation({key!r}).all_messages(damaged='return')"
+            f"the others can: conversation({quoted(key)}).all_messages(damaged='return')"
             if seq
-            else f"its messages can: conversation({key!r}).all_messages()"
+            else f"its messages can: conversation({quoted(key)}).all_messages()"
         )
         super().__init__(f"{self._fact}; {others}")
         self.key = key
@@ -197,7 +215,7 @@ class SchemaOutOfDate(LangoStoreError):
 
     def __init__(self, found: str | None, needed: str, schema: str | None = None, *, remedy: str | None = None) -> None:
         state = "has no lango_store tables" if found is None else f"is at revision {found}"
-        where = "the database" if schema is None else f"schema {schema!r} of the database"
+        where = "the database" if schema is None else f"schema {quoted(schema)} of the database"
         self._fact = f"{where} {state}, this release needs revision {needed}"
         self.remedy = remedy or "run `lango-store db upgrade`"
         or_in_python = "" if remedy else ", or open the store with Store(..., migrate=True)"

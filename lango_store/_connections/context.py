@@ -23,7 +23,7 @@ from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +60,7 @@ class Context:
         replica: sa.Engine | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
-            raise ValueError(f"retry={retry!r}: give a timedelta of 0 or more, or None")
+            raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
         self.engine = engine
         self._owned = owned
         self._default_ttl = default_ttl

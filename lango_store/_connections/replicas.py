@@ -14,9 +14,8 @@ import sqlalchemy as sa
 
 from lango_store._connections.providers import Pooled
 from lango_store._dialect import AnyConnection, Passing
-from lango_store._dialect.driver_errors import of_driver
 from lango_store._dialect.postgresql import replayed, written
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate, quoted
 
 C = TypeVar("C", bound=AnyConnection)
 
@@ -106,12 +105,12 @@ class Replicated:
                 connection = self._from_replica(stack, replica)
                 yield stack.enter_context(primary) if connection is None else connection
         except (DatabaseUnavailable, DatabaseBusy) as error:
-            cause = error.__cause__
-            reason = None if cause is None else self._replica.dialect.passing(of_driver(cause))
+            cause = error.driver_error
+            reason = None if cause is None else self._replica.dialect.passing(cause)
             if connection is None or reason not in (Passing.LOST, Passing.UNDONE):
                 raise
             self._away_until = monotonic() + _LEFT_ALONE
-            raise ReplicaLost(str(error)) from cause
+            raise ReplicaLost(str(error)) from error
 
     def _from_replica(self, stack: ExitStack, replica: AbstractContextManager[C]) -> C | None:
         if not self._written.is_known or monotonic() < self._away_until:
@@ -151,7 +150,7 @@ def position_of(text: str) -> int:
     if not isinstance(text, str):
         raise TypeError(f"position is {type(text).__name__}: give what position() returned")
     if not re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}", text):
-        raise ValueError(f"position={text!r} is not one: give what position() returned")
+        raise ValueError(f"position={quoted(text)} is not one: give what position() returned")
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 

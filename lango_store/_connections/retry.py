@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from lango_store._connections import cancellation
 from lango_store._connections.replicas import ReplicaLost
 from lango_store._dialect import Passing, dialect_of
-from lango_store._dialect.driver_errors import of_driver
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
@@ -84,7 +83,7 @@ class Retry:
     def _reason(self, error: LangoStoreError) -> Passing | None:
         if isinstance(error, ReplicaLost):
             return Passing.UNDONE
-        return None if error.__cause__ is None else dialect_of(self._engine).passing(of_driver(error.__cause__))
+        return None if error.driver_error is None else dialect_of(self._engine).passing(error.driver_error)
 
     def _wait_for(self, reason: Passing | None) -> float:
         if reason is None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect.base import AnyConnection, AppendMethod, Passing
-from lango_store._dialect.postgresql import PostgreSQL, set_config
+from lango_store._dialect.postgresql import PostgreSQL, primary_message, set_config
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base
@@ -34,7 +34,9 @@ class Citus(PostgreSQL):
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         if _is_lost_commit(error):
-            return DatabaseUnavailable(f"PostgreSQL: {str(error).strip()}; see that all nodes run, and what is stored")
+            return DatabaseUnavailable(
+                f"PostgreSQL: {primary_message(error)}; see that all nodes run, and what is stored"
+            )
         return super().translate_error(error)
 
     def passing(self, error: BaseException) -> Passing | None:

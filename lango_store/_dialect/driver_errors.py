@@ -1,11 +1,15 @@
-"""Errors of SQLAlchemy and the driver as the store's own."""
+"""Errors of SQLAlchemy and the driver as the store's own, which show no content.
+
+A driver's error may quote a row ("Failing row contains …"), and SQLAlchemy's the parameters of a statement. They are
+therefore not chained to ours: a traceback would print them.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from lango_store._dialect import dialect_of
+from lango_store._dialect import Dialect, dialect_of
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 
@@ -28,15 +32,22 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         ) from error
     driver_error = of_driver(error)
     if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
-        raise dialect_of(engine).translate_error(driver_error) from error
-    if isinstance(error, sa.exc.DBAPIError):
-        raise dialect_of(engine).translate_error(error) from error
+        raise translated(driver_error, dialect_of(engine)) from None
+    if isinstance(error, sa.exc.StatementError):
+        raise translated(driver_error, dialect_of(engine)) from None
     if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
     if isinstance(error, OverflowError):
         raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
 
+def translated(error: BaseException, dialect: Dialect) -> LangoStoreError:
+    """Return the store's error for a driver's, to be raised `from None`."""
+    ours = dialect.translate_error(error)
+    ours.driver_error = error
+    return ours
+
+
 def of_driver(error: BaseException) -> BaseException:
     """Return the driver's error that SQLAlchemy wrapped, or the error itself."""
-    return error.orig or error if isinstance(error, sa.exc.DBAPIError) else error
+    return error.orig or error if isinstance(error, sa.exc.StatementError) else error

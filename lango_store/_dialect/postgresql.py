@@ -202,7 +202,8 @@ class PostgreSQL(Dialect):
 
     def translate_error(self, error: Any) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
-        reason = f"PostgreSQL: {str(error).strip()}"
+        # The rest of the text (DETAIL, CONTEXT) may quote a row.
+        reason = f"PostgreSQL: {primary_message(error)}"
         if state in ("23503", "23001"):
             return SessionHeld(None, f"foreign key {error.diag.constraint_name} of {error.diag.table_name}")
         if state in ("40001", "40P01", "55P03", "57014"):
@@ -343,6 +344,12 @@ def replayed(connection: AnyConnection) -> int:
 def _position(connection: AnyConnection, position: str) -> int:
     with connection.connection.cursor() as cursor:
         return int(cursor.execute(f"SELECT ({position} - '0/0')::bigint").fetchone()[0])
+
+
+def primary_message(error: BaseException) -> str:
+    """Return what a server's error says first; errors of the driver's own have no more than their text."""
+    primary: str | None = getattr(getattr(error, "diag", None), "message_primary", None)
+    return primary or str(error).strip()
 
 
 def _kinds(error: BaseException) -> set[str]:

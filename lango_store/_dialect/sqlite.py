@@ -200,7 +200,10 @@ class SQLite(Dialect):
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)
-        reason = f"SQLite: {error}"
+        text = str(error)
+        if self.is_undecodable(error):  # followed by the stored text
+            text = text.partition(" with text ")[0]
+        reason = f"SQLite: {text}"
         match None if code is None else code & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return DatabaseBusy(f"{reason}; another connection held the file for too long, try again")

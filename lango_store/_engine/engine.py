@@ -46,6 +46,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     """
     parsed, connect_args = parse(url)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
+    options = {"hide_parameters": True} | options
     if "poolclass" not in options:
         options = _POOL | options
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql

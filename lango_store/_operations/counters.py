@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from lango_store._operations import sessions
 from lango_store._operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
-from lango_store.errors import DamagedMessage, SessionNotFound
+from lango_store.errors import DamagedMessage, SessionNotFound, quoted
 
 NAMES: Final = (
     "message_count",
@@ -61,7 +61,7 @@ def correct(connection: sa.Connection, key: str) -> None:
     for _, found in wrong(connection, key):
         for name, (_, value) in found.items():
             if isinstance(value, str | bytes | float):
-                raise DamagedMessage(key, 0, name, f"its rows say {value!r}")
+                raise DamagedMessage(key, 0, name, f"its rows say {quoted(value)}")
         values = {name: value for name, (_, value) in found.items()}
         connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(values | sessions.REVISED))
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
@@ -17,10 +18,12 @@ from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_s
 from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Page
-from lango_store.errors import InvalidCursor
+from lango_store.errors import InvalidCursor, quoted
 from lango_store.tables import expired_at
 
 MAX_PAGE: Final = 1_000
+_MAX_CURSOR: Final = 10_000  # a key of 512 characters takes 8,300
+_CURSOR: Final = re.compile(r'\["\w+", "[^"\\]+", "(?:[^"\\]|\\.)+"\]')
 
 Order = Literal["updated", "created"]
 """The order of a list: by last activity or by creation, the newest first."""
@@ -101,7 +104,7 @@ def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -
 @cache
 def _page(order: Order, *conditions: str) -> Statement:
     if order not in _ORDERS:
-        raise ValueError(f"order={order!r}: give one of {', '.join(_ORDERS)}")
+        raise ValueError(f"order={quoted(order)}: give one of {', '.join(_ORDERS)}")
     newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
     query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(_LIMIT)
     return Statement(lambda dialect: _where(query, dialect, conditions))
@@ -184,10 +187,17 @@ def _cursor(last: SessionInfo, order: Order) -> str:
 
 def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
     try:
-        of, moment, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if len(cursor) > _MAX_CURSOR:
+            raise ValueError("is longer than any cursor")
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        if not _CURSOR.fullmatch(text):  # before it is decoded: nested lists would exhaust the stack
+            raise ValueError("is not a list of three texts")
+        of, moment, key = json.loads(text)
         place = aware(datetime.fromisoformat(moment)), checked_key(key)
-    except (ValueError, TypeError) as error:
-        raise InvalidCursor(f"{cursor!r} is not a cursor of list_sessions: pass Page.next unchanged") from error
+    except (ValueError, TypeError):
+        raise InvalidCursor(f"{quoted(cursor)} is not a cursor of list_sessions: pass Page.next unchanged") from None
     if of != order:
-        raise InvalidCursor(f"the cursor is of a list in the order {of!r}, not {order!r}: give the same order again")
+        raise InvalidCursor(
+            f"the cursor is of a list in the order {quoted(of)}, not {order!r}: give the same order again"
+        )
     return place

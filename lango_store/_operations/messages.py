@@ -27,7 +27,7 @@ from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_me
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message, MessageRole
 from lango_store._values.session import Session
-from lango_store.errors import DatabaseBusy
+from lango_store.errors import DatabaseBusy, quoted
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
@@ -112,7 +112,7 @@ def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool
             break
         row = latest
     else:
-        raise DatabaseBusy(f"session {key!r} was changed during each of {_TRIES} reads: try again")
+        raise DatabaseBusy(f"session {quoted(key)} was changed during each of {_TRIES} reads: try again")
     if (summary_turn := row.get("summary_turn")) is not None:
         # Messages appended during the compaction have a lower seq than the summary.
         loaded = sorted(loaded, key=lambda message: message.turn_no != summary_turn)
@@ -126,7 +126,7 @@ def _removed(row: Mapping[str, Any]) -> int:
 def check_seq(name: str, seq: int | None) -> None:
     """Raise ValueError for a value that cannot be a seq."""
     if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite stores 1.5
-        raise ValueError(f"{name}={seq!r} is not a seq: give 0 for the start of the session")
+        raise ValueError(f"{name}={quoted(seq)} is not a seq: give 0 for the start of the session")
 
 
 def check_count(name: str, value: int | None) -> None:
@@ -158,7 +158,7 @@ Damaged = Literal["raise", "return"]
 def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damaged: Damaged = "raise") -> list[Any]:
     """Read messages of a live session, ordered by seq."""
     if damaged not in ("raise", "return"):
-        raise ValueError(f"damaged={damaged!r}: give 'raise' or 'return'")
+        raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
     statement, bound = (_forwards, chosen.limit) if chosen.last is None else (_backwards, chosen.last)
     values = {
         "key": checked_key(key),

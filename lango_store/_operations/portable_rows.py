@@ -26,7 +26,7 @@ from lango_store._rows.encoding import (
     encode_json,
 )
 from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
-from lango_store.errors import InvalidKey, InvalidValue
+from lango_store.errors import InvalidKey, InvalidValue, quoted
 
 Fields = dict[str, Any]
 """The columns of a row that are not NULL, by their names. A message has its text in `content`."""
@@ -101,7 +101,7 @@ class RowEncoder:
         _check_key(checked_key, fields["key"])
         ttl = fields.get("ttl_seconds")
         if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
-            raise InvalidValue("ttl_seconds", f"{ttl!r} is not a time to live")
+            raise InvalidValue("ttl_seconds", f"{quoted(ttl)} is not a time to live")
         self._session = dict.fromkeys(counters.NAMES) | fields
         return encode_session(fields)
 
@@ -149,7 +149,7 @@ def _encode_value(fields: Fields) -> Row:
 def _check_number(name: str, value: Any) -> None:
     least = 1 if name in ("seq", "turn_no", "summary_turn") else 0
     if value is not None and not (type(value) is int and least <= value < _TOO_LARGE):
-        raise InvalidValue(name, f"{value!r} is not a number that it can hold")
+        raise InvalidValue(name, f"{quoted(value)} is not a number that it can hold")
 
 
 def _check_key(check: Any, *keys: Any) -> None:
@@ -163,7 +163,7 @@ def _encode_time(name: str, value: Any) -> datetime:
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         if not isinstance(moment, datetime) or moment.tzinfo is None:
-            raise ValueError(f"{value!r} is not a time with a time zone")
+            raise ValueError(f"{quoted(value)} is not a time with a time zone")
         return decode_time(moment)
     except (ValueError, OverflowError) as error:
         raise InvalidValue(name, str(error)) from None

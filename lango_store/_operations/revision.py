@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import LangoStoreError, SchemaOutOfDate, quoted
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
 
@@ -22,7 +22,7 @@ def found(connection: sa.Connection) -> str | None:
     if revision is None or (isinstance(revision, str) and len(revision) == len(SCHEMA_REVISION) and revision.isdigit()):
         return revision
     raise LangoStoreError(
-        f"{VERSION_TABLE} says {revision!r}, which is not a revision: `lango-store db stamp` writes one"
+        f"{VERSION_TABLE} says {quoted(revision)}, which is not a revision: `lango-store db stamp` writes one"
     )
 
 

@@ -23,7 +23,7 @@ from lango_store._rows.encoding import (
     encode_text,
 )
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
-from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue
+from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue, quoted
 
 
 def stored_json(key: str, seq: int, field: str, text: str) -> Any:
@@ -113,7 +113,7 @@ def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
 def whole_number(key: str, name: str, stored: Any) -> int:
     """Return a stored counter of a session; `DamagedMessage` if it is not a whole number."""
     if type(stored) is not int:
-        raise DamagedMessage(key, 0, name, f"{stored!r} is not a whole number")
+        raise DamagedMessage(key, 0, name, f"{quoted(stored)} is not a whole number")
     return stored
 
 
@@ -149,10 +149,12 @@ def encode_message(message: Message) -> dict[str, Any]:
         )
     created_at = message.created_at
     if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
-        raise InvalidMessage("created_at", f"{created_at!r} is not a time with a time zone: use datetime.now(UTC)")
+        raise InvalidMessage(
+            "created_at", f"{quoted(created_at)} is not a time with a time zone: use datetime.now(UTC)"
+        )
     tokens = message.tokens
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
-        raise InvalidMessage("tokens", f"{tokens!r} is not a count: give 0 or more, or None")
+        raise InvalidMessage("tokens", f"{quoted(tokens)} is not a count: give 0 or more, or None")
     try:
         text, content = encode_content(message.content)
         return {  # most fields are None, and a test is cheaper than a call
@@ -209,7 +211,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
-        raise DamagedMessage(key, 0, "seq", f"{rows[-1][0]!r} is not a number")
+        raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
     for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
         value = {"role": _ROLES.get(role, role), "seq": seq}
         if content is None and type(text) is str:
@@ -304,7 +306,7 @@ def next_start(after: Position, last: Position) -> Position:
     """Return the position after which the next page begins; a damaged index must not cause an endless loop."""
     if type(last) is not type(after) or last <= after:
         raise DatabaseUnavailable(
-            f"the database returned rows out of order ({last!r} after {after!r}), it is damaged: "
+            f"the database returned rows out of order ({quoted(last)} after {quoted(after)}), it is damaged: "
             "run `lango-store doctor`, restore it from a backup"
         )
     return last

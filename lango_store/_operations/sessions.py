@@ -27,7 +27,7 @@ from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.value import copied
-from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound
+from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
 from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
@@ -114,7 +114,7 @@ class Expected:
             ("expect", self.revision, "revision: SessionInfo.revision is one"),
         ):
             if given is not None and (type(given) is not int or not 0 <= given < 2**63):
-                raise ValueError(f"{name}={given!r} is not a {what}")
+                raise ValueError(f"{name}={quoted(given)} is not a {what}")
 
     @property
     def needs_session(self) -> bool:
@@ -148,8 +148,8 @@ def raise_unmatched(
 def not_permitted(key: str) -> NotPermitted:
     """Return the error for rows of a session that can be read, and that the database does not write."""
     return NotPermitted(
-        f"session {key!r} exists, but the database did not write to its rows: a row-level security policy or a trigger "
-        "keeps them, see `lango-store doctor`"
+        f"session {quoted(key)} exists, but the database did not write to its rows: a row-level security policy or a "
+        "trigger keeps them, see `lango-store doctor`"
     )
 
 
@@ -230,7 +230,7 @@ def check_fields(fields: Mapping[str, Any], kind: type) -> None:
     """Raise TypeError for a name that is not a field of a TypedDict."""
     known = tuple(typing.get_type_hints(kind))
     for name in fields.keys() - known:
-        raise TypeError(f"a session has no {name!r}: give {', '.join(known)}")
+        raise TypeError(f"a session has no {quoted(name)}: give {', '.join(known)}")
 
 
 class New:
@@ -313,7 +313,7 @@ def update(
     given = encode_session(fields)
     consolidated = given.get("last_consolidated")
     if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
-        raise ValueError(f"last_consolidated={consolidated!r} is not a count of messages: give 0 or more")
+        raise ValueError(f"last_consolidated={quoted(consolidated)} is not a count of messages: give 0 or more")
     statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in given.items()}
     values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}

@@ -24,7 +24,7 @@ from lango_store._operations.rows import next_start
 from lango_store._operations.sessions import new_life
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import decode_time
-from lango_store.errors import DamagedMessage
+from lango_store.errors import DamagedMessage, quoted
 
 Row = dict[str, Any]
 """A row by its columns' names: JSON as text, times as aware datetimes."""
@@ -58,7 +58,7 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
 def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read, by its session or shared scope."""
     key = row.get("session_key") or row.get("key") or row["scope"]
-    where = f"value {row['name']!r}, {field}" if "value" in row else field
+    where = f"value {quoted(row['name'])}, {field}" if "value" in row else field
     return DamagedMessage(key, row.get("seq", 0), where, reason)
 
 

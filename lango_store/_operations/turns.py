@@ -21,7 +21,7 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
 from lango_store._values.session import Session
-from lango_store.errors import Conflict
+from lango_store.errors import Conflict, quoted
 
 
 def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
@@ -197,7 +197,7 @@ def finish_compaction(
             key,
             expected=upto,
             last_seq=found.last_seq,
-            message=f"session {key!r} was compacted, cut or cleared while its summary was being written: "
+            message=f"session {quoted(key)} was compacted, cut or cleared while its summary was being written: "
             "nothing was changed, compact again if it is still too long",
         )
     said: dict[str, Any] = {

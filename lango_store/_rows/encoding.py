@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lango_store._values.json_faults import JSON_REMEDY, levels_within, no_json
 from lango_store._values.model import MessageRole
-from lango_store.errors import InvalidKey, InvalidValue
+from lango_store.errors import InvalidKey, InvalidValue, quoted
 
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
@@ -27,7 +27,7 @@ def encode_role(role: MessageRole) -> str:
     try:
         return MessageRole(role).value
     except ValueError:
-        raise InvalidValue("role", f"{role!r} is not one of {', '.join(MessageRole)}") from None
+        raise InvalidValue("role", f"{quoted(role)} is not one of {', '.join(MessageRole)}") from None
 
 
 def decode_role(text: str) -> MessageRole:
@@ -71,7 +71,8 @@ def checked_name(owner: str, name: str, what: str = "session key") -> str:
     checked_key(name, "name")
     if (size := len(owner.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
         raise InvalidKey(
-            f"{what} and name {name!r}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: shorten one"
+            f"{what} and name {quoted(name)}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: "
+            "shorten one"
         )
     return name
 

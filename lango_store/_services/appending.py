@@ -18,6 +18,7 @@ from lango_store.errors import (
     SessionExpired,
     SessionNotFound,
     UniqueViolation,
+    quoted,
 )
 
 R = TypeVar("R")
@@ -99,7 +100,9 @@ def append_with_retry(
         if make is None or create is not None:
             raise
         wanted = f"after={expected.last_seq}, expect={expected.revision}"
-        message = f"there is no session {key!r}, and a new one does not match {wanted}: leave them out to create one"
+        message = (
+            f"there is no session {quoted(key)}, and a new one does not match {wanted}: leave them out to create one"
+        )
         raise Conflict(
             key, expected=expected.last_seq or expected.revision or 0, last_seq=0, message=message
         ) from error

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
-from lango_store._dialect.driver_errors import of_driver
 from lango_store._dialect.search import REBUILD, SearchIndex
 from lango_store._operations import search, sessions
 from lango_store._operations.binds import MESSAGE
@@ -80,9 +79,9 @@ def drain(context: Context) -> None:
 
 
 def _damage(context: Context, error: LangoStoreError) -> str | None:
-    """Return the driver's error behind an error that can come from a damaged index."""
-    cause = None if error.__cause__ is None else of_driver(error.__cause__)
-    return str(cause).strip() if cause is not None and _index(context).is_damage(cause) else None
+    """Return the text of an error that can come from a damaged index."""
+    cause = error.driver_error
+    return str(error) if cause is not None and _index(context).is_damage(cause) else None
 
 
 def _index(context: Context) -> SearchIndex:

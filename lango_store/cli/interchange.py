@@ -9,7 +9,7 @@ import typer
 from lango_store import interchange
 from lango_store.cli.options import JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, say
-from lango_store.errors import SchemaOutOfDate
+from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
@@ -30,7 +30,7 @@ def import_(
     Existing sessions and the files are not changed: it may be run again.
     """
     if format is not None and format not in interchange.FORMATS:
-        raise typer.BadParameter(f"{format!r} is not a format: give one of {_NAMES}", param_hint="--format")
+        raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
     with open_store(url, "looking at" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
         with progress("importing", total, quiet=json_) as update:
@@ -90,7 +90,7 @@ def export(
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
     if format not in interchange.writable():
-        raise typer.BadParameter(f"{format!r} cannot be written: give one of {_WRITABLE}", param_hint="--format")
+        raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     is_output = to == "-"
     if is_output and (format != "jsonl" or json_):
         raise typer.BadParameter(

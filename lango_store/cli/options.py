@@ -14,7 +14,7 @@ from lango_store._engine.engine import create_engine, database_file
 from lango_store._engine.url import URL_VARIABLES, url_from_environment
 from lango_store._operations.sessions import MAX_TTL
 from lango_store.cli.output import say
-from lango_store.errors import DatabaseUnavailable
+from lango_store.errors import DatabaseUnavailable, quoted
 from lango_store.store import Store
 
 UrlOption = Annotated[
@@ -39,13 +39,13 @@ def duration(text: str) -> timedelta:
     """Parse a duration such as 30d, 12h, 90m, 45s or 2w."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if not match:
-        raise typer.BadParameter(f"{text!r} is not a duration: write 45s, 90m, 12h, 30d or 2w")
+        raise typer.BadParameter(f"{quoted(text)} is not a duration: write 45s, 90m, 12h, 30d or 2w")
     try:
         value = timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError:
         value = timedelta.max
     if value > MAX_TTL:
-        raise typer.BadParameter(f"{text!r} is longer than the longest TTL, 100 years")
+        raise typer.BadParameter(f"{quoted(text)} is longer than the longest TTL, 100 years")
     return value
 
 

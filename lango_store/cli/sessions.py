@@ -28,7 +28,7 @@ from lango_store.cli.options import (
 )
 from lango_store.cli.output import Columns, captured, console, page, print_error, print_json, print_table, say
 from lango_store.cli.rendering import render_message, render_session
-from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError
+from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, quoted
 from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
@@ -105,7 +105,7 @@ def list_(
                 print_table(COLUMNS, pages(store), wide=WIDE)
     except InvalidCursor as error:
         raise typer.BadParameter(
-            f"{cursor!r} is not a cursor: copy the one that a list ended with", param_hint="--cursor"
+            f"{quoted(cursor)} is not a cursor: copy the one that a list ended with", param_hint="--cursor"
         ) from error
     if cursor is not None:
         say(f"… and more: --cursor {cursor}")
@@ -191,7 +191,7 @@ def delete(
         missing = [key for key in keys if not store.delete(key)]
     print(f"deleted {len(keys) - len(missing)} sessions")
     for key in missing:
-        print_error(LangoStoreError(f"no session {key!r}"))
+        print_error(LangoStoreError(f"no session {quoted(key)}"))
     if missing:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 from lango_store._operations import lists
 from lango_store._operations.lists import Filter
-from lango_store.errors import InvalidFile
+from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.files import PACKED, unfinished
@@ -155,5 +155,5 @@ def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
 
 def _known(format: str) -> Format | Backups:
     if format not in FORMATS:
-        raise ValueError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}")
+        raise ValueError(f"{quoted(format)} is not a format: give one of {', '.join(FORMATS)}")
     return FORMATS[format]

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
+from lango_store._dialect.driver_errors import translated
 from lango_store._operations import transfer
 from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
@@ -23,6 +24,7 @@ from lango_store.errors import (
     InvalidFile,
     InvalidValue,
     SessionNotFound,
+    quoted,
 )
 from lango_store.interchange.backup_writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
 from lango_store.tables import BASELINE, SCHEMA_REVISION
@@ -76,7 +78,7 @@ def load(
             file.check_end()
             return
         else:
-            raise file.fault(f"{kind} {value!r} after {number} whole sessions")
+            raise file.fault(f"{kind} {quoted(value)} after {number} whole sessions")
     raise file.fault("the file is cut off")
 
 
@@ -94,7 +96,7 @@ def _load_session(connection: sa.Connection, fields: Fields, file: _File, planne
             batch, size = [], 0
         if kind == "end":
             if file.line != digest.closing():
-                raise file.fault(f"session {key!r} is damaged: its rows do not match its counts or its digest")
+                raise file.fault(f"session {quoted(key)} is damaged: its rows do not match its counts or its digest")
             file.check_counters(encoder)
             state: State = "imported" if is_new else _compared(connection, key, file.line)
             return Outcome(key, state, digest.counts["message"])
@@ -106,7 +108,7 @@ def _load_session(connection: sa.Connection, fields: Fields, file: _File, planne
         if is_new and planned is None:
             batch.append(row)
             size += len(file.line)
-    raise file.fault(f"session {key!r} is cut off")
+    raise file.fault(f"session {quoted(key)} is cut off")
 
 
 def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _File) -> bool:
@@ -117,10 +119,10 @@ def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _
         transfer.insert(connection, table, batch)
         return True
     except connection.dialect.loaded_dbapi.Error as error:
-        ours = dialect_of(connection).translate_error(error)
+        ours = translated(error, dialect_of(connection))
         if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
-            raise ours from error
-        raise file.fault(f"the database refuses rows that end here: {ours}") from error
+            raise ours from None
+        raise file.fault(f"the database refuses rows that end here: {ours}") from None
 
 
 def _load_shared(connection: sa.Connection, first: Fields, file: _File, *, is_planned: bool) -> Iterator[SharedValue]:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store.errors import InvalidFile
+from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import backup_reading, files
 from lango_store.interchange.backup_writing import write_sessions
 from lango_store.interchange.draft import Skipped
@@ -87,7 +87,7 @@ def _count(report: FileReport, outcome: backup_reading.Outcome | backup_reading.
     if isinstance(outcome, backup_reading.SharedValue):
         report.values += outcome.state == "imported"
         if outcome.state == "collided":
-            reason = f"value {outcome.name!r} of scope {outcome.scope!r}: the name is taken"
+            reason = f"value {quoted(outcome.name)} of scope {quoted(outcome.scope)}: the name is taken"
             report.skipped.append(Skipped(line=outcome.line, reason=reason))
     elif outcome.state == "imported":
         report.keys.append(outcome.key)

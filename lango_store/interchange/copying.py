@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from pydantic import Field
 
 from lango_store._dialect import dialect_of
+from lango_store._dialect.driver_errors import translated
 from lango_store._operations import transfer
 from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
@@ -136,5 +137,5 @@ def _isolated(connection: sa.Connection) -> Iterator[None]:
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
         drivers = getattr(error, "orig", None) or error
         if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
-            raise dialect_of(connection).translate_error(drivers) from error
+            raise translated(drivers, dialect_of(connection)) from None
         raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message
-from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange.dive_fields import NAME, columns, event_of, header_of, id_fault, key_of, part_from, raw_of
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
@@ -38,11 +38,13 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
         raise InvalidFile(path, "has no header line: give a session file of Dive")
     (_, first), *lines = lines
     if first["line_type"] != "header":
-        raise InvalidFile(path, f"begins with {first['line_type']!r}, not with a header: give a session file of Dive")
+        raise InvalidFile(
+            path, f"begins with {quoted(first['line_type'])}, not with a header: give a session file of Dive"
+        )
     header = first["data"]
     id = header.get("id")
     if fault := id_fault(id):
-        raise InvalidFile(path, f"its id {id!r} {fault}: Dive takes no such id, correct the header")
+        raise InvalidFile(path, f"its id {quoted(id)} {fault}: Dive takes no such id, correct the header")
     raw: dict[str, Any] = {"header": header}
     events = list(_events_of(lines, skipped))
     last_time = events[-1][1].get("timestamp") if events else None
@@ -68,7 +70,7 @@ def _events_of(lines: list[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
         if line["line_type"] == "event":
             yield number, line["data"]
         else:
-            skipped.append(Skipped(number, f"a line of type {line['line_type']!r} is not an event: left out"))
+            skipped.append(Skipped(number, f"a line of type {quoted(line['line_type'])} is not an event: left out"))
 
 
 def _repeated_ids(events: list[dict[str, Any]]) -> Container[str]:
@@ -132,7 +134,8 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     path = folder / f"{header['id']}.jsonl"
     if len(path.name.encode()) > MAX_NAME:
         raise InvalidKey(
-            f"session key {draft.key!r} is too long for a file's name, which Dive's ids are: fork it to another key"
+            f"session key {quoted(draft.key)} is too long for a file's name, which Dive's ids are: "
+            "fork it to another key"
         )
     with atomic_writer(path, replace=replace) as file:
         file.write(_bytes_of("header", header))

@@ -9,7 +9,7 @@ from lango_store._operations.rows import encode_message
 from lango_store._rows.encoding import MAX_LEVELS, checked_key, encode_id, encode_json, encode_text, reject_constant
 from lango_store._values.json_faults import levels_within
 from lango_store._values.model import Message, MessageRole
-from lango_store.errors import InvalidValue
+from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.draft import Skipped
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
@@ -50,7 +50,7 @@ def read_role(word: Any, skipped: list[Skipped], line: int, what: str) -> Messag
     """Return the role that a word stands for; report one that is not ours, and return `user`."""
     role = known_role(word)
     if role is None:
-        skipped.append(Skipped(line, f"{what}: the role {word!r} is not one of ours: stored as user"))
+        skipped.append(Skipped(line, f"{what}: the role {quoted(word)} is not one of ours: stored as user"))
     return role or MessageRole.USER
 
 

@@ -13,7 +13,7 @@ from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
 from lango_store._values.model import Message
-from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Draft, Part
 
 _PAGE: Final = 500
@@ -47,7 +47,7 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
     for rows in (turns, messages):
         ids = [row["id"] for row in rows if row["id"] is not None]
         if len(set(ids)) < len(ids):
-            raise InvalidMessage("id", f"two of session {draft.key!r} have the same id: make them differ")
+            raise InvalidMessage("id", f"two of session {quoted(draft.key)} have the same id: make them differ")
     counters = {
         "last_seq": last_seq,
         "message_count": len(messages),

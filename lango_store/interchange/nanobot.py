@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
@@ -152,7 +152,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
         if time is None:
             note(name, "is not a time, now instead")
     if "key" in line and line["key"] != key:
-        note("key", f"is not a key, {key!r} from the file's name instead")
+        note("key", f"is not a key, {quoted(key)} from the file's name instead")
     return Draft(
         key=key,
         parts=[_part(STYLES[generation], skipped, line) for line in file.lines],

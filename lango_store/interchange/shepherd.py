@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.errors import InvalidFile, InvalidKey
+from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import (
@@ -52,7 +52,9 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session; `InvalidFile` if the file is damaged or of another version than 1."""
     raw = _members(path)
     if type(raw.get("version")) is not int or raw["version"] != _VERSION:
-        raise InvalidFile(path, f"is of version {raw.get('version')!r}: save it with a Shepherd that writes version 1")
+        raise InvalidFile(
+            path, f"is of version {quoted(raw.get('version'))}: save it with a Shepherd that writes version 1"
+        )
     if not isinstance(raw.get("provider"), str):
         raise InvalidFile(path, "names no provider, which gives the session its key: add one")
     saved_at = moment(raw.get("timestamp"), local=True)
@@ -124,7 +126,7 @@ def _file_name(provider: str, key: str) -> str:
     provider = _NOT_IN_NAMES.sub(b"-", provider.encode("utf-8", "replace")).decode()
     name = f".shepherd_session.{provider}.json"
     if len(name) > MAX_NAME:
-        raise InvalidKey(f"session key {key!r} is too long for a file's name: fork it to a shorter key")
+        raise InvalidKey(f"session key {quoted(key)} is too long for a file's name: fork it to a shorter key")
     return name
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import InvalidMessage, InvalidValue, Store
+from lango_store import InvalidMessage, InvalidValue, LangoStoreError, Store
 
 NAIVE = datetime(2026, 11, 22)
 WRONG: Any = 60
@@ -94,3 +94,23 @@ def test_filters_that_cannot_be_stored_are_refused(store: Store, name: str, text
         with pytest.raises(InvalidValue, match=name):
             store.expire(**which)
     assert store.exists("k")
+
+
+LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
+    "key": lambda store: store.get("k" * 512),
+    "id": lambda store: store.conversation("s").delete_message("i" * 512),
+    "order": lambda store: store.list_sessions(order="o" * 100_000),  # type: ignore[arg-type]
+    "position": lambda store: store.at("p" * 100_000),
+    "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
+    "field": lambda store: store.create("new", **{"f" * 100_000: WRONG}),
+    "revision": lambda store: store.delete("s", expect=[1] * 100_000),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("argument", LONG_ARGUMENTS)
+def test_error_quotes_at_most_200_characters_of_an_argument(store: Store, argument: str) -> None:
+    store.create("s")
+    with pytest.raises((LangoStoreError, ValueError, TypeError)) as caught:
+        LONG_ARGUMENTS[argument](store)
+    assert len(str(caught.value)) < 700
+    assert "…" in str(caught.value)

@@ -1,5 +1,6 @@
 """Lists of sessions: filtered, newest first, page by page, without ever reading a message."""
 
+import base64
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -202,10 +203,25 @@ def test_pages_are_stable_when_times_are_equal_and_sessions_come_in(store: Store
     assert keys(first) + keys(second) == ["k5", "k4", "k3", "k2", "k1", "k0"]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "!!", "bm90IGpzb24", "WzEsMl0", "eyJhIjoxfQ", "ünïcode"])
+NESTED = base64.urlsafe_b64encode(b"[" * 6_000).decode()
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "!!", "bm90IGpzb24", "WzEsMl0", "eyJhIjoxfQ", "ünïcode", NESTED, "W" * 10**7]
+)
 def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
-    with pytest.raises(InvalidCursor):
+    with pytest.raises(InvalidCursor) as caught:
         store.list_sessions(cursor=cursor)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("key", ["k" * 512, '\\"[{' * 128, "😀" * 512])
+def test_a_cursor_holds_every_key(store: Store, key: str) -> None:
+    for each in (key, "other"):
+        store.create(each)
+    first = store.list_sessions(limit=1)
+    second = store.list_sessions(limit=1, cursor=first.next)
+    assert {*keys(first), *keys(second)} == {key, "other"}
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
