@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlite_utils import Database
-from sqlite_utils.db import NotFoundError
 
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
@@ -52,6 +50,8 @@ class Archive:
     """An archive's file: `Archive(path)` opens it, or with `create=True` makes it; a context manager that closes it."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        from sqlite_utils import Database  # here, as in `_our_errors`: its import is slow, and few commands need it
+
         if not create and not Path(path).exists():
             raise DatabaseUnavailable(f"archive {path} does not exist: check the path")
         with _our_errors(path):
@@ -241,6 +241,8 @@ def _filtered(user_id: str | None, agent_id: str | None, key_prefix: str | None)
 
 @contextmanager
 def _our_errors(path: str | Path) -> Iterator[None]:
+    from sqlite_utils.db import NotFoundError
+
     try:
         yield
     except (sqlite3.Error, NotFoundError) as error:

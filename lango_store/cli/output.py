@@ -11,7 +11,6 @@ from typing import TypeVar
 from pydantic import BaseModel
 from rich.console import Capture, Console
 from rich.pager import SystemPager
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -145,10 +144,12 @@ def _cell(value: str | int | datetime | None, *, is_key: bool) -> Text:
 @contextmanager
 def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar if standard error is a terminal, and yield a function that updates it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if quiet or not sys.stderr.isatty():
         yield lambda **state: None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Answers are printed above the bar, but only on a terminal: elsewhere rich would print them on standard error.
     redirect = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=redirect) as bar:

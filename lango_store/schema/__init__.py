@@ -5,12 +5,11 @@ change our tables only, and run one upgrade at a time. Every function takes a UR
 connection it works in the caller's transaction, also inside the caller's own Alembic run, and the caller commits.
 """
 
+from __future__ import annotations
+
 import io
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from typing import TYPE_CHECKING, Any, Final
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
@@ -21,6 +20,7 @@ from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
     LOCK_TIMEOUT,
     Database,
+    known_revisions,
     migrate,
     opened,
     options_of,
@@ -55,6 +55,9 @@ __all__ = [
     "undistribute",
     "upgrade",
 ]
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE, *SEARCH_TABLES})
 
@@ -167,7 +170,9 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
     """
     _reject_empty("revision", revision)
     _reject_empty("start", start)
-    with opened(database) as target:
+    from alembic.runtime.migration import MigrationContext
+
+    with opened(database) as target, known_revisions():
         if start is None:
             start = current(target) or "base"
         output = io.StringIO()

@@ -1,18 +1,20 @@
 """Alembic's options for our tables and types, and the differences of a database from them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import sqlalchemy as sa
-from alembic.autogenerate import produce_migrations, render_python_code
-from alembic.autogenerate.api import AutogenContext
-from alembic.runtime.migration import MigrationContext
 
 from lango_store._dialect import dialect_of
 from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.tables import VERSION_TABLE, Base
+
+if TYPE_CHECKING:  # importing Alembic takes longer than most commands
+    from alembic.autogenerate.api import AutogenContext
 
 _TABLES: Final = Base.metadata.tables
 
@@ -46,6 +48,9 @@ OPTIONS: Final[dict[str, Any]] = {
 
 def differences(connection: sa.Connection) -> Iterator[str]:
     """Yield where the tables of a database differ from what this release needs, a sentence each."""
+    from alembic.autogenerate import produce_migrations, render_python_code
+    from alembic.runtime.migration import MigrationContext
+
     context = MigrationContext.configure(connection, opts={**OPTIONS, "script": None})
     script = produce_migrations(context, Base.metadata)
     assert script.upgrade_ops is not None

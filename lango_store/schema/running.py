@@ -1,17 +1,14 @@
 """Run revisions on the database that a caller names: in one transaction that no other migration shares."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from alembic.config import Config
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 
 from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
@@ -22,9 +19,13 @@ from lango_store.errors import LangoStoreError
 from lango_store.schema.differences import OPTIONS
 from lango_store.tables import SCHEMA_REVISION
 
+if TYPE_CHECKING:  # importing Alembic takes longer than most commands
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
 Database = str | sa.URL | sa.Engine | sa.Connection
 
-Steps = Callable[[ScriptDirectory, Any], Iterable[Any]]
+Steps = Callable[["ScriptDirectory", Any], Iterable[Any]]
 """Returns Alembic's steps, given the revisions of this release and those the database is at."""
 
 LOCK_TIMEOUT: Final = 5.0
@@ -35,13 +36,11 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.001, 2_147_483  # 0 would be without end
 
 @contextmanager
 def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
-    """Open a database for a block, and raise the driver's and Alembic's errors in it as the store's own."""
+    """Open a database for a block, and raise the driver's errors in it as the store's own."""
     target = create_engine(database) if isinstance(database, str | sa.URL) else database
     try:
         with translated_errors(target.engine):
             yield target
-    except CommandError as error:
-        raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
     finally:
         if target is not database:
             target.engine.dispose()
@@ -68,9 +67,20 @@ def reading(database: Database) -> Iterator[sa.Connection]:
         yield connection
 
 
+@contextmanager
+def known_revisions() -> Iterator[None]:
+    """Raise Alembic's error for a revision that does not exist as the store's own."""
+    from alembic.util import CommandError
+
+    try:
+        yield
+    except CommandError as error:
+        raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
+
+
 def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
     """Run steps on a database, and return its revision afterwards."""
-    with connected(database) as connection:
+    with connected(database) as connection, known_revisions():
         return run_steps(connection, options_of(steps), lock_timeout, callers=connection is database)
 
 
@@ -79,6 +89,8 @@ def run_steps(
 ) -> str | None:
     """Run revisions in one transaction: the caller's, or one that is committed at the end."""
     with migration(connection, lock_timeout, callers=callers):
+        from alembic.runtime.migration import MigrationContext
+
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
         return revision.found(connection)
 
@@ -118,6 +130,8 @@ def run_revisions(context: MigrationContext) -> None:
 
     The modules of the revisions were loaded for this run only, so each gets a separate `op`.
     """
+    from alembic.operations import Operations
+
     assert context.script is not None
     for script in context.script.walk_revisions():
         vars(script.module)["op"] = Operations(context)
@@ -143,6 +157,9 @@ def run_from_env(context: Any) -> None:
 
 def script_directory() -> ScriptDirectory:
     """Return the revisions that are shipped with this release."""
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
     config = Config(stdout=io.StringIO())
     config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

@@ -1,13 +1,16 @@
 """The command line, as a process: what it prints, where, and its exit code."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from support.commands import run, run_on_terminal, run_process
+from support.databases import MakeDatabase
 
 import lango_store
 from lango_store import Store, create_engine, schema
@@ -128,13 +131,27 @@ def test_help_names_every_command_and_a_mistyped_one_gets_the_nearest() -> None:
     assert "sessions" in mistyped.stderr
 
 
-def test_importing_the_package_is_light() -> None:
-    program = """
+@pytest.mark.parametrize(
+    ("words", "light"),
+    [
+        (None, ["alembic", "click", "mako", "psycopg", "rich", "sqlite_utils", "starlette", "typer"]),
+        (["--help"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
+        (["stats"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
+    ],
+    ids=["import", "help", "stats"],
+)
+def test_a_process_imports_only_what_it_needs(
+    words: list[str] | None, light: list[str], make_sqlite: MakeDatabase
+) -> None:
+    program = f"""
 import sys
 import lango_store
-heavy = {"alembic", "typer", "click", "rich", "sqlite_utils", "psycopg", "mako"} & set(sys.modules)
-import sqlmodel
-print(sorted(heavy))
+if {words!r}:
+    from lango_store.cli import app
+    app({words!r}, standalone_mode=False)
+print(*{{*{light!r}}} & {{*sys.modules}}, file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    environment = os.environ | {"LANGO_STORE_URL": make_sqlite()}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.returncode) == ("\n", 0)
