@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
-from lango_store._engine.pool import DatabaseFile, watch_file
+from lango_store._engine.pool import DatabaseFile, renew_lock_in_children, watch_file
 from lango_store._operations import revision
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
@@ -27,6 +27,7 @@ class SchemaGate:
         self._migrate = migrate
         self._passed: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile | None] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
+        renew_lock_in_children(self)
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> None:

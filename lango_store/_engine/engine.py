@@ -52,7 +52,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
     if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
-        pool.start_anew_in_children(engine)
+        pool.separate_in_children(engine, database_file(parsed))
     return engine
 
 

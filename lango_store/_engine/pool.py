@@ -3,18 +3,22 @@
 An engine that a host has made works without these listeners.
 """
 
+import ctypes
 import os
 import select
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry, Pool, PoolProxiedConnection, PoolResetState
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolResetState, QueuePool
+from sqlalchemy.util.queue import Empty
 
 from lango_store.errors import DatabaseUnavailable
 
@@ -172,13 +176,14 @@ def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
         file = _files[engine] = DatabaseFile(path)
         # Before the engine's listener, which creates a file that does not exist.
         event.listen(engine, "do_connect", lambda *_: file.look(), insert=True)
+        separate_in_children(engine, Path(path))  # a host's engine too
     return file
 
 
 _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDictionary()
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str | Path) -> tuple[int, int] | None:
     try:
         status = Path(path).stat()
     except OSError:
@@ -188,21 +193,73 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 # Forks
 
-_engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
-_inherited: list[Pool] = []
+
+_engines: weakref.WeakKeyDictionary[sa.Engine, Path | None] = weakref.WeakKeyDictionary()
+_lock_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_open_at_fork: set[tuple[int, int]] = set()
 
 
-def start_anew_in_children(engine: sa.Engine) -> None:
-    """Open separate connections in a forked child."""
-    _engines.add(engine)
+def separate_in_children(engine: sa.Engine, file: Path | None) -> None:
+    """Open separate connections in a forked child, unless the file of a SQLite database was in use during the fork."""
+    if engine not in _engines:
+        _engines[engine] = file
+        if file is not None:
+            event.listen(engine, "do_connect", lambda *_: _reject_open_at_fork(file), insert=True)
 
 
-def _forget_inherited() -> None:
-    """In a forked child, start new pools; the parent's connections are neither used nor closed here."""
-    for engine in list(_engines):
-        _inherited.append(engine.pool)  # closing what the parent uses would take the parent's locks and session away
+def renew_lock_in_children(owner: Any) -> None:
+    """Give an object a new `_lock` in a forked child: another thread of the parent may have held the old one."""
+    _lock_owners.add(owner)
+
+
+def _reject_open_at_fork(file: Path) -> None:
+    if _identity(file) in _open_at_fork:
+        raise DatabaseUnavailable(
+            f"this process was forked while its parent used {file}, and SQLite would take the parent's locks for its "
+            "own: nothing was done; fork before the first call, or while no call runs, or start processes with spawn"
+        )
+
+
+def _close_idle() -> None:
+    """Before a fork, close idle connections to SQLite files: a child would inherit SQLite's table of their locks."""
+    for engine, file in list(_engines.items()):
+        pool = engine.pool
+        if file is None or not isinstance(pool, QueuePool) or engine.dialect.is_async:
+            continue
+        for _ in range(pool.checkedin()):
+            try:
+                record = pool._pool.get(block=False)
+            except Empty:
+                break  # another thread took it
+            try:
+                record.close()  # it connects again at its next use
+            finally:
+                pool._do_return_conn(record)
+
+
+def _separate() -> None:
+    """In a forked child, start new pools and locks; the parent's connections are neither used nor closed here."""
+    for engine, file in list(_engines.items()):
+        pool = engine.pool
+        if file is not None and isinstance(pool, QueuePool) and pool.checkedout() and (identity := _identity(file)):
+            _open_at_fork.add(identity)  # or another thread was about to open it
+        # Closing a connection would close the parent's session, or write the parent's log into the file. One reference
+        # too many, since the end of the interpreter clears every module.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         engine.dispose(close=False)
+    if any(_engines.values()):
+        _open_at_fork.update(_open_files())
+    for owner in list(_lock_owners):
+        owner._lock = threading.RLock()
+
+
+def _open_files() -> Iterator[tuple[int, int]]:
+    folder = Path("/dev/fd")  # of Linux, macOS and BSD
+    for descriptor in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):
+            status = os.fstat(int(descriptor.name))
+            yield status.st_dev, status.st_ino
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_inherited)
+    os.register_at_fork(before=_close_idle, after_in_child=_separate)

@@ -1,4 +1,4 @@
-"""Life beside a host: its tables, its migrations, its schemas, its forks."""
+"""Life beside a host: its tables, its migrations, its schemas."""
 
 import pytest
 import sqlalchemy as sa
@@ -8,7 +8,6 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import orm
 from support.databases import MakeDatabase
 from support.factories import message, messages
-from support.processes import run_program
 
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
 from lango_store.tables import MessageRow, SessionRow
@@ -98,51 +97,3 @@ def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, stor
         session.commit()
     assert store.conversation("k").all_messages()[0].content == {"b": 1}
     assert store.info("k").metadata == {"a": [2]}
-
-
-def test_both_processes_of_a_fork_go_on(url: str) -> None:
-    """The parent goes on with the connection that it had."""
-    program = """
-import gc, os, sys, warnings
-import sqlalchemy as sa
-from lango_store import Store, Message
-warnings.simplefilter("always", ResourceWarning)  # of connections that are forgotten
-store = Store(sys.argv[1])
-opened = []
-sa.event.listen(store.engine, "connect", lambda driver, entry: opened.append(os.getpid()))
-store.create("k")
-store.append_message("k", Message(role="user", content="before"))
-for n in range(3):
-    child = os.fork()
-    if child == 0:
-        for m in range(20):
-            store.append_message("k", Message(role="user", content=f"child {n} {m}"))
-        store.close()
-        gc.collect()
-        os._exit(0)
-for m in range(20):
-    store.append_message("k", Message(role="user", content=f"parent {m}"))
-codes = [os.waitstatus_to_exitcode(os.wait()[1]) for n in range(3)]
-assert codes == [0, 0, 0], codes
-store.append_message("k", Message(role="user", content="after"))
-print(len(store.messages("k")), opened.count(os.getpid()))
-store.close()
-"""
-    done = run_program(program, url, timeout=120)
-    assert (done.stdout.strip(), done.stderr, done.returncode) == ("82 1", "", 0)
-
-
-def test_a_store_in_memory_lives_on_in_a_forked_child() -> None:
-    program = """
-import os
-from lango_store import Store, Message
-store = Store("sqlite://", migrate=True)
-store.create("k")
-if os.fork() == 0:
-    store.append_message("k", Message(role="user", content="child"))
-    os._exit(len(store.messages("k")))
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
-print(len(store.messages("k")))
-"""
-    done = run_program(program)
-    assert (done.stdout.strip(), done.stderr, done.returncode) == ("0", "", 0)
