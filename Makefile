@@ -70,27 +70,33 @@ $(BIN)/python:
 		{ echo "Python's venv module is missing: install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+# A new environment has the pip of its Python, which may be too old for dependency groups.
+$(VENV)/.pip: $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.test: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test]' $(CONSTRAINTS)
+$(VENV)/.installed: $(VENV)/.pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[postgresql]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group test $(CONSTRAINTS)
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.dev: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.dev: $(VENV)/.pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@ $(VENV)/.test $(VENV)/.installed
 
-$(VENV)/.browser: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+$(VENV)/.browser: $(VENV)/.pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group browser
 	@touch $@ $(VENV)/.test
 
-$(VENV)/.docs: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+$(VENV)/.docs: $(VENV)/.pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group docs
 	@touch $@
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --editable '.[frameworks]' $(CONSTRAINTS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet 'pip>=25.1'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --editable . --group frameworks $(CONSTRAINTS)
 	@touch $@

@@ -15,6 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from lango_store._engine import pool
 from lango_store._engine.url import milliseconds, parse
+from lango_store.errors import LangoStoreError
 
 Durability = Literal["full", "normal"]
 
@@ -168,7 +169,14 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
         given = connect_args.get("options") or url.query.get("options") or ""
         connect_args["options"] = f"{given} -cstatement_timeout={timeout}".strip()
-    engine = sa.create_engine(url, **options | {"connect_args": connect_args})
+    try:
+        engine = sa.create_engine(url, **options | {"connect_args": connect_args})
+    except ImportError as error:  # of psycopg
+        reason = str(error).splitlines()[0]
+        raise LangoStoreError(
+            f"PostgreSQL's client library is missing ({reason}): "
+            "pip install 'lango-store[postgresql]', or install libpq"
+        ) from error
 
     if timeout:
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
-from lango_store._values.reports import OnProgress, Progress
+from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError
 from lango_store.schema.differences import differences
 from lango_store.schema.distributing import distribute, undistribute
@@ -37,6 +37,7 @@ __all__ = [
     "Database",
     "OnProgress",
     "Progress",
+    "SearchStatus",
     "check",
     "current",
     "disable_search",

@@ -1,6 +1,7 @@
 """Engines: which URLs, which settings, and what becomes of connections that die."""
 
 import os
+import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.commands import run_process
 from support.databases import MakeDatabase
 from support.factories import message
 from support.processes import run_program
@@ -23,6 +25,16 @@ from lango_store import (
     create_engine,
     read_only_engine,
 )
+
+
+def test_an_error_for_a_missing_client_library_names_the_extra() -> None:
+    done = run_process("stats", "--url", "postgresql://host/agents", environment={"PSYCOPG_IMPL": "none"})
+    assert re.fullmatch(
+        r"error: PostgreSQL's client library is missing \(.*'none'.*\): "
+        r"pip install 'lango-store\[postgresql\]', or install libpq\n",
+        done.stderr,
+    )
+    assert done.returncode == 1
 
 
 def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:

@@ -14,7 +14,8 @@ from support.paths import ROOT
 
 SCRIPTS = blocks_by_place("sh")
 MAKEFILE = (ROOT / "Makefile").read_text().replace("$(BIN)/", "")
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 OURS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
 # Kinds of code blocks, and where a test takes those up that are not the same everywhere.
 READ: Final[dict[str, tuple[str, ...] | None]] = {
@@ -67,6 +68,7 @@ def check(command: str) -> None:
         assert words[0] == "install"
         for extra in re.findall(r"[\w-]+(?=[\],])", " ".join(words)):
             assert extra in EXTRAS
+        assert all(words[place + 1] in GROUPS for place, word in enumerate(words) if word == "--group")
     elif program == "make":
         assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in words)
     elif (program, *words[:1]) == ("python", "-m") and words[1].startswith("benchmarks"):

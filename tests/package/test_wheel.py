@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -43,8 +44,12 @@ def test_the_wheel_migrates_and_stores(
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
     assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
     assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
+    frameworks = {"claude-agent-sdk", "google-adk", "nanobot", "openai-agents", "pydantic-ai"}
+    assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == {"asyncio", "postgresql", "web"} | frameworks
+    assert re.findall(r"^Requires-Dist: psycopg(.*)$", metadata, re.M)[0][0] != "["  # its author advises against it
 
     # An empty environment that borrows the installed dependencies, but not this checkout.
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

@@ -1,0 +1,103 @@
+"""The public names are documented, and can be imported."""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, get_args
+
+import pytest
+from support.paths import ROOT
+
+import lango_store
+from lango_store import errors
+
+LISTED = re.findall(r"^::: (\S+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
+_ROW = re.search(r"^\| \*\*API\*\*: (.*?) \|", (ROOT / "docs/reference/stability.md").read_text(), re.MULTILINE)
+assert _ROW is not None
+PROMISED = set(re.findall(r"`(lango_store[.\w]*)`", _ROW[1]))
+ADAPTERS = "lango_store.integrations"
+CONTEXT = ("Store.context", "Conversation.__init__")  # stability excludes it
+MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]
+
+
+def names_of(module: ModuleType) -> set[str]:
+    """Return the public names of a module: those it says, else those it defines."""
+    said = getattr(module, "__all__", None)
+    defined = (name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
+    return {name for name in (defined if said is None else said) if not name.startswith("_")}
+
+
+def test_the_api_page_lists_what_stability_promises() -> None:
+    tables = "lango_store.tables"  # on its own page
+    shown = {name if name in PROMISED else name.rpartition(".")[0] for name in LISTED}
+    assert {name for name in shown if not name.startswith(ADAPTERS)} == PROMISED - {tables, ADAPTERS}
+    for module in MODULES:
+        if module.__name__ not in (*LISTED, tables):
+            members = [name for name in LISTED if name.rpartition(".")[0] == module.__name__ and name not in PROMISED]
+            listed = {name.rpartition(".")[2] for name in members}
+            assert listed == names_of(module) - (names_of(errors) if module is lango_store else set())
+
+
+def test_the_api_page_lists_each_adapter() -> None:
+    folder = ROOT / "lango_store" / "integrations"
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")} | {"nanobot"}
+    listed = [name.removeprefix(f"{ADAPTERS}.").split(".") for name in LISTED if name.startswith(ADAPTERS)]
+    assert {package for package, _ in listed} == packages
+    for package in packages - {"nanobot"}:
+        tree = ast.parse((folder / package / "__init__.py").read_text())
+        (said,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
+        assert {name for owner, name in listed if owner == package} == set(ast.literal_eval(said))
+
+
+def functions(owner: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the public functions of a module or the public methods of a class."""
+    names = names_of(owner) if isinstance(owner, ModuleType) else {name for name in vars(owner) if name[0] != "_"}
+    for name in sorted(names | {"__init__"} & vars(owner).keys()):
+        value = getattr(inspect.getattr_static(owner, name), "__func__", inspect.getattr_static(owner, name))
+        value = value.fget if isinstance(value, property) else value
+        value = inspect.unwrap(value) if callable(value) else value
+        if inspect.isfunction(value):
+            yield value
+
+
+def types_in(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and the values of our types in the annotations of a function."""
+    signature = inspect.signature(function)
+    annotations = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+    while annotations:
+        annotation = annotations.pop()
+        annotations += get_args(annotation)
+        if isinstance(annotation, str):
+            for node in ast.walk(ast.parse(annotation)):
+                if isinstance(node, ast.Name):
+                    value = vars(inspect.getmodule(function)).get(node.id)
+                    module = getattr(value, "__module__", "lango_store")  # an alias has none
+                    if (
+                        value is not None
+                        and not isinstance(value, ModuleType | ParamSpec | TypeVar)
+                        and module != "typing"
+                    ):
+                        yield node.id, value
+        elif isinstance(annotation, type):
+            yield annotation.__name__, annotation
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_types_of_public_functions_can_be_imported(module: ModuleType) -> None:
+    classes = [value for name in names_of(module) if isinstance(value := getattr(module, name), type)]
+    found = {
+        (name, function.__qualname__): value
+        for owner in (module, *classes)
+        for function in functions(owner)
+        for name, value in types_in(function)
+        if getattr(value, "__module__", "lango_store").startswith(("lango_store", "typing"))
+    }
+    missing = {
+        (name, user)
+        for (name, user), value in found.items()
+        if not any(getattr(each, name, None) is value for each in MODULES) and user not in CONTEXT
+    }
+    assert missing == set()
