@@ -39,6 +39,7 @@ from lango_store._values.model import (
 from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
+from lango_store._values.usage import total
 from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
 
 P = ParamSpec("P")
@@ -323,7 +324,7 @@ class Conversation:
 
     def total_usage(self) -> dict[str, Any]:
         """Return the usage of all turns, compacted ones too: the sum of numbers, the last of all other values."""
-        return self._read_part(lambda connection, key: turns.total(turns.usages(connection, key)))
+        return self._read_part(lambda connection, key: total(turns.usages(connection, key)))
 
     # Values
 

@@ -34,6 +34,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _MESSAGES: Final = 100
 _SESSIONS: Final = 50
 _HITS: Final = 20
+_COLUMNS: Final = ("session", "agent", "user", "messages", "turns", "updated")
 _FILTERS: Final = ("agent_id", "user_id", "key_prefix", "title")
 
 _POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")  # the list has filters
@@ -140,10 +141,8 @@ class _Pages:
             links.append(_link(".", {**which, "order": order}, "newest"))
         if found.next:
             links.append(_link(".", {**which, "order": order, "cursor": found.next}, "older"))
-        rows = "".join(map(_row, found.items)) or '<tr><td colspan="5">No session.</td></tr>'
-        columns = "".join(
-            f'<th scope="col">{name}</th>' for name in ("session", "agent", "user", "messages", "updated")
-        )
+        rows = "".join(map(_row, found.items)) or '<tr><td colspan="6">No session.</td></tr>'
+        columns = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
         return _page("Sessions", f"<h1>Sessions</h1>{_search_form('')}{_form(query, order)}{table}{_nav(links)}")
 
@@ -166,7 +165,12 @@ class _Pages:
             links.append(_link("session", {"key": key, "after": messages[-1].seq}, "later"))
             links.append(_link("session", {"key": key}, "last"))
         shown = "".join(render_log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
-        return _page(info.title or key, f"{_nav(links)}{render_header(info)}{shown}{_nav(links, 'pages, again')}")
+        usage = {}
+        if after is None and before is None:  # it reads all turns
+            with suppress(DamagedMessage):
+                usage = self._store.conversation(key).total_usage()
+        header = render_header(info, usage)
+        return _page(info.title or key, f"{_nav(links)}{header}{shown}{_nav(links, 'pages, again')}")
 
     def _log(self, key: str, **part: Any) -> list[Message | DamagedMessage]:
         return self._store.conversation(key).all_messages(**part, damaged="return")
@@ -208,9 +212,12 @@ def _row(info: SessionInfo) -> str:
         escape_line(info.agent_id),
         escape_line(info.user_id),
         f"{info.message_count:,}",
+        f"{info.turn_count:,}",
         render_time(info.updated_at),
     )
-    return f'<tr><td dir="auto">{name}{under}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    named = zip(_COLUMNS[1:], cells, strict=True)
+    rest = "".join(f'<td data-name="{column}">{cell}</td>' for column, cell in named)
+    return f'<tr><td dir="auto">{name}{under}</td>{rest}</tr>'
 
 
 def _hit(hit: SearchHit) -> str:
@@ -219,9 +226,11 @@ def _hit(hit: SearchHit) -> str:
         parts += [escape_line(hit.snippet[at:start]), f"<mark>{escape_line(hit.snippet[start:end])}</mark>"]
         at = end
     to = _link("session", {"key": hit.key, "after": max(hit.seq - 2, 0)}, f"{hit.title or hit.key}, {hit.seq}")
-    facts = " · ".join(filter(None, [hit.role, escape_line(hit.author), render_time(hit.created_at)]))
+    named = {"key": hit.key if hit.title else None, "agent": hit.agent_id, "user": hit.user_id, "by": hit.author}
+    written = [f"{name} {escape_line(value)}" for name, value in named.items() if value]
+    facts = " · ".join([hit.role, *written, render_time(hit.created_at)])
     return (
-        f'<article><header><h2 dir="auto">{to}</h2><p class="facts">{facts}</p></header>'
+        f'<article class="hit"><header><h2 dir="auto">{to}</h2><p class="facts">{facts}</p></header>'
         f'<div class="text" dir="auto">{"".join(parts)}{escape_line(hit.snippet[at:])}</div></article>'
     )
 

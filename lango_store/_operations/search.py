@@ -88,7 +88,7 @@ def page(
     source, message, rank = index.matches(wanted)
     columns: list[sa.ColumnElement[Any]] = [message.c.session_key.label("key"), message.c.seq, message.c.author]
     columns += [as_stored(message.c[name]).label(name) for name in ("role", "created_at")]
-    columns += [SESSION.c.title, rank.label("rank")]
+    columns += [SESSION.c.title, SESSION.c.agent_id, SESSION.c.user_id, rank.label("rank")]
     source = source.join(SESSION, of_session(SESSION, message.c.session_key))
     query = sa.select(*columns).select_from(source).where(LIVE, *conditions(message, **which))
     if key is not None:

@@ -21,20 +21,21 @@ _SPANS: Final = {
 
 def sum_up(connection: sa.Connection, now: datetime) -> Stats:
     """Return what a store holds at one moment."""
-    counters = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count)
+    counters = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count, SESSION.c.turn_count)
     sums = (sa.func.sum(each) for each in counters)
     rows = connection.execute(sa.select(SESSION.c.agent_id, sa.func.count(), *sums).group_by(SESSION.c.agent_id)).all()
     agents = [
         AgentStats(agent_id=_text(agent_id), sessions=sessions, messages=_number(messages), tokens=_number(tokens))
-        for agent_id, sessions, messages, tokens, _ in rows
+        for agent_id, sessions, messages, tokens, *_ in rows
     ]
     agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
     expiring = _count_expiring(connection, now)
     return Stats(
         sessions=sum(each.sessions for each in agents),
         expired=expiring["expired"],
+        turns=sum(_number(row[-1]) for row in rows),
         messages=sum(each.messages for each in agents),
-        records=sum(_number(row[-1]) for row in rows),
+        records=sum(_number(row[-2]) for row in rows),
         tokens=sum(each.tokens for each in agents),
         bytes=dialect_of(connection).bytes_on_disk(connection, list(Base.metadata.tables)),
         agents=agents,

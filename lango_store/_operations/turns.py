@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
 from lango_store._values.session import Session
+from lango_store._values.usage import total
 from lango_store.errors import Conflict, quoted
 
 
@@ -127,32 +128,6 @@ def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
     """Read the usage of each turn."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
         yield turn_json(key, turn_no, "usage", text)
-
-
-def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Sum usages field by field, nested ones too; of fields that are not numbers the last value is returned."""
-    summed: dict[str, Any] = {}
-    for usage in usages:
-        _add(summed, usage)
-    return summed
-
-
-def _add(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
-    for name, value in usage.items():
-        there = summed.get(name)
-        if isinstance(value, dict):
-            if there is None:
-                there = summed[name] = {}
-            if isinstance(there, dict):
-                _add(there, value)
-        elif _is_number(value) and _is_number(there):
-            summed[name] = there + value
-        elif there is None or not (value is None or _is_number(there) or isinstance(there, dict)):
-            summed[name] = value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # Compactions

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
+from lango_store._values.usage import describe, total
 from lango_store.errors import DamagedMessage
 
 # Stored text made visible: what would control a terminal or reverse a line is shown instead.
@@ -45,8 +46,9 @@ def document(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
     """Yield the document in pieces: the session, then its messages one by one, with the turns they are in."""
+    turns = list(turns)
     yield start_page(session.title or session.key)
-    yield render_header(session)
+    yield render_header(session, total(turn.usage for turn in turns))
     yield from render_log(session, messages, turns)
     yield END
 
@@ -67,16 +69,22 @@ def framed(text: str) -> str:
     return f'<iframe sandbox srcdoc="{escape(text)}" style="width:100%;height:40em;border:0" title="session"></iframe>'
 
 
-def render_header(session: SessionInfo) -> str:
-    """Return the facts about a session."""
-    counted = ((session.message_count, "message"), (session.record_count, "record"), (session.token_count, "token"))
-    counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counted if number]
+def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
+    """Return the facts about a session, and the usage of its turns."""
+    counted = {
+        "message": session.message_count,
+        "record": session.record_count,
+        "message token": session.token_count,
+        "turn": session.turn_count,
+    }
+    counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for what, number in counted.items() if number]
     rows = [
         ("key", escape_line(session.key)),
         ("agent", escape_line(session.agent_id)),
         ("user", escape_line(session.user_id)),
         ("model", escape_line(session.model)),
         ("holds", ", ".join(counts)),
+        ("usage of turns", escape_line(" · ".join(describe(usage)))),
         ("created", render_time(session.created_at)),
         ("updated", render_time(session.updated_at)),
         ("expires", render_time(session.expires_at)),
@@ -254,7 +262,7 @@ def render_time(moment: datetime | None) -> str:
     """Return a time element; nothing for None."""
     if moment is None:
         return ""
-    return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S}</time>'
+    return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S %Z}</time>'
 
 
 STYLE: Final = """
@@ -265,6 +273,7 @@ STYLE: Final = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
 main{max-width:52rem;margin:0 auto;padding:1rem}
+main:has(table){max-width:72rem}
 h1{font-size:1.4rem;margin:.5rem 0;overflow-wrap:anywhere}
 h2{font-size:1rem;margin:0;font-weight:400;overflow-wrap:anywhere}
 h3{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
@@ -304,11 +313,18 @@ background:var(--bg);color:var(--fg)}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.35rem .5rem;border-bottom:1px solid var(--line);overflow-wrap:anywhere;
 vertical-align:top}
-th{color:var(--dim);font-weight:400}
+th{color:var(--dim);font-weight:400;overflow-wrap:normal}
+.hit a{color:var(--user);text-decoration:underline}
 @media print{nav,form{display:none}main{max-width:none;padding:0}
 article{break-inside:avoid;background:none;border:1px solid #999;border-left-width:.3rem}
 details::details-content{content-visibility:visible;display:block;height:auto}}
-@media(max-width:30rem){main{padding:.5rem}article{padding:.4rem .6rem}}
+@media(max-width:30rem){main{padding:.5rem}article{padding:.4rem .6rem}
+thead{display:none}
+tr{display:block;border-bottom:1px solid var(--line);padding:.35rem 0}
+td{display:block;border:0;padding:0}
+td[data-name]{display:inline-block;font-size:.85rem;padding-right:1rem}
+td[data-name]::before{content:attr(data-name) " ";color:var(--dim)}
+td:empty{display:none}}
 """.strip()
 """One style for a terminal's width of text, light and dark, on paper and on a telephone."""
 

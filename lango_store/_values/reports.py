@@ -29,6 +29,8 @@ class SearchHit(Value):
     author: str | None = Field(default=None, exclude_if=absent)
     created_at: datetime
     title: str | None = Field(default=None, exclude_if=absent)
+    agent_id: str | None = Field(default=None, exclude_if=absent)
+    user_id: str | None = Field(default=None, exclude_if=absent)
     snippet: str
     places: list[tuple[int, int]]
     rank: float
@@ -70,12 +72,14 @@ class AgentStats(Value):
 class Stats(Value):
     """A store summed up. Counts come from the sessions' own counters and are exact.
 
-    Records are not messages and have no tokens here. `bytes` is what the tables and their indexes take on disk.
+    `tokens` are those of messages, not the usage of turns. Records are not messages and have no tokens here.
+    `bytes` is what the tables and their indexes take on disk.
     `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
     """
 
     sessions: int
     expired: int
+    turns: int
     messages: int
     records: int
     tokens: int

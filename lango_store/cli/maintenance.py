@@ -111,22 +111,27 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Print totals: sessions, messages, tokens, bytes; the largest agents; and how many sessions expire when."""
+    """Print totals: sessions, turns, messages, bytes; the largest agents; and how many sessions expire when.
+
+    Tokens are those of messages. `sessions show` sums the usage of a session's turns, docs/howto/queries.md of many.
+    """
     with open_store(url) as store, progress("reading all sessions", quiet=json_):
         found = store.stats()
     if json_:
         print_json(found)
         return
+    turns = f"{found.turns:,} turns, " if found.turns else ""
     records = f"{found.records:,} records, " if found.records else ""
+    tokens = f"{found.tokens:,} message tokens, " if found.tokens else ""
     console().print(
-        f"{found.sessions:,} sessions ({found.expired:,} expired), {found.messages:,} messages, {records}"
-        f"{found.tokens:,} tokens, {filesize.decimal(found.bytes)} on disk",
+        f"{found.sessions:,} sessions ({found.expired:,} expired), {turns}{found.messages:,} messages, {records}"
+        f"{tokens}{filesize.decimal(found.bytes)} on disk",
         soft_wrap=not sys.stdout.isatty(),
     )
     if not found.sessions:
         return
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in found.agents[:20]]
-    _print_bars("By agent", ("agent", "sessions", "tokens", "messages"), agents)
+    _print_bars("By agent", ("agent", "sessions", "message tokens", "messages"), agents)
     _print_bars("When they expire", ("expires", "sessions"), found.expiring.items())
 
 

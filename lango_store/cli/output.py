@@ -95,7 +95,7 @@ def print_error(error: Exception) -> None:
 def print_json(value: BaseModel) -> None:
     """Print a value as one line of JSON, in ASCII if the encoding of the output lacks a character.
 
-    What would control a terminal or reverse a line is escaped.
+    Characters that control a terminal or reverse a line are escaped.
     """
     text = value.model_dump_json().translate(_IN_JSON)
     try:

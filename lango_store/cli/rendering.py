@@ -1,6 +1,7 @@
 """Sessions and messages as rich panels."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
+from lango_store._values.usage import describe
 from lango_store.cli.output import one_line, printable
 from lango_store.errors import DamagedMessage
 
@@ -18,14 +20,18 @@ _MAX_LINES, _MAX_LINE = 12, 1_000
 _STYLES: Final = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
 
 
-def render_session(info: SessionInfo, *, omitted: int = 0) -> Panel:
+def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int = 0) -> Panel:
     """Return a panel with the facts about a session; `omitted` is the number of messages not shown."""
     records = f"{info.record_count:,} records, " if info.record_count else ""
+    tokens = f"{info.token_count:,} message tokens, " if info.token_count else ""
+    turns = f"{info.turn_count:,} turns, " if info.turn_count else ""
     lines = [
         f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
-        f"{info.message_count:,} messages, {records}{info.token_count:,} tokens, last seq {info.last_seq:,}",
+        f"{info.message_count:,} messages, {records}{tokens}{turns}last seq {info.last_seq:,}",
         f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
     ]
+    if usage:
+        lines.append(f"usage of turns: {', '.join(describe(usage))}")
     if info.expires_at is not None:
         lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
     lines += [f"{name} {_json(value)}" for name in ("settings", "metadata") if (value := getattr(info, name))]

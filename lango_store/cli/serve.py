@@ -1,5 +1,6 @@
 """`lango-store serve`: browse a store in a web browser."""
 
+import errno
 import socket
 from typing import Annotated
 
@@ -28,12 +29,11 @@ def serve(
 
     url = database(url)
     engine = read_only_engine(url)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with (
             Store(engine) as store,
             Store(url) as searching,
-            socket.create_server((host, port), family=family) as listening,
+            _listen(host, port) as listening,
         ):
             secret = web.new_token()
             store.ping()
@@ -44,3 +44,13 @@ def serve(
             uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
     finally:
         engine.dispose()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            reason = f"port {port} is in use or not allowed: choose another, or 0 for any that is free"
+            raise typer.BadParameter(reason, param_hint="--port") from None
+        raise typer.BadParameter(f"{host!r} is not an address of this machine", param_hint="--host") from None

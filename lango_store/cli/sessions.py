@@ -43,11 +43,12 @@ COLUMNS: Final[Columns[SessionInfo]] = {
     "agent": lambda info: info.agent_id,
     "user": lambda info: info.user_id,
     "messages": lambda info: info.message_count,
-    "tokens": lambda info: info.token_count,
+    "message tokens": lambda info: info.token_count,
+    "turns": lambda info: info.turn_count,
     "updated": lambda info: info.updated_at,
     "expires": lambda info: info.expires_at or "never",
 }
-WIDE: Final = ("agent", "user", "tokens", "expires")
+WIDE: Final = ("agent", "user", "message tokens", "turns", "expires")
 """The columns that only a wide terminal shows."""
 
 
@@ -69,8 +70,8 @@ def list_(
 ) -> None:
     """List sessions, the last updated or created first.
 
-    In a pipe: a line a session, no header; between tabs its key, title, agent, user, messages, tokens, when it was
-    updated, and when it expires. Control characters are escaped with a backslash.
+    In a pipe: a line a session, no header; between tabs its key, title, agent, user, numbers of messages, of tokens of
+    messages and of turns, when it was updated, and when it expires. Control characters are escaped with a backslash.
     """
 
     def pages(store: Store) -> Iterator[list[SessionInfo]]:
@@ -123,7 +124,7 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Write an HTML document for people into this file.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show a session and its messages: roles, authors, tool calls with their outputs."""
+    """Show a session, the usage of its turns, and its messages: roles, authors, tool calls with their outputs."""
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
     is_damaged = False
@@ -157,10 +158,16 @@ def show(
                 else:
                     print_json(each)
         else:
+            usage: dict[str, Any] = {}
+            try:
+                usage = {} if expired else store.conversation(key).total_usage()
+            except DamagedMessage as error:
+                is_damaged = True
+                print_error(error)
             out = console()
             omitted = max(info.message_count + info.record_count - last, 0) if last else 0
             with captured(out, no_pager=no_pager) as text:
-                out.print(render_session(info, omitted=omitted))
+                out.print(render_session(info, usage, omitted=omitted))
                 for each in messages(store):
                     out.print(render_message(each, full=full))
     if text is not None:

@@ -39,10 +39,29 @@ def test_axe_finds_no_violation(served: Callable[[str], str], look: Look, to: st
     assert json.loads(look(served(to), f"{AXE}; return JSON.stringify({violations})", dark=dark)) == []
 
 
-@pytest.mark.parametrize("to", ["", "session?key=telegram:7"])
-def test_the_style_is_the_one_that_the_policy_allows(served: Callable[[str], str], look: Look, to: str) -> None:
+IN_A_FRAME = """
+document.querySelectorAll("script").forEach(each => each.remove());
+const frame = document.createElement("iframe");
+frame.style = "border:0;width:390px;height:900px";
+frame.srcdoc = document.documentElement.outerHTML;
+document.body.appendChild(frame);
+await new Promise(done => { frame.onload = done });
+const page = frame.contentDocument;
+const broken = [...page.querySelectorAll("td[data-name]")].filter(each => each.offsetHeight > 30);
+return JSON.stringify([page.documentElement.scrollWidth <= 390, broken.length]);
+"""
+
+
+def test_list_on_a_telephone_breaks_no_word(served: Callable[[str], str], look: Look) -> None:
+    assert json.loads(look(served(""), IN_A_FRAME)) == [True, 0]
+
+
+@pytest.mark.parametrize(("to", "width"), [("", "1152px"), ("session?key=telegram:7", "832px")])
+def test_the_style_is_the_one_that_the_policy_allows(
+    served: Callable[[str], str], look: Look, to: str, width: str
+) -> None:
     page = served(to)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     # The policy stays as it is, but that it admits the test's own script too.
     kept = page.replace(policy, f"{policy}; script-src 'unsafe-inline'").replace("http-equiv=", "data-x http-equiv=")
-    assert look(kept, "return getComputedStyle(document.querySelector('main')).maxWidth") == "832px"
+    assert look(kept, "return getComputedStyle(document.querySelector('main')).maxWidth") == width

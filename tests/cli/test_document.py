@@ -140,8 +140,9 @@ def test_turns_stand_before_their_messages_with_what_they_cost(store: Store) -> 
     conversation.save_turn([], {"input_tokens": 7}, id="empty")
     conversation.save_turn([message("three")], {"input_tokens": 3})
     html = conversation.get().to_html(turns=conversation.turns())
-    places = [html.index(each) for each in ("request-1", ">one<", ">two<", "empty", "turn 3", ">three<")]
+    places = [html.index(each) for each in ("request-1", ">one<", ">two<", "</strong> empty", "turn 3", ">three<")]
     assert places == sorted(places)
+    assert "<dt>usage of turns</dt><dd>input_tokens 20</dd>" in html
     assert "input_tokens 10" in html
 
 

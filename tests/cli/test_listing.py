@@ -12,7 +12,7 @@ from support.commands import run, run_on_terminal
 from support.databases import MakeDatabase
 from support.factories import message, messages
 
-from lango_store import Store
+from lango_store import Store, create_engine
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 AGENT = "an-agent-with-a-very-long-identifier-" * 4
@@ -59,6 +59,7 @@ def test_in_a_pipe_a_session_is_a_line_of_whole_fields_between_tabs(url: str) ->
         AGENT,
         "ann",
         "2",
+        "0",
         "0",
         "2026-11-21T12:00:00+00:00",
         "never",
@@ -182,6 +183,20 @@ def test_in_a_pipe_show_gives_all_messages(long: str) -> None:
     out = run("sessions", "show", "long", "--url", long).stdout
     assert "message 1." in out
     assert "message 120." in out
+
+
+def test_show_sums_usage_of_turns_and_names_tokens_of_messages(url: str) -> None:
+    with Store(url) as store:
+        for n in range(2):
+            store.open("turns").save_turn([message(tokens=500)], {"input_tokens": 600, "cost": {"usd": n / 10}})
+    out = run("sessions", "show", "turns", "--url", url).stdout
+    assert "2 messages, 1,000 message tokens, 2 turns, last seq 2" in out
+    assert "usage of turns: input_tokens 1,200, cost.usd 0.1" in out
+    with create_engine(url).begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_turn SET usage = '{' WHERE turn_no = 1")
+    damaged = run("sessions", "show", "turns", "--url", url)
+    assert (damaged.returncode, "usage of turn 1" in damaged.stderr) == (1, True)
+    assert "2 turns" in damaged.stdout
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

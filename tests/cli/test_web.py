@@ -3,6 +3,7 @@
 import html
 import re
 import signal
+import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_the_list_shows_live_sessions_and_leads_to_them(browser: TestClient) -> 
     page = get(browser, "")
     assert links(page) == {"Router on fire": "session?key=telegram%3A1", "telegram:2": "session?key=telegram%3A2"}
     assert seqs(get(browser, links(page)["Router on fire"])) == [1, 2, 3]
+    assert re.findall(r'data-name="(?:agent|user|turns)">(\w*)<', page) == ["sales", "bob", "0", "support", "ann", "0"]
+    assert re.search(r">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC</time>", page)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,9 @@ def test_turns_are_shown_on_the_page_that_has_them(browser: TestClient, url: str
         for number in range(120):
             store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
     page = get(browser, "session", key="turns")
-    assert re.findall(r"tokens (\d+)", page) == [str(number) for number in range(1_070, 1_120)]
+    assert re.findall(r"tokens (\d+)<", page) == [str(number) for number in range(1_070, 1_120)]
+    assert "<dt>usage of turns</dt><dd>tokens 127,140</dd>" in page
+    assert "120 turns" in page
 
 
 def test_records_and_damage_are_shown(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
@@ -138,11 +143,12 @@ def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> 
         assert page.count("<mark>") == 40
         assert "<b>" not in page
         more = get(browser, links(page)["more"])
-        assert more.count("<article>") == 5
+        assert more.count('<article class="hit">') == 5
+        assert "user · key telegram:1 · agent support · user ann · " in more
         found = next(to for text, to in links(page).items() if text.startswith("Router on fire, "))
         assert "refund" in get(browser, found)
         assert "No message has" in get(browser, "search", words="bergen")
-        assert "<article>" not in get(browser, "search")
+        assert "<article" not in get(browser, "search")
     engine.dispose()
 
 
@@ -258,6 +264,14 @@ def test_the_command_serves_at_the_address_that_it_prints(tmp_path: Path) -> Non
         finally:
             program.send_signal(signal.SIGINT)
             program.wait()
+
+
+def test_command_names_the_option_of_a_port_in_use_and_of_a_wrong_host(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("serve", "--url", url, "--port", str(taken.getsockname()[1]))
+    assert (done.returncode, "--port" in done.stderr, "in use" in done.stderr) == (2, True, True), done
+    done = run("serve", "--url", url, "--port", "0", "--host", "192.0.2.1")
+    assert (done.returncode, "--host" in done.stderr) == (2, True), done
 
 
 def test_the_command_needs_a_database_that_is_there(tmp_path: Path) -> None:

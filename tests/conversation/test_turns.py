@@ -9,7 +9,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 
 from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound, Store
-from lango_store._operations.turns import total
+from lango_store._values.usage import describe, total
 
 
 @pytest.fixture
@@ -228,6 +228,18 @@ def test_the_total_of_numbers_is_their_sum_wherever_they_stand(found: list[dict[
     expected = sum(map(numbers, found))
     assert total(only_numbers) == ({"n": expected, "deep": {"n": expected}} if found else {})
     assert set(total(found)) == {name for usage in found for name in usage}
+
+
+def test_usage_is_described_by_fields_and_paths() -> None:
+    usage = {"input_tokens": 12_345, "cost": {"usd": 0.1 + 0.2, "by": {"tool": -1}}, "tier": "a", "ok": True, "n": None}
+    assert list(describe(usage)) == [
+        "input_tokens 12,345",
+        "cost.usd 0.3",
+        "cost.by.tool -1",
+        "tier a",
+        "ok true",
+        "n null",
+    ]
 
 
 def test_a_total_keeps_the_last_of_what_is_not_a_number() -> None:

@@ -172,7 +172,7 @@ def test_expire(filled: str, tmp_path: Path) -> None:
 
 def test_stats(filled: str) -> None:
     done = run("stats", "--url", filled)
-    assert "4 sessions (2 expired), 16 messages, 12 tokens" in done.stdout
+    assert "4 sessions (2 expired), 16 messages, 12 message tokens" in done.stdout
     assert "█" in done.stdout
     found = json.loads(run("stats", "--json", "--url", filled).stdout)
     assert (found["sessions"], found["messages"], found["records"]) == (4, 16, 0)
@@ -180,10 +180,11 @@ def test_stats(filled: str) -> None:
 
 def test_stats_on_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
-    assert len(run_on_terminal("stats", "--url", url, columns=40)[0].splitlines()) == 2  # no tables
+    assert "agent" not in run_on_terminal("stats", "--url", url, columns=40)[0]  # no tables
     with Store(url) as store:
         store.create("k", agent_id="support-agent", messages=messages(3))
-    narrow, code = run_on_terminal("stats", "--url", url, columns=40)
+    shown, code = run_on_terminal("stats", "--url", url, columns=40)
+    narrow = re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", shown)  # of the progress bar
     assert (code, max(map(len, narrow.splitlines())) <= 40) == (0, True)
     words = {"agent", "sessions", "tokens", "messages", "within 30 days"}
     assert words <= set(re.split(r"\s{2,}|\n", narrow))
