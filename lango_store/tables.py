@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import registry
 from sqlmodel import Field, Relationship, SQLModel
 
-from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
 SCHEMA_REVISION: Final = "0100"
@@ -60,10 +60,10 @@ class SessionRow(Base, table=True):
     )
 
     key: str = _key()
-    agent_id: str | None = Field(default=None, sa_type=sa.Text)
-    user_id: str | None = Field(default=None, sa_type=sa.Text)
-    title: str | None = Field(default=None, sa_type=sa.Text)
-    model: str | None = Field(default=None, sa_type=sa.Text)
+    agent_id: str | None = Field(default=None, sa_type=TEXT)
+    user_id: str | None = Field(default=None, sa_type=TEXT)
+    title: str | None = Field(default=None, sa_type=TEXT)
+    model: str | None = Field(default=None, sa_type=TEXT)
     settings: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
     tools: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
@@ -80,7 +80,7 @@ class SessionRow(Base, table=True):
     summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
     summarized_upto: int = _counter()
     last_consolidated: int = _counter()
-    forked_from: str | None = Field(default=None, sa_type=sa.Text)
+    forked_from: str | None = Field(default=None, sa_type=TEXT)
     incarnation: int = _counter()
     revision: int = _counter()
 
@@ -112,8 +112,8 @@ class TurnRow(Base, table=True):
 
     session_key: str = _key()
     turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    id: str | None = Field(default=None, sa_type=sa.Text)
-    kind: str = Field(sa_type=sa.Text)
+    id: str | None = Field(default=None, sa_type=TEXT)
+    kind: str = Field(sa_type=TEXT)
     first_seq: int = Field(sa_type=sa.BigInteger)
     last_seq: int = Field(sa_type=sa.BigInteger)
     replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
@@ -142,12 +142,12 @@ class MessageRow(Base, table=True):
     session_key: str = _key()
     seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
-    id: str | None = Field(default=None, sa_type=sa.Text)
+    id: str | None = Field(default=None, sa_type=TEXT)
     role: MessageRole = Field(sa_type=RoleColumn)
-    author: str | None = Field(default=None, sa_type=sa.Text)
-    name: str | None = Field(default=None, sa_type=sa.Text)
-    tool_call_id: str | None = Field(default=None, sa_type=sa.Text)
-    text: str | None = Field(default=None, sa_type=sa.Text)
+    author: str | None = Field(default=None, sa_type=TEXT)
+    name: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    text: str | None = Field(default=None, sa_type=TEXT)
     content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     tokens: int | None = Field(default=None, sa_type=sa.BigInteger)

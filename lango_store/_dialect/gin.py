@@ -39,14 +39,15 @@ _CREATE_ENTRIES: Final = (
 _IN_SCHEMA: Final = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 _INSERT: Final = """
 INSERT INTO lango_search (session_key, seq, entry)
-SELECT key, seq, setweight(to_tsvector('simple', text), 'A') || setweight(to_tsvector('simple', tools), 'D')
+SELECT key, seq, pg_catalog.setweight(pg_catalog.to_tsvector('simple', text), 'A')
+|| pg_catalog.setweight(pg_catalog.to_tsvector('simple', tools), 'D')
 FROM unnest(CAST(:keys AS text[]), CAST(:seqs AS bigint[]), CAST(:texts AS text[]), CAST(:tools AS text[]))
 AS message (key, seq, text, tools)
 """
 _MATCHES: Final = f"""
-SELECT session_key, seq, ts_rank(entry, to_tsquery('simple', :wanted)) AS rank FROM lango_search i
+SELECT session_key, seq, pg_catalog.ts_rank(entry, pg_catalog.to_tsquery('simple', :wanted)) AS rank FROM lango_search i
 WHERE NOT EXISTS (SELECT FROM {QUEUE} q WHERE q.session_key = i.session_key AND q.seq = i.seq)
-AND entry @@ to_tsquery('simple', :wanted) AND NOT entry @@ to_tsquery('simple', :unwanted)
+AND entry @@ pg_catalog.to_tsquery('simple', :wanted) AND NOT entry @@ pg_catalog.to_tsquery('simple', :unwanted)
 """
 
 # PostgreSQL's parser reads words with some of these as hosts, paths, compounds and signed numbers.
@@ -71,7 +72,7 @@ class Gin(SearchIndex):
     select_drainable = (
         "SELECT current_setting('default_transaction_read_only') = 'off' AND NOT pg_is_in_recovery() "
         f"AND EXISTS (SELECT FROM {QUEUE}) AND bool_and(has_table_privilege(name, 'DELETE')) "
-        f"FROM unnest(ARRAY{[*TABLES]}) AS name"
+        f"FROM (VALUES {', '.join(f'({name!r})' for name in TABLES)}) AS names (name)"
     )
 
     def create_queue(self, connection: sa.Connection) -> None:

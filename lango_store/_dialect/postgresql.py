@@ -30,6 +30,14 @@ _NOT_SUPPORTED: Final = "0A000"
 _LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
 
+_CREATORS: Final = """
+SELECT quote_ident(n.nspname), CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END
+FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE n.nspname = ANY (current_schemas(false)) AND a.privilege_type = 'CREATE' AND NOT coalesce(r.rolsuper, false)
+AND a.grantee <> n.nspowner AND a.grantee <> (SELECT relowner FROM pg_class WHERE oid = to_regclass('lango_session'))
+ORDER BY 1, 2
+"""
+
 
 class PostgreSQL(Dialect):
     """Many writers, row locks and a network: round trips are the main cost."""
@@ -80,7 +88,8 @@ class PostgreSQL(Dialect):
         return "transaction_timestamp()" if of_transaction else "statement_timestamp()"
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        return sa.type_coerce(now.op("+")(ttl.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
+        seconds = sa.cast(ttl, sa.Double)  # a NULL that is bound has no type
+        return sa.type_coerce(now.op("+")(seconds.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
     def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
         # For IN (SELECT …) the planner hashes the subquery and reads the whole table.
@@ -264,6 +273,11 @@ class PostgreSQL(Dialect):
         for name, risk in wanted.items():
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
                 yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+        for schema, role in connection.exec_driver_sql(_CREATORS):
+            yield (
+                f"{role} may create in schema {schema}: functions and operators there are called by name",
+                f"REVOKE CREATE ON SCHEMA {schema} FROM {role};",
+            )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()

@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Now, NowTogether
-from lango_store._rows.columns import TimeColumn
+from lango_store._rows.columns import TEXT, TimeColumn
 from lango_store._values.model import MessageRole
 from lango_store.tables import Base, live_at
 
@@ -29,7 +29,7 @@ def number(name: str) -> sa.BindParameter[int]:
 
 def text(name: str) -> sa.BindParameter[str]:
     """Bind a text by this name."""
-    return sa.bindparam(name, type_=sa.Text(), required=True)
+    return sa.bindparam(name, type_=TEXT, required=True)
 
 
 def time(name: str) -> sa.BindParameter[datetime]:

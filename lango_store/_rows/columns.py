@@ -12,7 +12,28 @@ from sqlalchemy.sql.functions import current_timestamp, now
 from lango_store._rows.encoding import decode_json, decode_role, decode_time, encode_json, encode_role, encode_time_text
 from lango_store._values.model import MessageRole
 
-KEY_TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+class _PostgresText(sa.types.UserDefinedType[str]):
+    """PostgreSQL's text, also where it is bound.
+
+    SQLAlchemy binds text as VARCHAR, and PostgreSQL has no operators for text and VARCHAR: it takes those for two
+    texts, unless another role has created an operator for these types in a schema of the search path.
+    """
+
+    cache_ok = True
+    render_bind_cast = True
+
+    def __init__(self, collation: str | None = None) -> None:
+        self.collation = collation
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "TEXT" if self.collation is None else f'TEXT COLLATE "{self.collation}"'
+
+
+TEXT: Final = sa.Text().with_variant(_PostgresText(), "postgresql")
+"""Text."""
+
+KEY_TEXT: Final = sa.Text().with_variant(_PostgresText("C"), "postgresql")
 """Keys sort by code point on both databases, and their index serves prefixes."""
 
 
@@ -21,6 +42,9 @@ class RoleColumn(sa.types.TypeDecorator[MessageRole]):
 
     impl = sa.Text
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(TEXT)
 
     def process_bind_param(self, value: MessageRole | None, dialect: Dialect) -> str | None:
         return None if value is None else encode_role(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store._rows.columns import KEY_TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store.tables import VERSION_TABLE, Base
 
 if TYPE_CHECKING:  # importing Alembic takes longer than most commands
@@ -27,6 +27,8 @@ def is_ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
 def render_item(kind: str, item: Any, context: AutogenContext) -> str | Literal[False]:
     """Write plain SQLAlchemy types into a new revision, which may import nothing of the package."""
     plain = {JsonColumn: "postgresql.JSON()", TimeColumn: "sa.DateTime(timezone=True)", RoleColumn: "sa.Text()"}
+    if item is TEXT:
+        return "sa.Text()"
     if kind != "type" or (type(item) not in plain and item is not KEY_TEXT):
         return False
     if type(item) is JsonColumn:

@@ -1,5 +1,6 @@
 """The roles that the page about PostgreSQL makes: each may do what its work needs, and nothing else."""
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import pytest
 import sqlalchemy as sa
 from support.commands import run
 from support.factories import message
+from support.intruders import intrude
 from support.pages import blocks
+from support.statements_sent import sent
 
 from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store.errors import NotPermitted
@@ -165,6 +168,29 @@ def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, 
             assert [finding for finding in store.examine() if finding.name != "settings"] == []
     with Store(database.url("purge"), clock=clock) as store:
         assert store.expire().sessions == 1
+
+
+def test_what_another_role_creates_in_the_schema_is_never_called(database: Database, tmp_path: Path) -> None:
+    schema.enable_search(database.url("owner"))
+    database.execute(database.url("owner"), f"{GRANTS_FOR_SEARCH}; GRANT CREATE ON SCHEMA public TO agents_reader")
+    statements = sent(database.url("app"), tmp_path, without=["examine"])  # it reflects, by queries of SQLAlchemy
+    texts = [text for each in statements.values() for text, _ in each]
+    intrude(database.url("reader"), {name for text in texts for name in re.findall(r"\b([a-z_]+)\(", text)})
+    assert sent(database.url("app"), tmp_path, without=["examine"]).keys() == statements.keys()
+
+
+def test_doctor_names_roles_that_may_create_in_the_schema(database: Database) -> None:
+    def remedies() -> list[str]:
+        with Store(database.url("reader")) as store:
+            found = [each for each in store.examine() if "may create in schema public" in each.detail]
+        return [each.remedy.replace(database.name, "agents") for each in found]
+
+    assert remedies() == []
+    database.execute(database.url("owner"), "GRANT CREATE ON SCHEMA public TO agents_app, PUBLIC")
+    revokes = [f"REVOKE CREATE ON SCHEMA public FROM {role};" for role in ("PUBLIC", "agents_app")]
+    assert remedies() == revokes
+    database.execute(database.url("owner"), "".join(revokes))
+    assert remedies() == []
 
 
 def test_a_refusal_says_what_to_grant_to_whom(database: Database) -> None:
