@@ -177,7 +177,7 @@ _FOUND: Final[Columns[dict[str, Any]]] = {
     "key": lambda found: found["key"],
     "seq": lambda found: found["seq"],
     "role": lambda found: found["role"],
-    "time": lambda found: datetime.fromisoformat(found["created_at"]),
+    "time (UTC)": lambda found: datetime.fromisoformat(found["created_at"]),
     "text": lambda found: found["text"],
 }
 

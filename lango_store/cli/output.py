@@ -152,7 +152,8 @@ def progress(description: str, total: int | None = None, *, quiet: bool = False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Answers are printed above the bar, but only on a terminal: elsewhere rich would print them on standard error.
     redirect = sys.stdout.isatty()
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=redirect) as bar:
+    out = Console(stderr=True)
+    with Progress(*columns, console=out, redirect_stdout=redirect, transient=total is None) as bar:
         task = bar.add_task(description, total=total)
         yield lambda **state: bar.update(task, **state)
 

@@ -106,7 +106,7 @@ def for_(
 
 def _render(hit: SearchHit) -> Text:
     author = f" {hit.author}" if hit.author else ""
-    facts = f"{hit.seq}  {hit.created_at:%Y-%m-%d %H:%M}  {hit.role}{author}  {hit.title or ''}".rstrip()
+    facts = f"{hit.seq}  {hit.created_at:%Y-%m-%d %H:%M} UTC  {hit.role}{author}  {hit.title or ''}".rstrip()
     text = Text.assemble((one_line(hit.key), "bold"), f" {one_line(facts)}\n  ")
     end = 0
     for start, stop in hit.places:

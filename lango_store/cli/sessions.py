@@ -45,10 +45,10 @@ COLUMNS: Final[Columns[SessionInfo]] = {
     "messages": lambda info: info.message_count,
     "message tokens": lambda info: info.token_count,
     "turns": lambda info: info.turn_count,
-    "updated": lambda info: info.updated_at,
-    "expires": lambda info: info.expires_at or "never",
+    "updated (UTC)": lambda info: info.updated_at,
+    "expires (UTC)": lambda info: info.expires_at or "never",
 }
-WIDE: Final = ("agent", "user", "message tokens", "turns", "expires")
+WIDE: Final = ("agent", "user", "message tokens", "turns", "expires (UTC)")
 """The columns that only a wide terminal shows."""
 
 
