@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations import edits, transfer
-from lango_store._operations.binds import MESSAGE, SESSION, TURN, VALUE
+from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN, VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store._rows.encoding import NO_CONTENT, decode_json, encode_role, encode_time_text, json_of_content
@@ -41,6 +41,7 @@ _RECORD: Final = encode_role(MessageRole.RECORD)
 _PARTS: Final = {
     "turns": (TURN, "turn_no", "turn {turn_no}"),
     "messages": (MESSAGE, "seq", "message {seq}"),
+    "changes": (CHANGE, "seq", "change {seq}"),
     "session_values": (VALUE, "name", "value {name!r}"),
 }
 """The tables of a session's rows: the store's table, the last column of the key, and what errors call a row."""
@@ -73,7 +74,7 @@ class Archive:
             raise
 
     def _create_tables(self) -> None:
-        if self._db["messages_fts"].exists():
+        if self._db["messages_fts"].exists() and self._parts().keys() == _PARTS.keys():
             return
         with self._db.atomic():
             sessions = self._db.table("sessions")
@@ -86,7 +87,12 @@ class Archive:
                 self._db.table(name).create(
                     columns, pk=("session_id", place), foreign_keys=foreign_keys, if_not_exists=True
                 )
-            self._db.table("messages").enable_fts(["text"], create_triggers=True)
+            if not self._db["messages_fts"].exists():
+                self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
+    def _parts(self) -> dict[str, tuple[sa.Table, str, str]]:
+        """Return those of `_PARTS` that the file has: one that an earlier release made may lack some."""
+        return {name: part for name, part in _PARTS.items() if self._db[name].exists()}
 
     @contextmanager
     def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
@@ -113,7 +119,7 @@ class Archive:
 
     def _drop(self, where: str, values: Sequence[Any]) -> int:
         chosen = f"SELECT id FROM sessions WHERE {where}"
-        for table in _PARTS:
+        for table in self._parts():
             self._connection.execute(f"DELETE FROM {table} WHERE session_id IN ({chosen})", values)
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
@@ -201,7 +207,7 @@ class Archive:
             changes = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
             encoder = RowEncoder()
             self._restore_row(connection, encoder, SESSION, row | changes, "the session")
-            for name, (table, _, label) in _PARTS.items():
+            for name, (table, _, label) in self._parts().items():
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
             life = encoder.corrections() | {"incarnation": row["incarnation"]}  # archived again, it replaces this one

@@ -14,13 +14,15 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
-SCHEMA_REVISION: Final = "0100"
+SCHEMA_REVISION: Final = "0101"
 """The revision of the schema that this release needs."""
 
 BASELINE: Final = "0100"
 """The first revision of the schema."""
 
 VERSION_TABLE: Final = "lango_store_version"
+
+FEATURE_TABLE: Final = "lango_feature"
 
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
@@ -175,6 +177,23 @@ class ValueRow(Base, table=True):
     updated_at: datetime = Field(sa_type=TimeColumn)
 
 
+class ChangeRow(Base, table=True):
+    """A removal, an edit or a compaction of a session, by the `seq` that it used up."""
+
+    __tablename__ = "lango_change"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
+        _session_reference("fk_lango_change_session"),
+    )
+
+    session_key: str = _key()
+    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    kind: str = Field(sa_type=TEXT)
+    after_seq: int = Field(sa_type=sa.BigInteger)
+    changed_by: str | None = Field(default=None, sa_type=TEXT)
+    changed_at: datetime = Field(sa_type=TimeColumn)
+
+
 class SharedValueRow(Base, table=True):
     """A value that sessions share, by its scope and name."""
 
@@ -185,6 +204,15 @@ class SharedValueRow(Base, table=True):
     name: str = _key()
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     updated_at: datetime = Field(sa_type=TimeColumn)
+
+
+class FeatureRow(Base, table=True):
+    """A feature that the database uses: a release that does not know it must not read or write the tables."""
+
+    __tablename__ = FEATURE_TABLE
+    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"),)
+
+    name: str = _key()
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:

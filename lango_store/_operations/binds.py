@@ -14,6 +14,7 @@ from lango_store.tables import Base, live_at
 SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
+CHANGE: Final = Base.metadata.tables["lango_change"]
 VALUE: Final = Base.metadata.tables["lango_value"]
 SHARED_VALUE: Final = Base.metadata.tables["lango_shared_value"]
 

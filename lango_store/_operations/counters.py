@@ -1,4 +1,4 @@
-"""The counters in a session's row, compared with its messages and turns, and corrected."""
+"""The counters in a session's row, compared with its rows, and corrected."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import sessions
-from lango_store._operations.binds import IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
+from lango_store._operations.binds import CHANGE, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 from lango_store.errors import DamagedMessage, SessionNotFound, quoted
 
 NAMES: Final = (
@@ -54,7 +54,7 @@ def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[A
 
 
 def correct(connection: sa.Connection, key: str) -> None:
-    """Set the counters of a session to those computed from its messages and turns."""
+    """Set the counters of a session to those computed from its rows."""
     locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
     if connection.execute(locked).first() is None:
         raise SessionNotFound(key)
@@ -84,20 +84,24 @@ def _of_rows(key: str | None) -> tuple[dict[str, sa.ColumnElement[Any]], sa.From
         last_turn_no=sa.func.max(TURN.c.turn_no),
         summary_turn=sa.func.max(TURN.c.turn_no).filter(IS_COMPACTION),
     )
+    changes = _grouped(CHANGE, key, last_seq=sa.func.max(CHANGE.c.seq))
     summary = TURN.alias()
-    by_messages, by_turns = sa.func.coalesce(messages.c.last_seq, 0), sa.func.coalesce(turns.c.last_seq, 0)
+    last_seq: sa.ColumnElement[int] = sa.literal_column("0")
+    for each in (messages, turns, changes):
+        last_seq = sa.case((each.c.last_seq > last_seq, each.c.last_seq), else_=last_seq)
     columns = {
         "message_count": sa.func.coalesce(messages.c.count, 0),
         "record_count": sa.func.coalesce(messages.c.records, 0),
         "token_count": sa.func.coalesce(messages.c.tokens, 0),
         "turn_count": sa.func.coalesce(turns.c.count, 0),
-        "last_seq": sa.case((by_turns > by_messages, by_turns), else_=by_messages),
+        "last_seq": last_seq,
         "last_turn_no": sa.func.coalesce(turns.c.last_turn_no, 0),
         "summary_turn": turns.c.summary_turn,
         "summarized_upto": sa.func.coalesce(summary.c.replaced_upto, 0),
     }
     is_summary = sa.and_(of_session(summary, SESSION.c.key), summary.c.turn_no == turns.c.summary_turn)
     rows = SESSION.outerjoin(messages, of_session(messages, SESSION.c.key))
+    rows = rows.outerjoin(changes, of_session(changes, SESSION.c.key))
     return columns, rows.outerjoin(turns, of_session(turns, SESSION.c.key)).outerjoin(summary, is_summary)
 
 

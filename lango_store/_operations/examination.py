@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations import counters, search
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
+from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -65,7 +65,7 @@ def _counters(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (MESSAGE, TURN, VALUE):
+    for table in (MESSAGE, TURN, CHANGE, VALUE):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
@@ -76,7 +76,7 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _times(connection: sa.Connection) -> Iterator[Fault]:
-    tables = (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
+    tables = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
     for column in (column for table in tables for column in table.c if isinstance(column.type, TimeColumn)):
         key = key_column(column.table)
         wrong = sa.and_(column.is_not(None), dialect_of(connection).misformed(column))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
-from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN
 from lango_store._operations.rows import encode_message, encode_object, encode_session
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
@@ -24,6 +24,7 @@ from lango_store._rows.encoding import (
     decode_time,
     encode_id,
     encode_json,
+    encode_text,
 )
 from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
 from lango_store.errors import InvalidKey, InvalidValue, quoted
@@ -83,6 +84,8 @@ class RowEncoder:
             encoded = self._encode_turn(fields)
         elif table is MESSAGE:
             encoded = self._encode_message(fields)
+        elif table is CHANGE:
+            encoded = self._encode_change(fields)
         else:
             encoded = _encode_value(fields)
         return row | encoded
@@ -138,6 +141,10 @@ class RowEncoder:
             counted["token_count"] += message.tokens or 0
         counted["last_seq"] = max(counted["last_seq"], message.seq)
         return fields | encode_message(message)
+
+    def _encode_change(self, fields: Fields) -> Row:
+        self._counted["last_seq"] = max(self._counted["last_seq"], fields["seq"])
+        return fields | {name: encode_text(fields.get(name), name) for name in ("kind", "changed_by")}
 
 
 def _encode_value(fields: Fields) -> Row:

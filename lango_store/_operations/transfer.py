@@ -9,6 +9,7 @@ from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import paging
 from lango_store._operations.binds import (
+    CHANGE,
     MESSAGE,
     SESSION,
     SHARED_VALUE,
@@ -29,7 +30,7 @@ from lango_store.errors import DamagedMessage, quoted
 Row = dict[str, Any]
 """A row by its columns' names: JSON as text, times as aware datetimes."""
 
-_TABLES: Final = (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE)
+_TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
 _ASSIGNED: Final = ("incarnation", "revision")
 """Columns that a session gets when it is inserted."""
 
@@ -86,22 +87,22 @@ def exists(connection: sa.Connection, key: str) -> bool:
 
 
 def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
-    """Yield the rows of a session page by page: its own, turns, messages and values; nothing if it does not exist."""
+    """Yield the rows of a session page by page, its own first; nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
-        for table in (TURN, MESSAGE, VALUE):
+        for table in (TURN, MESSAGE, CHANGE, VALUE):
             for page in parts(connection, table, key):
                 yield table, page
 
 
 _PAGES: Final = {
     table.name: Pages(table, position, _stored(table), first)
-    for table, position, first in ((TURN, "turn_no", 0), (MESSAGE, "seq", 0), (VALUE, "name", ""))
+    for table, position, first in ((TURN, "turn_no", 0), (MESSAGE, "seq", 0), (CHANGE, "seq", 0), (VALUE, "name", ""))
 }
 
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
-    """Read the turns, messages or values of a session page by page."""
+    """Read the turns, messages, changes or values of a session page by page."""
     for page in _PAGES[table.name].read(connection, key):
         yield [_row(table, values) for values in page]
 

@@ -31,7 +31,7 @@ from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_BYTES: Final = 1 << 20
-_PARTS: Final = ("turn", "message", "value")
+_PARTS: Final = ("turn", "message", "change", "value")
 
 State = Literal["imported", "already there", "collided"]
 

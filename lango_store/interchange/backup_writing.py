@@ -1,7 +1,7 @@
-"""Writing of backups: `{"lango_store":1,"schema":"0100"}`, then sessions, and at the end `{"sessions":N}`.
+"""Writing of backups: `{"lango_store":1,"schema":"0101"}`, then sessions, and at the end `{"sessions":N}`.
 
-A session is one line for its row, one for each turn, message and value, and a closing line with counts and a digest.
-The shared values of a whole store follow the sessions, closed in the same way.
+A session is one line for its row, one for each turn, message, change and value, and a closing line with counts and a
+digest. The shared values of a whole store follow the sessions, closed in the same way.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import transfer
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import encode_time_text
@@ -28,6 +28,7 @@ TABLES: Final = {
     "session": SESSION,
     "turn": TURN,
     "message": MESSAGE,
+    "change": CHANGE,
     "value": VALUE,
     "shared_value": SHARED_VALUE,
 }
@@ -49,8 +50,8 @@ class SessionDigest:
 
     def closing(self) -> bytes:
         """Return the line that closes the session."""
-        values = {"values": self.counts["value"]} if self.counts["value"] else {}
-        end = {"turns": self.counts["turn"], "messages": self.counts["message"], **values}
+        optional = {f"{kind}s": self.counts[kind] for kind in ("change", "value") if self.counts[kind]}
+        end = {"turns": self.counts["turn"], "messages": self.counts["message"], **optional}
         return json_line({"end": end | {"sha256": self._sha256.hexdigest()}})
 
     def closing_shared(self) -> bytes:

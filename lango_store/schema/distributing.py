@@ -17,10 +17,17 @@ from lango_store._operations import revision
 from lango_store._values.reports import OnProgress, Progress
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migration
-from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+from lango_store.tables import FEATURE_TABLE, SCHEMA_REVISION, VERSION_TABLE, Base
 
-_COLUMNS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
-"""The distribution column of each table; all tables are colocated with the first."""
+_REFERENCE_TABLES: Final = (VERSION_TABLE, FEATURE_TABLE)
+"""Tables that each node has whole: each is asked for the revision, and a worker has no local tables."""
+
+_COLUMNS: Final = {
+    table.name: next(iter(table.primary_key.columns)).name
+    for table in Base.metadata.sorted_tables
+    if table.name not in _REFERENCE_TABLES
+}
+"""The distribution column of each other table; all of them are colocated with the first."""
 
 _IS_OURS: Final = (
     "c.relname = ANY(:ours) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -108,8 +115,9 @@ def _steps(connection: sa.Connection, schema: str) -> Iterator[_Step]:
         yield _Step(f"SELECT {call}{_literal(beside)})", table)
     for table in reversed(missing):  # Citus copies the rows, and leaves hidden ones on the coordinator
         yield _Step(f"SELECT truncate_local_data_after_distributing_table({_literal(f'{schema}.{table}')})")
-    if VERSION_TABLE not in done:  # each node is asked for the revision, and a worker has no local tables
-        yield _Step(f"SELECT create_reference_table({_literal(f'{schema}.{VERSION_TABLE}')})")
+    for table in _REFERENCE_TABLES:
+        if table not in done:
+            yield _Step(f"SELECT create_reference_table({_literal(f'{schema}.{table}')})")
 
 
 def _steps_back(connection: sa.Connection, schema: str) -> Iterator[_Step]:
@@ -117,11 +125,12 @@ def _steps_back(connection: sa.Connection, schema: str) -> Iterator[_Step]:
     done = distributed_tables(connection)
     for table in Base.metadata.sorted_tables:
         parents = {key.referred_table.name for key in table.foreign_key_constraints}
-        if table.name in done and not parents & done:  # the others come with their parents
+        if table.name in done & _COLUMNS.keys() and not parents & done:  # the others come with their parents
             call = f"undistribute_table({_literal(f'{schema}.{table.name}')}, cascade_via_foreign_keys => true)"
             yield _Step(f"SELECT {call}", table.name)
-    if VERSION_TABLE in done:
-        yield _Step(f"SELECT undistribute_table({_literal(f'{schema}.{VERSION_TABLE}')})")
+    for name in _REFERENCE_TABLES:
+        if name in done:
+            yield _Step(f"SELECT undistribute_table({_literal(f'{schema}.{name}')})")
 
 
 def _postgresql(connection: sa.Connection) -> PostgreSQL:

@@ -10,9 +10,9 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 
 from lango_store import MessageRole, Store, ToolCall, create_engine, schema
-from lango_store.tables import MessageRow, SessionRow
+from lango_store.tables import VERSION_TABLE, Base, MessageRow, SessionRow
 
-OURS = {"lango_session", "lango_turn", "lango_message", "lango_value", "lango_shared_value", "lango_store_version"}
+OURS = {*Base.metadata.tables, VERSION_TABLE}
 
 
 def test_a_hosts_create_all_makes_nothing_of_ours(make_sqlite: MakeDatabase) -> None:

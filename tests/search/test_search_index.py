@@ -279,7 +279,7 @@ def test_role_writes_without_a_grant_and_searches_with_one(make_postgres: MakeDa
         connection.exec_driver_sql("CREATE ROLE lango_writer LOGIN")
     try:
         with engine.begin() as connection:
-            tables = "lango_session, lango_message, lango_turn, lango_value, lango_store_version"
+            tables = "lango_session, lango_message, lango_turn, lango_change, lango_value, lango_store_version"
             connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO lango_writer")
         with Store(f"{url}&options=-crole%3Dlango_writer") as store:
             store.create("a", messages=[message("oslo"), message("bergen")])

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from support.factories import messages
 
 from lango_store import Store
-from lango_store.tables import Base
+from lango_store.tables import FEATURE_TABLE, Base
 
-TABLES = [table.name for table in Base.metadata.sorted_tables]
+TABLES = [table.name for table in Base.metadata.sorted_tables if table.name != FEATURE_TABLE]
 
-ALL_KEYS = ["fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
+ALL_KEYS = ["fk_lango_change_session", "fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
 """The foreign keys of our tables."""
 
 
@@ -63,6 +63,7 @@ def fill(url: str) -> None:
         for number in range(20):
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
             conversation.save_turn(messages(2), {"tokens": number})
+            conversation.pop_message()
             store.set_values(f"k{number}", {"mood": number})
         store.set_shared_values("shared", {"mood": "fine"})
 
@@ -80,6 +81,7 @@ def is_whole(url: str) -> bool:
         {table: placed[table][0] for table in TABLES} == {table: columns.get(table, "session_key") for table in TABLES}
         and len({placed[table][1] for table in TABLES}) == 1
         and placed["lango_store_version"][0] is None
+        and placed[FEATURE_TABLE][0] is None
         and say(url, f"SELECT {' + '.join(f'pg_relation_size({table!r})' for table in TABLES)}") == [(0,)]
         and foreign_keys(url) == ALL_KEYS
     )
