@@ -16,7 +16,6 @@ from lango_store._operations import transfer
 from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
 from lango_store._operations.transfer import Row
-from lango_store._rows.encoding import reject_constant
 from lango_store.errors import (
     DamagedMessage,
     DatabaseBusy,
@@ -27,11 +26,13 @@ from lango_store.errors import (
     quoted,
 )
 from lango_store.interchange.backup_writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
+from lango_store.interchange.fidelity import STRICT
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 BATCH: Final = 200
 _BATCH_BYTES: Final = 1 << 20
 _PARTS: Final = ("turn", "message", "change", "value")
+_read: Final = json.JSONDecoder(**STRICT).decode
 
 State = Literal["imported", "already there", "collided"]
 
@@ -174,7 +175,7 @@ class _File:
         self.number += 1
         try:
             self.line = next(self._lines).rstrip(b"\r\n")
-            ((kind, value),) = json.loads(self.line, parse_constant=reject_constant).items()
+            ((kind, value),) = _read(self.line.decode()).items()
             if kind in TABLES and not isinstance(value, dict):
                 raise ValueError(f"{kind} is not an object")
         except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -134,7 +134,7 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-_STRICT: Final[dict[str, Any]] = {
+STRICT: Final[dict[str, Any]] = {
     "parse_constant": reject_constant,
     "parse_float": _finite,
     "object_pairs_hook": _unique_names,
@@ -149,7 +149,7 @@ def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
     """
     too_deep = ValueError(f"is nested more than {levels} levels deep")
     try:
-        value = json.loads(text, **(_STRICT if strict else {}))
+        value = json.loads(text, **(STRICT if strict else {}))
     except json.JSONDecodeError as error:
         raise NotJson(f"is not JSON ({error})") from None
     except ValueError as error:

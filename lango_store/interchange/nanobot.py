@@ -80,9 +80,9 @@ def rank(path: Path) -> int:
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
     file = _read_file(path)
-    if file.bad and not file.lines and not file.heads:
-        first = file.bad[0]
-        raise InvalidFile(path, f"holds no line that can be read; line {first.line}: {first.reason}")
+    if not file.lines and not file.heads:
+        first = f"line {file.bad[0].line}: {file.bad[0].reason}" if file.bad else "it is empty: take another copy"
+        raise InvalidFile(path, f"holds no line that can be read; {first}")
     skipped += file.bad
     return [_draft(path, file, skipped)]
 

@@ -121,16 +121,16 @@ def test_any_value_that_the_store_takes_is_the_same_after_a_journey(values: list
         assert target.get("k").model_copy(update=own) == source.get("k")
 
 
-def test_file_cut_off_after_or_within_any_line_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
+def test_file_cut_to_any_length_is_refused(source: Store, folder: Path, make_sqlite: MakeDatabase) -> None:
     source.create("a", messages=messages(1))
-    lines = exported(source)
+    export(source, folder, "jsonl", everything=True)
+    path = folder / backups.FILE_NAME
+    whole = path.read_bytes()
     with Store(make_sqlite()) as target:
-        for place, line in enumerate(lines):
-            with pytest.raises(InvalidFile):
-                imported(target, lines[:place])
-            for length in range(len(line)):
-                with pytest.raises(InvalidFile):
-                    imported(target, [*lines[:place], line[:length]])
+        for length in range(len(whole) - 1):  # without the end of its last line it is whole
+            path.write_bytes(whole[:length])
+            (report,) = import_path(target, path)
+            assert report.error is not None
         assert target.count() == 0
 
 

@@ -42,12 +42,12 @@ def test_json_is_a_line_a_file(home: Any) -> None:
     done = home("import", str(DATA / "nanobot_g2" / "corrupt"), "--json", "--dry-run")
     told = {Path(each["path"]).stem: each for each in map(json.loads, done.stdout.splitlines())}
     assert len(told) == 7
-    assert told["empty"] | {"path": ""} == {
+    assert told["blank_lines"] | {"path": "", "skipped": []} == {
         "path": "",
         "format": "nanobot",
-        "keys": ["empty"],
+        "keys": ["k:1"],
         "sessions": 1,
-        "messages": 0,
+        "messages": 1,
         "values": 0,
         "already_there": [],
         "collided": [],

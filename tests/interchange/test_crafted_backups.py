@@ -178,6 +178,25 @@ def test_a_refused_row_is_named_by_line_and_field(
     assert target.count(expired=None) == 0
 
 
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ('"settings":{"far":[1e999]}', "1e999 is too large a number"),
+        ('"settings":{"far":{"a":1,"a":1}}', "an object has a name twice"),
+        ('"key":"another"', "an object has a name twice"),
+    ],
+)
+def test_number_that_overflows_and_a_name_twice_are_refused(
+    target: Store, tmp_path: Path, member: str, said: str
+) -> None:
+    number, path = ROWS[0], tmp_path / "crafted.jsonl"
+    changed = BACKUP[number].replace('{"session":{', f'{{"session":{{{member},')
+    path.write_text("\n".join(sealed([*BACKUP[:number], changed, *BACKUP[number + 1 :]])))
+    (report,) = import_path(target, path)
+    assert f"line {number + 1}: {said}" in str(report.error)
+    assert target.count(expired=None) == 0
+
+
 def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(target: Store, tmp_path: Path) -> None:
     longest, written = MAX_TTL.total_seconds(), "20261121T130000,5+0100"
     lines = crafted(ROWS[0], ttl_seconds=longest, expires_at="9999-12-31T00:00:00Z")

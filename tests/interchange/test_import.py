@@ -247,6 +247,16 @@ def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, t
         assert reason in str(report.error)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", ".shepherd_session.openai.json", "lango.db"])
+@pytest.mark.parametrize("format", [None, *interchange.FORMATS])
+def test_empty_file_is_an_error_in_every_format(opened: Store, tmp_path: Path, name: str, format: str | None) -> None:
+    for content in ("", "\n\n"):
+        (tmp_path / name).write_text(content)
+        (report,) = interchange.import_path(opened, tmp_path / name, format=format)
+        assert report.error is not None
+    assert opened.count(expired=None) == 0
+
+
 def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'foo' is not a format: give one of "):
         interchange.import_path(opened, tmp_path, format="foo")
