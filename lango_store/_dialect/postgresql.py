@@ -229,6 +229,8 @@ class PostgreSQL(Dialect):
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
+            if error.diag.source_function == "ExecWithCheckOptions":  # the text would be the server's language
+                return NotPermitted(f"{reason}; nothing was written")
             return NotPermitted(
                 f"{reason}; to change the schema or the search index use the URL of the role that owns the tables; "
                 "grant other rights to the role of this URL"

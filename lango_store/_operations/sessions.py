@@ -271,9 +271,12 @@ def made(new: New, created_at: datetime, expires_at: datetime | None, revision: 
     return value.model_copy(update=copied(new.fields))
 
 
-def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists:
-    """Return the error for a key that is taken, saying whether its session has expired."""
-    return SessionExists(key, expired=not exists(connection, now, key))
+def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists | NotPermitted:
+    """Return the error for a key that is taken, by a live session, an expired one, or one that is not shown."""
+    rows = _alive.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
+    if rows:
+        return SessionExists(key, expired=not rows[0][0])
+    return NotPermitted(f"the database refuses a session {quoted(key)}, and shows none to this role: use another key")
 
 
 # Change, revive, delete

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
 
@@ -40,10 +40,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
     def run() -> Session:
         try:
             with context.transaction() if first.rows else context.single_write() as connection:
-                now = context.moment(connection)
-                if (session := _insert(connection, now, new, first)) is None:
-                    raise sessions.exists_error(connection, now, new.key)
-                return session
+                return _insert_or_find(connection, context.moment(connection), new, first, _reject_taken)
         except SessionExists:
             if not own_key:
                 raise
@@ -69,9 +66,28 @@ def find_or_create(context: Context, new: New, first: Batch, find: Find[R], *, r
             now = context.now(connection)
             if renew:
                 sessions.delete_expired(connection, now, new.key)
-            return _insert(connection, now, new, first) or find(connection, now, new.key)
+            return _insert_or_find(connection, now, new, first, find)
 
     return context.trying(run)
+
+
+def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
+    error = sessions.exists_error(connection, now, key)
+    raise error if isinstance(error, SessionExists) else SessionNotFound(key)
+
+
+def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
+    """Create a session, or find the one that has its key; `NotPermitted` if a policy hides that one."""
+    for _ in range(sessions.TRIES):
+        if (session := _insert(connection, now, new, first)) is not None:
+            return session
+        try:
+            return find(connection, now, new.key)
+        except SessionExpired:
+            raise
+        except SessionNotFound:  # deleted since, or hidden
+            continue
+    raise sessions.exists_error(connection, now, new.key)
 
 
 def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:

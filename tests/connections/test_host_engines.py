@@ -227,6 +227,10 @@ def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, m
         assert len(store.get(f"key of {tenant}").messages) == 4
         assert store.stats().sessions == 4
         assert not store.exists(f"key of {other}")
+        for create in (store.create, store.get_or_create):
+            with pytest.raises(NotPermitted, match=f"'key of {other}'") as hidden:
+                create(f"key of {other}", user_id=tenant)
+            assert "expired" not in str(hidden.value)
         with pytest.raises(LangoStoreError):
             store.append_message(f"key of {other}", message())
         with pytest.raises(LangoStoreError):

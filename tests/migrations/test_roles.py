@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.commands import run
-from support.factories import message
+from support.factories import message, messages
 from support.intruders import intrude
 from support.pages import blocks
 from support.statements_sent import sent
 
 from lango_store import LangoStoreError, Store, create_engine, schema
+from lango_store._operations.binds import key_column
 from lango_store.errors import NotPermitted
+from lango_store.tables import Base
 from lango_store.testing import Clock
 
 DAY = timedelta(days=1)
-ROLES, GRANTS, GRANTS_FOR_SEARCH = blocks("docs/production/postgresql.md", "sql")
+ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES = blocks("docs/production/postgresql.md", "sql")
+(LISTENER,) = blocks("docs/production/postgresql.md", "python")
 
 
 @dataclass
@@ -168,6 +171,52 @@ def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, 
             assert [finding for finding in store.examine() if finding.name != "settings"] == []
     with Store(database.url("purge"), clock=clock) as store:
         assert store.expire().sessions == 1
+
+
+def test_policies_keep_the_tenants_of_a_role_apart(database: Database) -> None:
+    database.execute(database.url("owner"), POLICIES)
+    program: dict[str, Any] = {}
+    exec(LISTENER.replace("postgresql://agents_app@db/agents", database.url("app")), program)
+    engine, tenant = program["engine"], program["tenant"]
+    with Store(engine) as store:
+        for name in ("ann", "bob"):
+            tenant.set(name)
+            store.create(f"{name}/1", messages=messages(2))
+            store.append_message(f"{name}/2", message(id="a"), create=True)
+            conversation = store.conversation(f"{name}/1")
+            conversation.save_turn(messages(2), {"tokens": 1}, id="t")
+            conversation.update_message(1, message("edited"))
+            conversation.truncate(after=3)
+            conversation.fork(f"{name}/fork")
+            conversation.set_values({"a": name})
+            store.set_shared_values(f"{name}/app", {"a": name})
+        tenant.set("ann")
+        with engine.begin() as connection:
+            for table in Base.metadata.sorted_tables:
+                keys = connection.execute(sa.select(key_column(table))).scalars().all()
+                assert {key.partition("/")[0] for key in keys} == {"ann"}, table.name
+        assert (store.exists("bob/1"), store.delete("bob/1"), store.shared_values("bob/app")) == (False, False, {})
+        refusals = [refusal(store, key, create) for key in ("bob/1", "bob/unused") for create in CREATIONS]
+        assert refusals[: len(CREATIONS)] == refusals[len(CREATIONS) :]  # they do not say which key is used
+        with pytest.raises(NotPermitted):
+            store.set_shared_values("bob/app", {"a": 1})
+        tenant.set("unknown")
+        assert store.stats().sessions == 0
+    engine.dispose()
+
+
+CREATIONS: list[Callable[[Store, str], Any]] = [
+    Store.create,
+    Store.get_or_create,
+    lambda store, key: store.create(key, messages=messages(2)),
+    lambda store, key: store.append_message(key, message(), create=True),
+]
+
+
+def refusal(store: Store, key: str, create: Callable[[Store, str], Any]) -> str:
+    with pytest.raises(NotPermitted) as refused:
+        create(store, key)
+    return str(refused.value)
 
 
 def test_what_another_role_creates_in_the_schema_is_never_called(database: Database, tmp_path: Path) -> None:
