@@ -8,6 +8,7 @@ _MAX_ID_BYTES: Final = 512
 _ABSENT: Final = object()
 
 _ESCAPED: Final = re.compile("[:%/\0\ud800-\udfff]")
+_LEVELS: Final = re.compile("[%/]")
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -61,6 +62,17 @@ def joined_key(*parts: str, prefix: str = "") -> str:
 def split_key(key: str, prefix: str = "") -> list[str]:
     """Return the parts that a key with this prefix was joined of."""
     return [unquote(part, errors="surrogatepass") for part in key.removeprefix(prefix).split(":")]
+
+
+def level_key(id: str, prefix: str = "") -> str:
+    """Return the key of an id that is one level of a key: `prefix`, then the id with `%` and `/` escaped."""
+    return prefix + escaped(id, _LEVELS)
+
+
+def level_id(key: str, prefix: str = "") -> str | None:
+    """Return the id that `level_key` made a key of; None for a key of another prefix or with levels below."""
+    id = unquote(key.removeprefix(prefix))
+    return id if level_key(id, prefix) == key else None
 
 
 def escaped(part: str, characters: re.Pattern[str] = _ESCAPED) -> str:

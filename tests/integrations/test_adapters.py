@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lango_store import Store
 from lango_store._rows.encoding import checked_key
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import joined_key, split_key
+from lango_store.integrations.fields import joined_key, level_id, level_key, split_key
 
 any_text = st.text(st.characters(), max_size=20)
 awkward = st.text(st.sampled_from(":%/\0\ud800\udfffA3é\U0001f600"), max_size=6)
@@ -33,6 +33,19 @@ def test_joined_key_starts_with_prefix_unchanged() -> None:
     assert key == "adk/shop:ann%3A1"
     assert split_key(key, "adk/") == ["shop", "ann:1"]
     assert unquote(key) == "adk/shop:ann:1"
+
+
+@given(any_text | awkward, st.sampled_from(["", "acme/", "50%/"]))
+def test_level_key_escapes_levels_and_returns_the_id(id: str, prefix: str) -> None:
+    key = level_key(id, prefix)
+    assert "/" not in key[len(prefix) :]
+    assert level_id(key, prefix) == id
+
+
+def test_level_key_leaves_other_keys_unchanged() -> None:
+    assert level_key("telegram:1 é") == "telegram:1 é"
+    assert level_key("a/b%", "acme/") == "acme/a%2Fb%25"
+    assert [level_id(key, "acme/") for key in ("acme/a/b", "other", "acme/50%", "acme/%41")] == [None] * 4
 
 
 def test_adapter_refuses_options_for_an_existing_store(url: str) -> None:

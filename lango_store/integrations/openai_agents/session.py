@@ -16,6 +16,7 @@ from agents.run_context import RunContextWrapper
 
 from lango_store import AsyncStore, Conflict, LangoStoreError, Message, SessionNotFound, Store, create_engine
 from lango_store.integrations.adapter import Adapter
+from lango_store.integrations.fields import level_key
 from lango_store.integrations.openai_agents import rows
 from lango_store.integrations.openai_agents.items import Item, messages_of
 from lango_store.integrations.openai_agents.usage import RunUsage, as_usage
@@ -33,7 +34,7 @@ class LangoSession(Adapter):
     usage of a run is stored with the items that it adds.
 
     Args:
-        session_id: The key of the session, after `prefix`.
+        session_id: The key of the session, after `prefix`. `%` and `/` in it are percent-escaped in the key.
         store: A `Store`, an `AsyncStore` or a URL, also one of asyncpg or aiosqlite. For a URL, each session opens
             its own connections: share a store among many sessions.
         engine: An `AsyncEngine` in place of a store. Only its URL is used, with separate connections.
@@ -72,7 +73,8 @@ class LangoSession(Adapter):
             store = AsyncStore(Store(_engine_for(engine, store, engine_kwargs or {}), migrate=create_tables))
         super().__init__(store)
         self._closes = opens
-        self._key = self._awaited.conversation(prefix + session_id if prefix else session_id).key
+        key = level_key(session_id, prefix) if isinstance(session_id, str) else session_id
+        self._key = self._awaited.conversation(key).key  # which refuses what is not a key
         self._usage = RunUsage()
         self._usage_lock = threading.Lock()
 

@@ -9,7 +9,7 @@ for, and the branches. If another writer changed the log, the revision differs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -18,7 +18,7 @@ from pydantic_ai.conversation_store import ConversationConflict, ConversationEnt
 from pydantic_ai.usage import RunUsage
 
 from lango_store import Message, MessageRole, SessionInfo, SessionNotFound, Store
-from lango_store.integrations.fields import mapping, storable_id
+from lango_store.integrations.fields import level_id, level_key, mapping, storable_id
 from lango_store.integrations.pydantic_ai.items import DEFERRED, NAME, USAGE, loaded, model_messages
 
 _LEFT: Final = "left"
@@ -130,8 +130,8 @@ def way_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
         keys = [id.key]
     else:
         key, _, seq = id.rpartition("#")
-        keys = [info.key for info in view.iter_sessions(key_prefix=prefix, message_id=storable_id(id) or "")]
-        keys += [key] if key and seq.isdecimal() and key.startswith(prefix) else []
+        keys = [info.key for info in _sessions(view, prefix, message_id=storable_id(id) or "")]
+        keys += [key] if key and seq.isdecimal() and level_id(key, prefix) is not None else []
     for key in keys:
         with suppress(SessionNotFound):
             log = Log(view, key)
@@ -162,7 +162,7 @@ def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, Sessio
 
 def at_revision(tx: Store, prefix: str, id: str, revision: str) -> tuple[ConversationRecord, SessionInfo]:
     """Return a record that is at a revision, and its session; `ConversationConflict` if there is none."""
-    found = read(tx, prefix, prefix + id)
+    found = read(tx, prefix, level_key(id, prefix))
     if found is None or found[0].revision != revision:
         raise ConversationConflict(id)
     return found
@@ -171,9 +171,14 @@ def at_revision(tx: Store, prefix: str, id: str, revision: str) -> tuple[Convers
 def read_many(view: Store, prefix: str, scope: str | None, limit: int | None) -> list[ConversationRecord]:
     """Return the records of live sessions that have one, of a scope if given, the newest first."""
     which: dict[str, Any] = {} if scope is None else {"user_id": scope}
-    infos = view.iter_sessions(key_prefix=prefix, **which)
+    infos = _sessions(view, prefix, **which)
     records = [_record(view, prefix, info, value) for info in infos if (value := _value(view, info.key))]
     return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
+
+
+def _sessions(view: Store, prefix: str, **filters: Any) -> Iterator[SessionInfo]:
+    """Yield the live sessions whose key is an id after the prefix, none of a level below."""
+    return (info for info in view.iter_sessions(key_prefix=prefix, **filters) if level_id(info.key, prefix) is not None)
 
 
 def _value(view: Store, key: str) -> dict[str, Any]:
@@ -194,10 +199,10 @@ def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) 
     moved = [value.get("revision", ""), info.created_at.isoformat(), *log[1:]]
     forked = mapping(value.get("forked"))
     if info.forked_from is not None:  # a copy that `Conversation.fork` made
-        forked = {"from": info.forked_from.removeprefix(prefix)}
+        forked = {"from": level_id(info.forked_from, prefix) or info.forked_from}
     deferred = value.get("deferred")
     return ConversationRecord(
-        conversation_id=key.removeprefix(prefix),
+        conversation_id=level_id(key, prefix) or key.removeprefix(prefix),
         head_id=None if head is None else EntryId.of(head, key),
         usage=loaded(key, "usage", USAGE, mapping(usage)),
         deferred_tool_requests=None if deferred is None else loaded(key, "deferred", DEFERRED, deferred),

@@ -13,6 +13,7 @@ from pydantic_ai.conversation_store import (
 
 from lango_store import AsyncStore, LangoStoreError, Message, SessionExists, SessionNotFound, Store
 from lango_store.integrations.adapter import Adapter, create_session, retry_conflicts
+from lango_store.integrations.fields import level_key
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.items import NAME, messages_of
 from lango_store.integrations.pydantic_ai.records import Log, as_left, as_shown, entry_id, history, way_to
@@ -27,9 +28,10 @@ class LangoConversationStore(Adapter, ConversationStore):
     """A `ConversationStore` on SQLite or PostgreSQL: a conversation is a session, its id the key, its scope `user_id`.
 
     Takes a `Store`, an `AsyncStore` or a URL with the options of `Store`; closed, it closes what it made. `prefix` goes
-    before each id in the key. An entry is a message of the session, its id the message's. The window is the current
-    history; what a branch leaves stays in the log as records. A fork has copies of its entries, so that `delete`
-    erases all of a conversation and nothing of its forks. An expired conversation is one that is not there.
+    before each id in the key, and `%` and `/` of the id are percent-escaped there. An entry is a message of the
+    session, its id the message's. The window is the current history; what a branch leaves stays in the log as records.
+    A fork has copies of its entries, so that `delete` erases all of a conversation and nothing of its forks. An expired
+    conversation is one that is not there.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, *, prefix: str = "", **options: Any) -> None:
@@ -39,7 +41,9 @@ class LangoConversationStore(Adapter, ConversationStore):
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation, None if there is none; of another writer's session it is made up."""
         prefix = self._key_prefix
-        found = await self._read_in_snapshot(lambda view: records.read(view, prefix, prefix + conversation_id))
+        found = await self._read_in_snapshot(
+            lambda view: records.read(view, prefix, level_key(conversation_id, prefix))
+        )
         return None if found is None else found[0]
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
@@ -89,7 +93,7 @@ def _save(
     expected_revision: str | None,
 ) -> None:
     """Write a record and its new entries; `ConversationConflict` if it is not at that revision."""
-    key = prefix + record.conversation_id
+    key = level_key(record.conversation_id, prefix)
     messages = messages_of([entry.message for entry in entries], [str(entry.id) for entry in entries])
     parents: Parents = {str(entry.id): entry.parent_id for entry in entries}
 
@@ -134,7 +138,7 @@ def _branched(
     tx: Store, prefix: str, record: ConversationRecord, messages: Sequence[Message], parents: Parents
 ) -> list[Message]:
     """Return the messages to append; what the new history leaves becomes records, what it takes up, messages."""
-    key = prefix + record.conversation_id
+    key = level_key(record.conversation_id, prefix)
     log = Log(tx, key)
     try:
         new = [*_entries_of_others(tx, prefix, record, log, parents), *messages]

@@ -106,10 +106,10 @@ async def test_two_callers_that_pop_get_different_items(store: Store) -> None:
 
 
 async def test_the_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) -> None:
-    await LangoSession("telegram:1/ü%", store).add_items(said("a"))
+    await LangoSession("telegram:1/ü%", store, prefix="acme/").add_items(said("a"))
     await LangoSession("1", store, prefix="agents:").add_items(said("b"))
-    assert [info.key for info in store.iter_sessions()] == ["agents:1", "telegram:1/ü%"]
-    assert store.open("telegram:1/ü%").messages()[0].content == "a"
+    assert {info.key for info in store.iter_sessions()} == {"agents:1", "acme/telegram:1%2Fü%25"}
+    assert texts(await LangoSession("telegram:1/ü%", store, prefix="acme/").get_items()) == ["a"]
     assert texts(await LangoSession("agents:1", store).get_items()) == ["b"]
 
 

@@ -55,11 +55,12 @@ async def test_an_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) -> 
     plain = Conversations(store)
     talk = conversation("telegram:1", "1", "2")
     stored = await conversations.save(talk, scope="ann")
-    await plain.save(conversation("other", "x"), scope="ann")
+    await plain.save(conversation("chat/other%", "x"), scope="ann")
+    assert store.exists("chat%2Fother%25")
     assert store.info("chat/telegram:1").user_id == "ann"
     assert await plain.load("telegram:1") is None
     assert [each.conversation_id for each in await conversations.list_conversations(scope="ann")] == ["telegram:1"]
-    assert len(await plain.list_conversations(scope="ann")) == 2
+    assert [each.conversation_id for each in await plain.list_conversations(scope="ann")] == ["chat/other%"]
     forked = await conversations.fork("telegram:1", new_conversation_id="f")
     record = await read_record(conversations, "f")
     assert (record.forked_from, store.info("chat/f").message_count) == ("telegram:1", 2)
