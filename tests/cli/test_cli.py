@@ -50,7 +50,7 @@ def test_a_schema_through_its_life(empty_url: str) -> None:
     assert run("db", "stamp", SCHEMA_REVISION, *at).returncode == 0
     drifted = run("db", "check", "--json", *at)
     assert drifted.returncode == 1
-    assert "lango_session" in json.loads(drifted.stdout)["differences"][0]
+    assert "lango_session" in str(json.loads(drifted.stdout)["differences"])
 
 
 def test_db_status_counts_connections_by_release(url: str) -> None:
