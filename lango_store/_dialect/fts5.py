@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
+from lango_store._engine.sqlite_library import library_version
 from lango_store._values.search_query import SearchQuery, Term
 
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
@@ -51,7 +52,7 @@ class Fts5(SearchIndex):
     def create_entries(self, connection: sa.Connection) -> None:
         tokenize = "tokenize='unicode61 remove_diacritics 2'"
         connection.exec_driver_sql(f"CREATE VIRTUAL TABLE lango_search USING fts5(text, tools, {tokenize})")
-        if sqlite3.sqlite_version_info >= _SECURE_DELETE:
+        if library_version(connection) >= _SECURE_DELETE:
             connection.exec_driver_sql("INSERT INTO lango_search (lango_search, rank) VALUES ('secure-delete', 1)")
 
     def drop(self, connection: sa.Connection) -> None:
@@ -84,7 +85,7 @@ class Fts5(SearchIndex):
         return len(ids)
 
     def purge(self, connection: sa.Connection) -> None:
-        if sqlite3.sqlite_version_info < _SECURE_DELETE:  # a word stays until its segment is merged with newer ones
+        if library_version(connection) < _SECURE_DELETE:  # a word stays until its segment is merged with newer ones
             connection.exec_driver_sql("INSERT INTO lango_search (lango_search) VALUES ('optimize')")
 
     def is_damage(self, error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from lango_store._dialect.base import (
 )
 from lango_store._dialect.fts5 import Fts5
 from lango_store._engine.pool import BEGIN_OPTION
+from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
@@ -232,8 +233,8 @@ class SQLite(Dialect):
         return Passing.REFUSED if busy else None
 
     def is_undecodable(self, error: BaseException) -> bool:
-        # The driver sets no code.
-        return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
+        # The driver sets no code, and may be another one than Python's.
+        return type(error).__name__ == "OperationalError" and str(error).startswith("Could not decode to UTF-8")
 
     @contextmanager
     def bytes_for_bad_text(self, connection: AnyConnection) -> Iterator[None]:
@@ -254,10 +255,17 @@ class SQLite(Dialect):
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         if mode not in ("wal", "memory"):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
+        if mode == "wal" and is_affected(version := library_version(connection)):
+            yield (
+                f"SQLite {'.'.join(map(str, version))} can lose commits that meet a checkpoint (its WAL-reset bug): "
+                "connections of lango_store.create_engine(url) prevent that, others to this file do not",
+                REMEDY,
+            )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
-        if sqlite3.sqlite_version_info < (3, 35):
-            return f"SQLite is {sqlite3.sqlite_version}, 3.35 is needed for RETURNING: install a newer Python or SQLite"
+        if (version := library_version(connection)) < (3, 35):
+            name = ".".join(map(str, version))
+            return f"SQLite is {name}, 3.35 is needed for RETURNING: install a newer Python or SQLite"
         if not connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
             return (
                 "this engine's connections have foreign keys off, a delete would leave messages behind: "

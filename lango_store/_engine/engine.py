@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from lango_store._engine import pool
+from lango_store._engine import checkpoints, pool
+from lango_store._engine.sqlite_library import is_affected, log_affected, sqlite_module
 from lango_store._engine.url import milliseconds, parse
 from lango_store.errors import LangoStoreError
 
@@ -93,7 +94,14 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     options["connect_args"] = connect_args | options["connect_args"]
     if in_memory:  # one connection is one database: threads take turns
         options |= _POOL | {"pool_size": 1}
+    if not {"creator", "pool", "module"} & options.keys():
+        options["module"] = sqlite_module()
     engine = sa.create_engine(url, **options)
+    sqlite = engine.dialect.loaded_dbapi
+    safe_checkpoints = None
+    if not in_memory and is_affected(sqlite.sqlite_version_info):
+        safe_checkpoints = checkpoints.Checkpoints(sqlite)
+        event.listen(engine, "reset", pool.returned_sqlite)
 
     if not in_memory:
 
@@ -103,12 +111,15 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
                 _create_private(names[0])
 
     @event.listens_for(engine, "connect")
-    def settings(driver: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
         try:
             driver.execute("PRAGMA foreign_keys = ON")
             driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
             if not in_memory:
-                _ensure_wal(driver)
+                _ensure_wal(driver, sqlite.OperationalError)
+            if safe_checkpoints is not None:
+                safe_checkpoints.connected(driver, entry.info)
+                log_affected(sqlite.sqlite_version)
         except BaseException:
             driver.close()  # the pool forgets it
             raise
@@ -131,7 +142,7 @@ def _create_private(name: str) -> None:
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _ensure_wal(driver: sqlite3.Connection) -> None:
+def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
     """Switch a file to WAL, once: look first, and try again, since the switch ignores the timeout."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
@@ -139,8 +150,8 @@ def _ensure_wal(driver: sqlite3.Connection) -> None:
             if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 driver.execute("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError as error:
-            code = error.sqlite_errorcode & 0xFF
+        except operational_error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_READONLY:
                 return  # a read-only file, whose owner chooses the journal mode
             if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:

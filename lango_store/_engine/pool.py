@@ -20,6 +20,7 @@ from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolResetState, QueuePool
 from sqlalchemy.util.queue import Empty
 
+from lango_store._engine import checkpoints
 from lango_store.errors import DatabaseUnavailable
 
 BEGIN_OPTION: Final = "lango_store_begin"
@@ -66,8 +67,17 @@ def begin_sqlite(connection: sa.Connection) -> None:
     """Begin a transaction: the driver begins nothing (isolation_level None)."""
     # A deferred transaction that reads and then writes fails under concurrency without waiting, so that taking the
     # write lock first is the default.
-    if not connection.connection.in_transaction:
+    proxy = connection.connection
+    if not proxy.in_transaction:
+        checkpoints.make_if_due(proxy.dbapi_connection, proxy.info)  # a connection may be kept for many transactions
         connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(BEGIN_OPTION, 'IMMEDIATE')}")
+
+
+def returned_sqlite(driver: Any, entry: ConnectionPoolEntry, state: PoolResetState) -> None:
+    """Make a checkpoint if one is due, on an engine whose library has the WAL-reset bug."""
+    # An interruption here makes the pool close the connection; in a listener of "checkin" it would lose it.
+    if not state.terminate_only and not driver.in_transaction:
+        checkpoints.make_if_due(driver, entry.info)
 
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:

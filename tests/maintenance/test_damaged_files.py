@@ -81,8 +81,8 @@ def test_dump_saves_the_rows_outside_of_a_lost_page(damaged_file: Path, tmp_path
     dump = f"sqlite3 {damaged_file} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {saved}"
     subprocess.run(dump, shell=True, check=True, capture_output=True)
     with opened(saved) as store:
-        assert {each.name for each in store.examine(repair=True)} == {"wrong counters"}
-        assert store.examine() == []
+        assert {each.name for each in store.examine(repair=True)} - {"settings"} == {"wrong counters"}
+        assert {each.name for each in store.examine()} <= {"settings"}
         assert 150 < store.stats().messages < 235
 
 
@@ -91,7 +91,7 @@ def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
     cut = False
     sa.event.listen(engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: cut, 1))
     store = Store(engine)
-    assert store.examine() == []
+    assert {each.name for each in store.examine()} <= {"settings"}
     cut = True
     for call in (store.examine, functools.partial(store.conversation("telegram:1").all_messages, damaged="return")):
         with pytest.raises(LangoStoreError, match="interrupted"):

@@ -1,0 +1,232 @@
+"""Checkpoints of SQLite's log where the library has the WAL-reset bug, and the library that is used."""
+
+import logging
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.processes import Program
+
+from lango_store import Store, create_engine
+from lango_store._engine import sqlite_library
+from lango_store._engine.sqlite_library import is_affected, sqlite_module
+
+AFFECTED, FIXED = (3, 40, 1), (3, 53, 4)
+PAGE = 24 + 4096
+MOST = 1_500 * PAGE
+"""The bytes of a log that is checkpointed about every 1,000 pages."""
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [
+        ("3.6.23", False),
+        ("3.7.0", True),
+        ("3.40.1", True),
+        ("3.44.5", True),
+        ("3.44.6", False),
+        ("3.45.0", True),
+        ("3.46.1", True),
+        ("3.50.6", True),
+        ("3.50.7", False),
+        ("3.51.2", True),
+        ("3.51.3", False),
+        ("3.53.4", False),
+    ],
+)
+def test_affected_versions_are_those_without_the_fix(version: str, affected: bool) -> None:
+    assert is_affected(tuple(map(int, version.split(".")))) is affected
+
+
+def test_module_is_replaced_only_if_its_library_is_affected(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed, affected = library(FIXED), library(AFFECTED)
+    for ours, installed, used in ((AFFECTED, fixed, fixed), (AFFECTED, affected, sqlite3), (FIXED, fixed, sqlite3)):
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", ours)
+        monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
+        monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", installed)
+        assert sqlite_library.sqlite_module.__wrapped__() is used
+
+
+def library(version: tuple[int, int, int], factory: Any = None) -> Any:
+    """Return the driver's module as one with another version of SQLite, whose connections have this class."""
+    module = ModuleType("sqlite")
+    vars(module).update(vars(sqlite_module()))
+    vars(module)["sqlite_version_info"] = version
+    vars(module)["sqlite_version"] = ".".join(map(str, version))
+    if factory is not None:
+        vars(module)["connect"] = partial(sqlite_module().connect, factory=factory)
+    return module
+
+
+@pytest.fixture
+def file(make_sqlite: MakeDatabase) -> Path:
+    return Path(make_sqlite().removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+def checkpoints(file: Path) -> list[tuple[bool, bool]]:
+    """Filled with whether a commit was possible before and after each checkpoint that a connection asked for."""
+    return []
+
+
+@pytest.fixture
+def watching(file: Path, checkpoints: list[tuple[bool, bool]]) -> Any:
+    """A module of an affected library, whose connections fill `checkpoints`."""
+
+    def can_commit() -> bool:
+        with closing(sqlite_module().connect(file, isolation_level=None, timeout=0)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite_module().OperationalError:
+                return False
+            probe.execute("ROLLBACK")
+            return True
+
+    class Connection(sqlite_module().Connection):  # type: ignore[misc]
+        def execute(self, statement: str, *parameters: Any) -> Any:
+            if "wal_checkpoint" not in statement:
+                return super().execute(statement, *parameters)
+            before = can_commit()
+            cursor = super().execute(statement, *parameters)
+            checkpoints.append((before, can_commit()))
+            return cursor
+
+    return library(AFFECTED, Connection)
+
+
+def log_size(file: Path) -> int:
+    return Path(f"{file}-wal").stat().st_size
+
+
+def test_checkpoints_are_made_while_no_commit_is_possible(
+    file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
+) -> None:
+    engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
+    with Store(engine) as store:
+        store.create("k")
+        for _ in range(60):  # 4 MB each
+            store.append_messages("k", [message("x" * 40_000) for _ in range(10)])
+            assert log_size(file) < MOST
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 0
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+    engine.dispose()
+    assert len(checkpoints) > 3
+    assert set(checkpoints) == {(False, False)}
+
+
+def test_connection_that_is_kept_makes_checkpoints_between_its_transactions(
+    file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
+) -> None:
+    engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
+    with Store(engine) as store, engine.connect() as connection:
+        store.create("k")
+        for _ in range(20):
+            store.using(connection).append_messages("k", messages(50, content="x" * 5_000))
+            connection.commit()
+            assert log_size(file) < MOST
+    engine.dispose()
+    assert checkpoints
+    assert set(checkpoints) == {(False, False)}
+
+
+def test_reader_of_an_old_snapshot_delays_checkpoints_and_fails_no_append(file: Path, watching: Any) -> None:
+    engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
+    with Store(engine) as store:
+        store.create("k")
+        with store.snapshot() as before:
+            before.get("k")
+            for _ in range(10):
+                store.append_messages("k", [message("x" * 40_000) for _ in range(20)])
+        grown = log_size(file)
+        assert grown > MOST
+        for _ in range(30):
+            store.append_messages("k", [message("x" * 40_000) for _ in range(20)])
+        assert log_size(file) < grown + MOST
+        assert store.info("k").message_count == 800
+    engine.dispose()
+
+
+def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
+    class Connection(sqlite_module().Connection):  # type: ignore[misc]
+        def execute(self, statement: str, *parameters: Any) -> Any:
+            if "wal_checkpoint" in statement:
+                raise KeyboardInterrupt
+            return super().execute(statement, *parameters)
+
+    engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED, Connection), connect_args={"timeout": 0})
+    with Store(engine) as store:
+        store.create("k")
+
+        def fill() -> None:
+            for _ in range(20):
+                store.append_messages("k", messages(40, content="x" * 10_000))
+
+        with pytest.raises(KeyboardInterrupt):
+            fill()
+        with closing(sqlite_module().connect(file, isolation_level=None, timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        assert store.info("k").message_count % 40 == 0
+    engine.dispose()
+
+
+WRITER = """
+import sys
+from lango_store import Message, Store, create_engine
+engine = create_engine(sys.argv[1], durability="normal")
+with Store(engine) as store:
+    for number in range(1_000):
+        store.append_message("k", Message(role="user", content="x" * 4_000))
+engine.dispose()
+"""
+
+
+def test_log_of_three_writing_processes_stays_small(file: Path) -> None:
+    with Store(f"sqlite:///{file}") as store:
+        store.create("k")
+        writers = [Program(WRITER, f"sqlite:///{file}") for _ in range(3)]
+        assert [writer.communicate() for writer in writers] == [("", "")] * 3
+        assert log_size(file) < 3 * MOST
+        assert store.info("k").last_seq == 3_000
+        assert [each for each in store.examine() if each.name != "settings"] == []
+
+
+def test_library_with_the_fix_makes_its_own_checkpoints(make_sqlite: MakeDatabase) -> None:
+    engine = create_engine(make_sqlite(), module=library(FIXED))
+    with Store(engine) as store:
+        store.ping()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 1_000
+        assert store.examine() == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("make_engine", [create_engine, sa.create_engine], ids=["own engine", "host engine"])
+def test_doctor_names_an_affected_library(file: Path, make_engine: Callable[..., sa.Engine]) -> None:
+    engine = make_engine(f"sqlite:///{file}", module=library(AFFECTED))
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    with Store(engine) as store:
+        (finding,) = store.examine()
+    engine.dispose()
+    assert finding.name == "settings"
+    assert "SQLite 3.40.1" in finding.detail
+    assert "lango-store[sqlite]" in finding.remedy
+
+
+def test_affected_library_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lango_store")
+    for _ in range(2):
+        engine = create_engine(f"sqlite:///{file}", module=library((3, 41, 2)))
+        engine.connect().close()
+        engine.dispose()
+    (line,) = [each.message for each in caplog.records if "WAL-reset" in each.message]
+    assert "SQLite 3.41.2" in line
