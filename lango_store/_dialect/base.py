@@ -81,8 +81,7 @@ class Dialect(Protocol):
 
     name: str  # SQLAlchemy's name
     drivers: tuple[str, ...]  # the supported drivers, by SQLAlchemy's names
-    purge_pause: float = 0.0  # pause after a batch of a purge, as a fraction of the batch's time
-    batch_rest: float = 0.0  # seconds to rest between the batches of other long changes
+    batch_rest: float = 0.0  # seconds to rest between the batches of long changes, so that other writers get a turn
     modifying_cte: bool = True  # supports UPDATE in a WITH, so that several writes are one round trip
     append_method: AppendMethod = AppendMethod.STATEMENT
     locks_many: bool = True  # one statement can lock the rows of several sessions
@@ -113,9 +112,6 @@ class Dialect(Protocol):
         """Return when a session that is written to now expires, never earlier than before; takes its columns."""
         next_expiry = self.next_expiry(now, session.ttl_seconds)
         return sa.case((next_expiry > session.expires_at, next_expiry), else_=session.expires_at)
-
-    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
-        """Return a condition: a column has one of a query's few values, looked up in the column's index."""
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Return a condition: a text contains a lower-case part; only A to Z are folded."""

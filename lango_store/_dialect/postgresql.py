@@ -91,10 +91,6 @@ class PostgreSQL(Dialect):
         seconds = sa.cast(ttl, sa.Double)  # a NULL that is bound has no type
         return sa.type_coerce(now.op("+")(seconds.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
-    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
-        # For IN (SELECT …) the planner hashes the subquery and reads the whole table.
-        return column == sa.any_(sa.func.array(chosen.scalar_subquery()))
-
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         # Each collation folds other letters; C folds A to Z, as SQLite does.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")

@@ -40,8 +40,7 @@ class SQLite(Dialect):
     name = "sqlite"
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
-    purge_pause = 0.03  # a waiting writer asks for the file from time to time, and would rarely find it free
-    batch_rest = 0.11  # a waiting writer retries after at most 0.1 s
+    batch_rest = 0.03  # one that has waited for a batch of 50 ms retries after at most 25 ms
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
     tells_time = False  # every process that opens the file is on its machine
@@ -72,9 +71,6 @@ class SQLite(Dialect):
         )
         digits = sa.func.printf(sa.literal_column("'.%06d+00:00'"), micros % million, type_=sa.Text)
         return sa.case((ttl.is_not(None), sa.type_coerce(seconds.concat(digits), TimeColumn())))
-
-    def key_in(self, column: sa.Column[str], chosen: sa.Select[tuple[str]]) -> sa.ColumnElement[bool]:
-        return column.in_(chosen)
 
     def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         return sa.func.instr(sa.func.lower(column), part) > sa.literal_column("0")

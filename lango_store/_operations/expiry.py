@@ -17,13 +17,14 @@ from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
 
 MAX_BATCH: Final = 10_000
+_ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
 Keep = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
 """Copies the sessions of a batch elsewhere; leaving its context commits the copy, an error undoes it."""
 
 
 class Purged(NamedTuple):
-    """How much one batch deleted."""
+    """The numbers of sessions and messages that one batch deleted."""
 
     sessions: int
     messages: int
@@ -80,29 +81,23 @@ def purge(
     reason: Reason,
     narrowed: Sequence[sa.ColumnElement[bool]],
     most: int,
+    rows: int,
     keep: Keep | None,
     *,
     waits: bool,
 ) -> Purged:
-    """Delete at most so many sessions that go for one reason, and all that belongs to them.
+    """Delete at most `most` sessions of about `rows` rows that go for one reason, and all that belongs to them.
 
     They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
     finds none. Sessions that another transaction has locked are left alone, unless this `waits` for them.
     """
-    dialect = dialect_of(connection)
     due = sa.select(SESSION.c.key).where(reason.condition, *narrowed)
-    chosen = due.order_by(reason.order).limit(most)
-    if keep is None and dialect.modifying_cte:  # no key travels; by a CTE, so that it is chosen once
-        locked = chosen.with_for_update(skip_locked=not waits).cte("chosen")
-        deleted = sa.delete(SESSION).where(dialect.key_in(SESSION.c.key, sa.select(locked.c.key)))
-        gone = deleted.returning(SESSION.c.message_count).cte("gone")
-        total = sa.func.coalesce(sa.func.sum(gone.c.message_count), 0)
-        sessions, messages = connection.execute(sa.select(sa.func.count(), total).select_from(gone)).one()
-        return Purged(sessions, int(messages))
-    if dialect.locks_many:
-        keys = connection.execute(chosen.with_for_update(skip_locked=not waits)).scalars().all()
+    if dialect_of(connection).locks_many:
+        keys = _chosen(connection, due.with_for_update(skip_locked=not waits), reason, most, rows)
     else:
-        keys = _locked(connection, due.with_for_update(skip_locked=not waits), connection.scalars(chosen).all())
+        keys = _locked(
+            connection, due.with_for_update(skip_locked=not waits), _chosen(connection, due, reason, most, rows)
+        )
     batch = sa.delete(SESSION).where(of_sessions(SESSION, keys))
     with keep(connection, keys) if keys and keep is not None else nullcontext():
         counts = connection.execute(batch.returning(SESSION.c.message_count)).scalars().all()
@@ -110,14 +105,29 @@ def purge(
 
 
 def keys(
-    connection: sa.Connection, _: Moment, reason: Reason, narrowed: Sequence[sa.ColumnElement[bool]], most: int
-) -> Sequence[str]:
+    connection: sa.Connection,
+    _: Moment,
+    reason: Reason,
+    narrowed: Sequence[sa.ColumnElement[bool]],
+    most: int,
+    rows: int,
+) -> list[str]:
     """List the sessions of a batch."""
-    due = sa.select(SESSION.c.key).where(reason.condition, *narrowed)
-    return connection.execute(due.order_by(reason.order).limit(most)).scalars().all()
+    return _chosen(connection, sa.select(SESSION.c.key).where(reason.condition, *narrowed), reason, most, rows)
 
 
-def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> Sequence[str]:
+def _chosen(connection: sa.Connection, due: sa.Select[Any], reason: Reason, most: int, rows: int) -> list[str]:
+    """Return the first sessions: one, and up to `most` as long as they have at most `rows` rows together."""
+    keys: list[str] = []
+    for key, size in connection.execute(due.add_columns(_ROWS).order_by(reason.order).limit(most)):
+        rows -= size
+        if keys and rows < 0:
+            break
+        keys.append(key)
+    return keys
+
+
+def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> list[str]:
     """Lock sessions one by one, and return those that are still due."""
     one = due.where(of_session(SESSION, session_key("key")))
     found = (connection.execute(one, {"key": each}).scalar() for each in keys)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lango_store._dialect import dialect_of
 from lango_store._dialect.search import QUEUE, REBUILD, MessageKey, read_messages
 from lango_store._operations.binds import LIVE, MESSAGE, SESSION, of_session
+from lango_store._operations.pace import Pace
 from lango_store._operations.rows import seq_or_zero
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, decode_time, encode_text, end_of_prefix
@@ -19,7 +20,6 @@ from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
 from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, parse_query, snippet
 from lango_store.errors import DamagedMessage, SearchUnavailable
 
-_BATCH: Final = 2_000
 _SAMPLE: Final = 50
 _LONGEST: Final = 100
 
@@ -130,13 +130,14 @@ def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> Searc
 def drain(
     transaction: Callable[[], AbstractContextManager[sa.Connection]],
     number: int,
+    pace: Pace,
     on_batch: Callable[[int], object] = lambda done: None,
 ) -> None:
     """Index the newest `number` changes of the queue, each batch in a separate transaction."""
     done = 0
     while done < number:
-        with transaction() as connection:
-            batch = dialect_of(connection).search_index.drain(connection, min(number - done, _BATCH))
+        with pace.batch(), transaction() as connection:
+            batch = dialect_of(connection).search_index.drain(connection, min(number - done, pace.rows))
         if not batch:
             return
         done += batch

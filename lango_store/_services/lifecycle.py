@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from lango_store._operations import appends, expiry, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.expiry import Keep, Policy, Purged, Reason
+from lango_store._operations.pace import Pace
 from lango_store._operations.sessions import Expected, New
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
@@ -151,14 +152,17 @@ def purge(
             from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
             keep = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
+        pace = Pace(dialect_of(context.engine).batch_rest)
         while reasons and (limit is None or report.sessions < limit):
             most = batch_size if limit is None else min(batch_size, limit - report.sessions)
-            began, held = perf_counter(), len(report.held)
-            done = _purge_batch(context, reasons[0], narrowed, most, keep, report.held, waits=policy.everything)
+            held = len(report.held)
+            with pace.batch():
+                done = _purge_batch(
+                    context, reasons[0], narrowed, most, pace.rows, keep, report.held, waits=policy.everything
+                )
             if not done.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
-            sleep((perf_counter() - began) * dialect_of(context.engine).purge_pause)
             report.sessions += done.sessions
             report.messages += done.messages
             report.batches += 1
@@ -174,6 +178,7 @@ def _purge_batch(
     reason: Reason,
     narrowed: Sequence[sa.ColumnElement[bool]],
     most: int,
+    rows: int,
     keep: Keep | None,
     held: dict[str, str],
     *,
@@ -185,14 +190,14 @@ def _purge_batch(
         raise LangoStoreError(f"{len(held):,} sessions stay because of {constraint}: give that key ON DELETE SET NULL")
     conditions = [*narrowed, ~of_sessions(SESSION, list(held))] if held else narrowed
     try:
-        return context.transact(expiry.purge, reason, conditions, most, keep, waits=waits)
+        return context.transact(expiry.purge, reason, conditions, most, rows, keep, waits=waits)
     except SessionHeld:
-        keys = context.on_primary().read_together(expiry.keys, reason, conditions, most)
+        keys = context.on_primary().read_together(expiry.keys, reason, conditions, most, rows)
     purged_sessions = purged_messages = 0
     for key in keys:
         conditions = [*narrowed, of_session(SESSION, key)]
         try:
-            done = context.transact(expiry.purge, reason, conditions, 1, keep, waits=waits)
+            done = context.transact(expiry.purge, reason, conditions, 1, rows, keep, waits=waits)
         except SessionHeld as error:
             held[key] = error.constraint
         else:

@@ -11,6 +11,7 @@ from lango_store._dialect.search import REBUILD, SearchIndex
 from lango_store._operations import search, sessions
 from lango_store._operations.binds import MESSAGE
 from lango_store._operations.lists import MAX_PAGE
+from lango_store._operations.pace import Pace
 from lango_store._operations.search import SearchFilters
 from lango_store._values.reports import SearchPage
 from lango_store._values.search_query import parse_query
@@ -45,7 +46,7 @@ def find(
             # In a caller's transaction, others who index would wait until it ends.
             if context.in_callers_transaction or not _index(context).can_drain(connection):
                 return page(connection)
-        search.drain(context.transaction, _MAX_DRAINED)
+        search.drain(context.transaction, _MAX_DRAINED, _pace(context))
         with context.snapshot() as connection:
             return page(connection)
     except LangoStoreError as error:
@@ -66,7 +67,7 @@ def drain(context: Context) -> None:
             fault = index.fault(connection)
             number = index.queued(connection) if fault is None else 0
         if fault is None:
-            search.drain(context.transaction, number)
+            search.drain(context.transaction, number, _pace(context))
             with context.transaction() as connection:
                 index.purge(connection)
     except LangoStoreError as error:
@@ -82,6 +83,10 @@ def _damage(context: Context, error: LangoStoreError) -> str | None:
     """Return the text of an error that can come from a damaged index."""
     cause = error.driver_error
     return str(error) if cause is not None and _index(context).is_damage(cause) else None
+
+
+def _pace(context: Context) -> Pace:
+    return Pace(dialect_of(context.engine).batch_rest)
 
 
 def _index(context: Context) -> SearchIndex:

@@ -47,7 +47,7 @@ def expire(
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Sessions in one transaction.")] = 500,
+    batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Most sessions in a transaction.")] = 500,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many sessions.")] = None,
     archive: Annotated[Path | None, typer.Option(help="Store what is purged in this SQLite file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged, and purge nothing.")] = False,

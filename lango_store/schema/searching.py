@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from time import sleep
 
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
+from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import LangoStoreError
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
@@ -66,10 +66,8 @@ def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) ->
         def report(rows: int) -> None:
             if on_progress is not None:
                 on_progress(Progress(table="lango_search", rows=rows, total=total))
-            if not callers:
-                sleep(dialect_of(connection).batch_rest)
 
-        search.drain(transaction, total, report)
+        search.drain(transaction, total, Pace(0 if callers else dialect_of(connection).batch_rest), report)
         with transaction():
             return search.status(connection)
 

@@ -77,6 +77,17 @@ def test_batches_and_limits(filled: Store) -> None:
             filled.expire(**wrong)
 
 
+def test_purge_ends_a_batch_before_a_session_that_makes_it_too_large(store: Store, clock: Clock) -> None:
+    for n in range(4):
+        store.create(f"k{n}", ttl=HOUR, messages=messages(200))
+    store.create("larger than a batch", ttl=2 * HOUR, messages=messages(600))
+    clock.move(hours=3)
+    seen: list[int] = []
+    report = store.expire(on_batch=lambda so_far: seen.append(so_far.sessions))
+    assert seen[0] == 2  # 402 rows: the batches after it depend on its time
+    assert (report.sessions, report.messages) == (5, 1_400)
+
+
 def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
     for hours in (3, 1, 2):
         store.create(f"{hours} hours", ttl=timedelta(hours=hours), messages=messages(hours))

@@ -1,6 +1,7 @@
 """A host's foreign keys to our tables: those that hold a session stop that session's purge, and no other's."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from support.commands import run
 from support.databases import not_on_a_cluster
 from support.factories import messages
+from support.statements import watched
 
 from lango_store import ExpiryReport, LangoStoreError, SessionHeld, SessionNotFound, Store
 from lango_store._services import lifecycle
@@ -60,6 +62,16 @@ def test_purge_continues_past_held_sessions_and_names_them(
     with engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM ticket")
     assert (store.expire().sessions, store.expire().held) == (2, {})
+
+
+def test_purge_with_nothing_due_reads_no_foreign_keys(store: Store) -> None:
+    with watched(store.engine) as statements:
+        store.count()  # with the checks of a first call
+        statements.clear()
+        store.expire()
+    catalogs = re.compile("foreign_key|pg_constraint|information_schema|sqlite_master WHERE type")
+    assert statements
+    assert not list(filter(catalogs.search, statements))
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")

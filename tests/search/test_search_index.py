@@ -70,7 +70,8 @@ class Killed(BaseException):
 
 
 def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lango_store._operations.search._BATCH", 5)
+    for name in ("_FIRST", "_MOST"):
+        monkeypatch.setattr(f"lango_store._operations.pace.{name}", 5)
 
     def kill(progress: schema.Progress) -> None:
         if progress.rows >= 10:
@@ -104,7 +105,7 @@ def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(
 
 
 def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lango_store._operations.search._BATCH", 50)
+    monkeypatch.setattr("lango_store._operations.pace._FIRST", 50)
     with Store(url) as store:
         for key in ("a", "b"):
             store.create(key, messages=[message(f"oslo {number}") for number in range(100)])
