@@ -156,6 +156,19 @@ def test_reader_of_an_old_snapshot_delays_checkpoints_and_fails_no_append(file: 
     engine.dispose()
 
 
+def test_close_makes_no_checkpoint_while_another_connection_is_open(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED))
+    with Store(engine) as store:
+        store.create("k")
+        with closing(sqlite_module().connect(file)) as other:
+            other.execute("SELECT key FROM lango_session").fetchall()
+            before = file.read_bytes()
+            engine.dispose()
+            assert file.read_bytes() == before
+            assert log_size(file) > 0
+    engine.dispose()
+
+
 def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
     class Connection(sqlite_module().Connection):  # type: ignore[misc]
         def execute(self, statement: str, *parameters: Any) -> Any:

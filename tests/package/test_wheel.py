@@ -47,8 +47,9 @@ def test_the_wheel_migrates_and_stores(
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
     assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
     assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
-    frameworks = {"claude-agent-sdk", "google-adk", "nanobot", "openai-agents", "pydantic-ai"}
-    assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == {"asyncio", "postgresql", "web"} | frameworks
+    extras = {"asyncio", "postgresql", "sqlite", "web"}
+    extras |= {"claude-agent-sdk", "google-adk", "nanobot", "openai-agents", "pydantic-ai"}  # frameworks
+    assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == extras
     assert re.findall(r"^Requires-Dist: psycopg(.*)$", metadata, re.M)[0][0] != "["  # its author advises against it
 
     # An empty environment that borrows the installed dependencies, but not this checkout.
