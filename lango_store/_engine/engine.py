@@ -11,9 +11,10 @@ from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from lango_store._engine import checkpoints, pool
+from lango_store._engine.fair_pool import FairPool
 from lango_store._engine.sqlite_library import is_affected, log_affected, sqlite_module
 from lango_store._engine.url import milliseconds, parse
 from lango_store.errors import LangoStoreError
@@ -33,7 +34,7 @@ RELEASE: Final = "lango_store/"
 """How the `application_name` of a connection begins; the release follows."""
 
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
-_POOL: Final = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
+_POOL: Final = {"poolclass": FairPool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
 
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:

@@ -1,0 +1,44 @@
+"""The connection pool of our engines: who gets the next free connection."""
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from lango_store import create_engine
+
+
+def wait_for_waiters(engine: sa.Engine, number: int) -> None:
+    queue: Any = engine.pool._pool  # type: ignore[attr-defined]
+    while len(queue._waiting) < number:
+        threading.Event().wait(0.001)
+
+
+def test_a_free_connection_goes_to_the_thread_that_waited_longest(url: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    order: list[object] = []
+
+    def take(name: object) -> None:
+        with engine.connect():
+            order.append(name)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(3)]
+    with engine.connect():
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_for_waiters(engine, number)
+    take("the thread that gave it back")
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, "the thread that gave it back"]
+    engine.dispose()
+
+
+def test_a_thread_that_gave_up_waiting_gets_no_connection(url: str) -> None:
+    engine = create_engine(url, pool_size=1, pool_timeout=0.01)
+    for _ in range(3):
+        with engine.connect(), pytest.raises(sa.exc.TimeoutError):
+            engine.connect()
+    assert engine.pool.checkedin() == 1  # type: ignore[attr-defined]
+    engine.dispose()
