@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Moment, dialect_of
+from lango_store._dialect import Dialect, Moment, dialect_of
 from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store._operations.sessions import MAX_TTL
@@ -65,10 +65,14 @@ class Policy:
             reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
         return reasons
 
-    def narrowed(self) -> list[sa.ColumnElement[bool]]:
+    def narrowed(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
         """Return what has to hold of a session in any case."""
-        owners = {"agent_id": self.agent_id, "user_id": self.user_id}
-        conditions = [SESSION.c[n] == encode_text(value, n) for n, value in owners.items() if value is not None]
+        conditions: list[sa.ColumnElement[bool]] = []
+        if self.user_id is not None:
+            conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))
+        if self.agent_id is not None:
+            agent = SESSION.c.agent_id if self.user_id is None else dialect.without_index(SESSION.c.agent_id)
+            conditions.append(agent == encode_text(self.agent_id, "agent_id"))
         if self.key_prefix is not None:
             prefix = encode_text(self.key_prefix, "key_prefix") or ""
             conditions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]

@@ -140,7 +140,7 @@ def purge(
     started = perf_counter()
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
-    reasons, narrowed = policy.reasons(now), policy.narrowed()
+    reasons, narrowed = policy.reasons(now), policy.narrowed(dialect_of(context.engine))
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(expiry.preview, reasons, narrowed, limit, _SHOWN)
