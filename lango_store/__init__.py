@@ -41,6 +41,7 @@ from lango_store.errors import (
     SessionHeld,
     SessionNotFound,
     UniqueViolation,
+    UnknownFeature,
 )
 from lango_store.store import Store
 
@@ -88,6 +89,7 @@ __all__ = [
     "ToolCall",
     "Turn",
     "UniqueViolation",
+    "UnknownFeature",
     "Unset",
     "create_engine",
     "read_only_engine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 MAX_QUOTED: Final = 200
@@ -223,6 +224,19 @@ class SchemaOutOfDate(LangoStoreError):
         self.found = found
         self.needed = needed
         self.schema = schema
+
+
+class UnknownFeature(LangoStoreError):
+    """The database uses features that this release does not know; nothing was read or written.
+
+    `features` are their names. Only a newer release may use the database.
+    """
+
+    def __init__(self, features: Sequence[str]) -> None:
+        super().__init__(
+            f"the database uses {', '.join(features)}, which this release does not know: upgrade lango-store"
+        )
+        self.features = tuple(features)
 
 
 class SearchUnavailable(LangoStoreError):

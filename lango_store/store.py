@@ -54,7 +54,7 @@ class Store:
     as soon as it has what this store wrote last, else from the first.
 
     Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
-    Everything may raise `SchemaOutOfDate`, `DatabaseUnavailable` and `DatabaseBusy`.
+    Everything may raise `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable` and `DatabaseBusy`.
     """
 
     def __init__(

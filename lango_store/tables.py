@@ -24,6 +24,9 @@ VERSION_TABLE: Final = "lango_store_version"
 
 FEATURE_TABLE: Final = "lango_feature"
 
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+"""The features in that table that this release can read and write."""
+
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     """The parent of our tables."""

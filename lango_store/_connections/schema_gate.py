@@ -58,12 +58,7 @@ class SchemaGate:
     def check_again(self, connection: sa.Connection) -> None:
         """Check the schema, the tables and the database's file, checked before or not."""
         try:
-            file = self._check(connection)
-            if missing := revision.missing_tables(connection):
-                raise LangoStoreError(
-                    f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "
-                    "a backup, or, in a new database, run `lango-store db stamp base` and `lango-store db upgrade`"
-                )
+            file = self._check(connection, tables=True)
         except LangoStoreError:
             self.reset(connection.engine)  # other threads' calls check it as well
             raise
@@ -95,9 +90,15 @@ class SchemaGate:
         if self._closed:
             raise LangoStoreError("this store is closed: make a new one")
 
-    def _check(self, connection: sa.Connection) -> DatabaseFile | None:
+    def _check(self, connection: sa.Connection, *, tables: bool = False) -> DatabaseFile | None:
         self._reject_incompatible(connection)
         found = revision.required(connection)
+        if tables and (missing := revision.missing_tables(connection)):
+            raise LangoStoreError(
+                f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "
+                "a backup, or, in a new database, run `lango-store db stamp base` and `lango-store db upgrade`"
+            )
+        revision.reject_unknown_features(connection)
         if found > SCHEMA_REVISION:
             logger.warning(
                 "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store.errors import LangoStoreError, SchemaOutOfDate, quoted
-from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+from lango_store.errors import LangoStoreError, SchemaOutOfDate, UnknownFeature, quoted
+from lango_store.tables import FEATURE_TABLE, KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE, Base
 
 
 def found(connection: sa.Connection) -> str | None:
@@ -32,6 +32,19 @@ def required(connection: sa.Connection) -> str:
     if revision is None or revision < SCHEMA_REVISION:
         raise SchemaOutOfDate(revision, SCHEMA_REVISION, dialect_of(connection).schema(connection))
     return revision
+
+
+def features(connection: sa.Connection) -> list[str]:
+    """Return the features that a database uses, if its revision is not older than the table of features."""
+    if not dialect_of(connection).has_table(connection, FEATURE_TABLE):
+        return []  # damage, which other checks report
+    return list(connection.exec_driver_sql(f"SELECT name FROM {FEATURE_TABLE} ORDER BY name").scalars())
+
+
+def reject_unknown_features(connection: sa.Connection) -> None:
+    """Raise `UnknownFeature` for a database that only a newer release may use."""
+    if unknown := [name for name in features(connection) if name not in KNOWN_FEATURES]:
+        raise UnknownFeature(unknown)
 
 
 def missing_tables(connection: sa.Connection) -> list[str]:

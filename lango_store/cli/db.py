@@ -66,16 +66,18 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print the revision, and on PostgreSQL the releases of this package that are connected.
+    """Print the revision, the features in use, and on PostgreSQL the releases of this package that are connected.
 
     A pooler, or an application_name in the URL, may hide the release of a connection.
     """
     state, text = _current(database(url))
-    releases = schema.releases(database(url))
+    features, releases = schema.features(database(url)), schema.releases(database(url))
     if as_json:
-        print(json.dumps(state | {"releases": releases}))
+        print(json.dumps(state | {"features": features, "releases": releases}))
         return
     print(text)
+    for feature in features:
+        print(f"feature {feature}")
     for release, connections in releases.items():
         print(f"release {release}: {connections} connected")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, UnknownFeature
 from lango_store.schema.differences import differences
 from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
@@ -30,7 +30,7 @@ from lango_store.schema.running import (
     script_directory,
 )
 from lango_store.schema.searching import disable_search, enable_search, rebuild_search, search_status
-from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
+from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 
 __all__ = [
     "LOCK_TIMEOUT",
@@ -44,6 +44,7 @@ __all__ = [
     "distribute",
     "downgrade",
     "enable_search",
+    "features",
     "head",
     "include_name",
     "namespace",
@@ -148,6 +149,13 @@ def releases(database: Database) -> dict[str, int]:
         return dialect_of(connection).connected_releases(connection)
 
 
+def features(database: Database) -> list[str]:
+    """Return the features that a database uses: a release that does not know one of them refuses the database."""
+    with reading(database) as connection:
+        found = revisions.found(connection)
+        return [] if found is None or found <= BASELINE else revisions.features(connection)
+
+
 def check(database: Database) -> list[str]:
     """Return the differences of a database from the schema of this release, a sentence each."""
     with reading(database) as connection:
@@ -160,6 +168,10 @@ def check(database: Database) -> list[str]:
                 "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
             )
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
+        try:
+            revisions.reject_unknown_features(connection)
+        except UnknownFeature as error:
+            return [str(error)]
         with reflected(), dialect_of(connection).confined(connection):
             return list(differences(connection))
 

@@ -14,7 +14,8 @@ from support.paths import ROOT
 from support.processes import Program, run_program
 from support.revisions import LATER, add_later_revisions
 
-from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, create_engine, schema
+from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, UnknownFeature, create_engine, schema
+from lango_store._operations import revision as revisions
 from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 
 REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
@@ -124,6 +125,28 @@ def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptu
     with Store(url, migrate=True) as store:
         assert len(store.get("k").messages) == 3
     engine.dispose()
+
+
+def test_an_unknown_feature_is_refused_at_the_first_call_and_after_ping(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(url) as running, Store(url) as late:
+        running.create("k")
+        with running.engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('payloads')")
+        with pytest.raises(UnknownFeature, match=r"uses payloads, which .*: upgrade lango-store") as refused:
+            late.append_message("k", message())
+        assert refused.value.features == ("payloads",)
+        with late.engine.begin() as connection, pytest.raises(UnknownFeature):
+            late.using(connection).append_message("k", message())
+        running.append_message("k", message())  # it began before the feature was switched on
+        for call in (running.ping, lambda: running.append_message("k", message())):
+            with pytest.raises(UnknownFeature):
+                call()
+        assert (schema.features(url), schema.check(url)) == (["payloads"], [str(refused.value)])
+        monkeypatch.setattr(revisions, "KNOWN_FEATURES", {"payloads"})
+        late.ping()
+        assert (len(late.get("k").messages), schema.check(url)) == (1, [])
 
 
 def test_connections_that_were_open_go_on_when_a_column_is_added(url: str) -> None:

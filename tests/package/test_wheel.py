@@ -73,14 +73,22 @@ def test_the_wheel_migrates_and_stores(
     assert run("-m", "lango_store.cli", "db", "upgrade").startswith("at revision")
     program = """
 import sys, lango_store
-from lango_store import Message, Store, schema
+from lango_store import Message, Store, UnknownFeature, schema
 print(lango_store.__file__)
 schema.upgrade(sys.argv[2])
 for url in sys.argv[1:]:
     with Store(url) as store:
         store.create("k", messages=[Message.user("hi")])
         print(schema.check(url), store.get("k").messages[0].content)
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('payloads')")
+        for refused in (store.ping, Store(url).count):
+            try:
+                refused()
+            except UnknownFeature as error:
+                print(error)
 """
     where, *rest = run("-c", program, *urls).splitlines()
     assert where.startswith(str(site))
-    assert rest == ["[] hi", "[] hi"]
+    refused = "the database uses payloads, which this release does not know: upgrade lango-store"
+    assert rest == ["[] hi", refused, refused] * 2

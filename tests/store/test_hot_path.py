@@ -44,12 +44,13 @@ def test_an_append_is_one_statement_and_one_round_trip(
 
 
 @not_on_a_cluster("one look more is needed there, at how the tables are distributed")
-def test_a_new_store_looks_at_the_schema_in_five_plain_statements(undistributed: str) -> None:
+def test_a_new_store_looks_at_the_schema_in_seven_plain_statements(undistributed: str) -> None:
     with Store(undistributed) as store, watched(store.engine) as statements:
         assert not store.exists("k")
     *looks, read = statements
-    assert len(looks) == 5
-    assert all(each.startswith(("SHOW ", "SELECT current_", "SELECT to_", "SELECT version_")) for each in looks)
+    assert len(looks) == 7
+    plain = ("SHOW ", "SELECT current_", "SELECT to_", "SELECT version_", "SELECT name FROM lango_feature ")
+    assert all(each.startswith(plain) for each in looks)
     assert "lango_session" in read
 
 
