@@ -29,7 +29,6 @@ from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.tables import Base
 
-_DUPLICATES: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
@@ -218,7 +217,7 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; the disk refused")
             case sqlite3.SQLITE_CONSTRAINT if "FOREIGN KEY" in reason:  # RESTRICT has the code of a trigger
                 return SessionHeld(None, reason)
-            case sqlite3.SQLITE_CONSTRAINT if code in _DUPLICATES:
+            case sqlite3.SQLITE_CONSTRAINT if str(error).startswith("UNIQUE"):  # pysqlite3 has no extended codes
                 return UniqueViolation(reason)
             case _:
                 return LangoStoreError(reason)

@@ -16,7 +16,8 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import Program
 
-from lango_store import Store, create_engine
+from lango_store import Store, UniqueViolation, create_engine
+from lango_store._dialect.sqlite import SQLite
 from lango_store._engine import sqlite_library
 from lango_store._engine.sqlite_library import is_affected, sqlite_module
 
@@ -54,6 +55,12 @@ def test_module_is_replaced_only_if_its_library_is_affected(monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
         monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", installed)
         assert sqlite_library.sqlite_module.__wrapped__() is used
+
+
+def test_duplicate_is_recognized_without_an_extended_code() -> None:
+    error = sqlite3.IntegrityError("UNIQUE constraint failed: lango_message.session_key, lango_message.id")
+    error.sqlite_errorcode = sqlite3.SQLITE_CONSTRAINT
+    assert isinstance(SQLite().translate_error(error), UniqueViolation)
 
 
 def library(version: tuple[int, int, int], factory: Any = None) -> Any:
