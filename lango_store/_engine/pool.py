@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolResetState, QueuePool
-from sqlalchemy.util.queue import Empty
+from sqlalchemy.util.queue import Empty, Queue
 
 from lango_store._engine import checkpoints
 from lango_store.errors import DatabaseUnavailable
@@ -233,12 +233,13 @@ def _reject_open_at_fork(file: Path) -> None:
 def _close_idle() -> None:
     """Before a fork, close idle connections to SQLite files: a child would inherit SQLite's table of their locks."""
     for engine, file in list(_engines.items()):
-        pool = engine.pool
-        if file is None or not isinstance(pool, QueuePool) or engine.dialect.is_async:
+        pool: Any = engine.pool
+        idle = _idle(pool)
+        if file is None or idle is None:
             continue
-        for _ in range(pool.checkedin()):
+        for _ in range(idle.qsize()):
             try:
-                record = pool._pool.get(block=False)
+                record = idle.get(block=False)
             except Empty:
                 break  # another thread took it
             try:
@@ -250,8 +251,10 @@ def _close_idle() -> None:
 def _separate() -> None:
     """In a forked child, start new pools and locks; the parent's connections are neither used nor closed here."""
     for engine, file in list(_engines.items()):
-        pool = engine.pool
-        if file is not None and isinstance(pool, QueuePool) and pool.checkedout() and (identity := _identity(file)):
+        pool: Any = engine.pool
+        idle = _idle(pool)
+        # Not checkedout(), which waits for the queue's lock: another thread of the parent may have held it.
+        if file and idle and len(idle.queue) < idle.maxsize + pool._overflow and (identity := _identity(file)):
             _open_at_fork.add(identity)  # or another thread was about to open it
         # Closing a connection would close the parent's session, or write the parent's log into the file. One reference
         # too many, since the end of the interpreter clears every module.
@@ -261,6 +264,11 @@ def _separate() -> None:
         _open_at_fork.update(_open_files())
     for owner in list(_lock_owners):
         owner._lock = threading.RLock()
+
+
+def _idle(pool: Any) -> Queue[Any] | None:
+    """Return the queue of a pool's idle connections, None for a pool without one that threads may use."""
+    return pool._pool if isinstance(pool, QueuePool) and isinstance(pool._pool, Queue) else None
 
 
 def _open_files() -> Iterator[tuple[int, int]]:

@@ -228,3 +228,32 @@ engine.dispose()
 """
     done = run_program(program, url, timeout=120)
     assert (done.stdout.strip(), done.stderr) == ("2" if url.startswith("sqlite") else "0", "")
+
+
+def test_child_does_not_wait_for_the_lock_of_a_pool(file: Path, make_sqlite: MakeDatabase) -> None:
+    program = f"""
+import os, signal, sys, threading, warnings
+import sqlalchemy as sa
+from lango_store import DatabaseUnavailable, Store, Message
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork in a process with threads
+os.register_at_fork(after_in_child=lambda: signal.alarm(30))
+closing, held, ended = threading.Event(), threading.Event(), threading.Event()
+def hold():
+    closing.wait()
+    with store.engine.pool._pool.mutex:
+        held.set()
+        ended.wait()
+store, other = Store(sys.argv[1]), Store(sys.argv[2])
+store.create("k")
+other.create("k")
+# The connections of the other engine are closed last before the fork.
+sa.event.listen(other.engine, "close", lambda *_: closing.set() or held.wait())
+holder = threading.Thread(target=hold)
+holder.start()
+{IN_A_CHILD}
+print(in_a_child())
+ended.set()
+holder.join()
+"""
+    done = run_program(program, f"sqlite:///{file}", make_sqlite(), timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
