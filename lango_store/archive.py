@@ -171,10 +171,10 @@ class Archive:
         None if there is none.
         """
         place = edits.checked_seq_or_id(seq_or_id)
-        taken = edits.redacted(reason)
-        left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
+        of_turn = "turns.session_id = messages.session_id AND turns.turn_no = messages.turn_no"
         query = (
-            "SELECT messages.* FROM messages JOIN sessions ON sessions.id = messages.session_id "
+            f"SELECT messages.*, EXISTS (SELECT 1 FROM turns WHERE {of_turn} AND kind = 'compaction') AS in_summary "
+            "FROM messages JOIN sessions ON sessions.id = messages.session_id "
             f"WHERE sessions.key = ? AND messages.{'id' if isinstance(place, str) else 'seq'} = ? "
             "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
         )
@@ -183,6 +183,8 @@ class Archive:
                 row = next(iter(self._db.query(query, [key, place, incarnation])), None)
                 if row is None:
                     return None
+                taken = edits.redacted(reason, in_summary=bool(row["in_summary"]))
+                left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
                 if row["role"] != _RECORD:  # whose tokens its session does not count
                     spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
                     self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])

@@ -211,8 +211,8 @@ class Conversation:
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
 
-        Its turn keeps its usage, and summaries that cover the message stay. Deleting a message of a summary does not
-        restore the messages that the summary replaced. The id is free again. `expect` as in `update`.
+        Its turn keeps its usage, and summaries that cover the message stay. The last message of a summary goes as by
+        `pop_message`. The id is free again. `expect` as in `update`.
         """
         self._context.remove(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
@@ -225,6 +225,7 @@ class Conversation:
     ) -> Message:
         """Remove content, tool calls and extra from the message with this `seq` or id, and return the redacted message.
 
+        The content of a summary becomes the text `(redacted)`, since providers refuse a prompt with an empty message.
         Position, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the
         message is redacted too: in the life of the session that the store has, or, if it is not in the store, in the
         latest one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. Forks, summaries, backups
@@ -237,10 +238,9 @@ class Conversation:
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 
-        Records above `after` are deleted too, and not counted.
-        A summary precedes messages that were appended while it was written, though its `seq` is higher: it is deleted
-        only if it covers messages above `after`, and those up to `after` are then in the window again. If they were
-        discarded, `Conflict` is raised and nothing changes. 0 deletes everything.
+        Records above `after` are deleted too, and not counted. A summary is deleted, whole, only if it covers messages
+        above `after`, whatever its own `seq`; the messages up to `after` are then in the window again. If they were
+        discarded, `InvalidCut` is raised and nothing changes. 0 deletes everything.
         """
         return self._context.remove(removals.truncate, self.key, after)
 

@@ -7,7 +7,7 @@ Each edit takes a new `last_seq`, as every removal does, so that a load or a com
 import operator
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -25,6 +25,7 @@ from lango_store._operations.rows import (
     whole_number,
 )
 from lango_store._operations.sessions import ANYTHING, Expected
+from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import MessageNotFound
@@ -32,6 +33,7 @@ from lango_store.errors import MessageNotFound
 SeqOrId = int | str
 
 _REDACTED: Final = ("text", "content", "tool_calls", "extra")
+_REDACTED_SUMMARY: Final = "(redacted)"
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
@@ -46,25 +48,24 @@ def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
 def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) -> Message | None:
     """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
 
-    Its turn ends before it, or is deleted if it began with it, unless records of the turn came later. If the turn is a
-    compaction, the messages that it replaced are in the window again.
+    Its turn ends before it, or is deleted if it began with it, unless records of the turn came later.
     """
     edit = _Edit(connection, now, key)
     seq = edit.last_seq_of_log() if records else edit.last_seq_of_window()
     if seq is None:
         return None
     edit.choose(seq)
-    edit.delete(**edit.end_turn())
+    edit.delete("pop")
     return edit.message()
 
 
 def delete(
     connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING
 ) -> None:
-    """Delete a message of a live session; turns and summaries are unchanged."""
+    """Delete a message of a live session; its turn is unchanged."""
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
-    edit.delete()
+    edit.delete("delete")
 
 
 def update(
@@ -83,23 +84,25 @@ def update(
     new["created_at"] = dialect_of(connection).time(new["created_at"])
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
-    edit.replace(new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
+    edit.replace("update", new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
     return edit.message()
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
     """Remove content, tool calls and extra from a message of a live session; a reason is its new extra."""
-    new = redacted(reason)
+    encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
     edit.choose(seq_or_id)
-    edit.replace(new if edit.row["tokens"] is None else new | {"tokens": 0})
+    new = redacted(reason, in_summary=edit.is_in_summary())
+    edit.replace("redact", new if edit.row["tokens"] is None else new | {"tokens": 0})
     return edit.message()
 
 
-def redacted(reason: str | None) -> dict[str, Any]:
-    """Return the values of the columns that a redaction empties."""
+def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
+    """Return the values of the columns that a redaction replaces."""
     extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
-    left = encode_message(Message.user(extra=extra))
+    # Every prompt begins with the summary, and providers refuse a message without content.
+    left = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
     return {name: left[name] for name in _REDACTED}
 
 
@@ -120,6 +123,7 @@ class _Edit:
         self._connection, self._now, self._key = connection, now, key
         found = sessions.lock(connection, now, key)
         expected.check(key, found.last_seq, found.revision)
+        self._seq = found.last_seq + 1
         self.row: dict[str, Any] = {}
 
     def choose(self, seq_or_id: SeqOrId) -> None:
@@ -150,45 +154,67 @@ class _Edit:
         later = self._connection.execute(last.where(MESSAGE.c.turn_no.is_distinct_from(summary_turn or 0))).scalar()
         return self._connection.execute(last).scalar() if later is None else later
 
-    def end_turn(self) -> dict[str, Any]:
-        """End the message's turn before it, and return what changes in the session."""
-        seq, turn_no = self.row["seq"], self.row["turn_no"]
-        turn = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn_no)
-        found = self._connection.execute(sa.select(TURN.c.first_seq, TURN.c.last_seq).where(turn)).first()
-        if found is None:
-            return {}
-        later = (MESSAGE.c.turn_no == turn_no, MESSAGE.c.seq > seq, MESSAGE.c.seq <= found.last_seq)
-        rest = sa.select(MESSAGE.c.seq).where(of_session(MESSAGE, self._key), *later).limit(1)
-        if found.last_seq < seq or self._connection.execute(rest).first():
-            return {}
-        if found.first_seq < seq:
-            self._connection.execute(sa.update(TURN).where(turn).values(last_seq=seq - 1))
-            return {}
-        self._connection.execute(sa.delete(TURN).where(turn))
-        (summary_turn,) = self._session(SESSION.c.summary_turn)
-        summary = removals.latest_summary(self._key) if summary_turn == turn_no else {}
-        return {"turn_count": SESSION.c.turn_count - 1} | summary
+    def is_in_summary(self) -> bool:
+        """Return whether the message belongs to a summary."""
+        turn = self._turn()
+        return turn is not None and turn.kind == "compaction"
 
-    def delete(self, **changes: Any) -> None:
-        """Delete the message, and change the session with it."""
+    def delete(self, kind: Literal["pop", "delete"]) -> None:
+        """Delete the message. A compaction ends with its last message, unless what it replaced was discarded."""
         its = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
         if not self._connection.execute(sa.delete(MESSAGE).where(*its)).rowcount:
             raise sessions.not_permitted(self._key)
-        self._count(removals.Removed(), **changes)
+        changes: dict[str, Any] = {}
+        turn = self._turn()
+        if turn is not None:
+            if turn.kind == "compaction" and not self._has_rows(~IS_RECORD):
+                discarded = removals.has_discarded(self._key, turn.turn_no, turn.metadata)
+                if not discarded:
+                    changes = removals.remove_compaction(self._connection, self._key, turn.turn_no)
+            if kind == "pop" and not changes:
+                changes = self._end_turn(turn)
+        self._count(kind, removals.Removed(), **changes)
 
-    def replace(self, new: Mapping[str, Any]) -> None:
+    def _end_turn(self, turn: Any) -> dict[str, Any]:
+        """End the turn of the message that was popped before it, and return what changes in the session."""
+        seq = self.row["seq"]
+        if turn.last_seq < seq or self._has_rows(MESSAGE.c.seq > seq, MESSAGE.c.seq <= turn.last_seq):
+            return {}
+        its = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn.turn_no)
+        if turn.first_seq < seq or turn.kind == "compaction":
+            self._connection.execute(sa.update(TURN).where(its).values(last_seq=seq - 1))
+            return {}
+        removals.delete_turns(self._connection, self._key, its)
+        return {"turn_count": SESSION.c.turn_count - 1}
+
+    def _turn(self) -> Any:
+        """Return the row of the message's turn, None if it has none."""
+        if self.row["turn_no"] is None:
+            return None
+        columns = (TURN.c.turn_no, TURN.c.kind, TURN.c.first_seq, TURN.c.last_seq, as_stored(TURN.c.metadata))
+        its = (of_session(TURN, self._key), TURN.c.turn_no == self.row["turn_no"])
+        return self._connection.execute(sa.select(*columns).where(*its)).first()
+
+    def _has_rows(self, *conditions: sa.ColumnElement[bool]) -> bool:
+        """Return whether the message's turn has rows that meet conditions."""
+        of_turn = (of_session(MESSAGE, self._key), MESSAGE.c.turn_no == self.row["turn_no"])
+        rows = sa.select(MESSAGE.c.seq).where(*of_turn, *conditions).limit(1)
+        return self._connection.execute(rows).first() is not None
+
+    def replace(self, kind: Literal["update", "redact"], new: Mapping[str, Any]) -> None:
         """Write other values into columns of the message."""
         row = self.row | dict(new)
         if not _replace.run(self._connection, row | {"key": self._key}):
             raise sessions.not_permitted(self._key)
-        self._count(_counts(row))
+        self._count(kind, _counts(row))
         self.row = row
 
-    def _count(self, new: removals.Removed, **changes: Any) -> None:
+    def _count(self, kind: removals.Change, new: removals.Removed, **changes: Any) -> None:
         removed = removals.Removed(*map(operator.sub, _counts(self.row), new))
         if removed.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - removed.messages
         removals.count(self._connection, self._now, self._key, removed, **changes)
+        removals.explain(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
 
     def _is_consolidated(self) -> bool:
         """Return whether the message is before the end of the consolidated ones."""

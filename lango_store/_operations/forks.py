@@ -6,7 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import counters, removals, sessions
-from lango_store._operations.binds import MESSAGE, OF_ITS_TURN, TURN, VALUE, of_session
+from lango_store._operations.binds import CHANGE, MESSAGE, OF_ITS_TURN, SESSION, TURN, VALUE, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._values.model import UNSET, SessionFields, Unset
 
@@ -38,13 +38,14 @@ def fork(
         raise sessions.exists_error(connection, now, new)
     _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.later(upto)]))
     _copy(connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.summary_before(upto)]))
+    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current ones
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
-        connection.execute(removals.shortened(new, upto))
         _leave_cut_turns(connection, new)
         counters.correct(connection, new)
+        _explain_cut(connection, now, source, new, upto)
 
 
 def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
@@ -58,6 +59,15 @@ def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *wh
 
 def _is_whole(upto: int) -> sa.ColumnElement[bool]:
     return sa.and_(TURN.c.first_seq <= upto, TURN.c.last_seq <= upto)
+
+
+def _explain_cut(connection: sa.Connection, now: datetime, source: str, new: str, upto: int) -> None:
+    """Write a change that explains missing seqs: those before a later summary, and those that later changes removed."""
+    (last_seq,) = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, new))).one()
+    later = sa.select(CHANGE.c.seq).where(of_session(CHANGE, source), CHANGE.c.seq > upto).limit(1)
+    if last_seq > upto or connection.execute(later).first():
+        sessions.change(connection, new, {"last_seq": SESSION.c.last_seq + 1})
+        removals.explain(connection, now, new, last_seq + 1, "fork", upto)
 
 
 def _leave_cut_turns(connection: sa.Connection, new: str) -> None:

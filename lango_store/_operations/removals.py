@@ -1,12 +1,19 @@
-"""Removals of messages with the turns that they formed; each removal uses one `seq` up."""
+"""Removals of messages with the turns that they formed; each uses up one `seq`, which a row of changes explains.
+
+A message is at its seq. A summary is, as a whole, at the last seq that it covers, whatever the seqs of its messages: a
+cut removes what is at a later seq, and the turns that began there. So a cut further back never keeps more.
+"""
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
+from lango_store._dialect import AnyConnection, dialect_of
+from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import (
+    CHANGE,
     IN_SUMMARY,
     IS_COMPACTION,
     IS_RECORD,
@@ -14,6 +21,7 @@ from lango_store._operations.binds import (
     OF_ITS_TURN,
     SESSION,
     TURN,
+    column,
     of_session,
 )
 from lango_store._operations.messages import check_seq
@@ -32,19 +40,13 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
 
 
 def summary_before(after: int) -> sa.ColumnElement[bool]:
-    """Match the compactions that cover no message later than a seq, none at the start of a session.
-
-    Their summaries count as messages before that seq.
-    """
+    """Match the compactions that cover no message later than a seq, none at the start of a session."""
     return sa.and_(IS_COMPACTION, sa.func.coalesce(TURN.c.replaced_upto, 0) <= after) if after else sa.false()
 
 
 def later(after: int) -> sa.ColumnElement[bool]:
     """Match the messages after a seq, except summaries of earlier messages."""
-    # A summary that was written after that seq still counts as before the messages appended during its compaction.
-    return sa.and_(
-        MESSAGE.c.seq > after, ~sa.exists().where(OF_ITS_TURN, summary_before(after), TURN.c.first_seq > after)
-    )
+    return sa.and_(MESSAGE.c.seq > after, ~sa.exists().where(OF_ITS_TURN, summary_before(after)))
 
 
 def reject_blank(connection: sa.Connection, key: str, after: int) -> None:
@@ -53,14 +55,19 @@ def reject_blank(connection: sa.Connection, key: str, after: int) -> None:
     removed = (of_session(TURN, key), IS_COMPACTION, upto > after)
     query = sa.select(TURN.c.turn_no, upto, as_stored(TURN.c.metadata)).where(*removed, TURN.c.metadata.is_not(None))
     for turn_no, replaced_upto, text in connection.execute(query) if after else ():
-        metadata = turn_json(key, turn_no, "metadata", text)
-        if isinstance(metadata, dict) and metadata.get("discarded"):
+        if has_discarded(key, turn_no, text):
             raise InvalidCut(key, after, replaced_upto)
+
+
+def has_discarded(key: str, turn_no: int, metadata: str | None) -> bool:
+    """Return whether a compaction deleted the messages that it replaced, by its stored metadata."""
+    decoded = None if metadata is None else turn_json(key, turn_no, "metadata", metadata)
+    return isinstance(decoded, dict) and bool(decoded.get("discarded"))
 
 
 def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
     """Delete the messages after a seq in a locked session, a summary only with messages that it covers."""
-    if after >= last_seq:  # a turn without messages may be stored at the last seq: it is kept
+    if after > last_seq:
         return 0
     removed = delete(connection, key, later(after))
     turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~summary_before(after)))
@@ -69,26 +76,30 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
     also: dict[str, Any] = {}
     if turns:
         also = {"turn_count": SESSION.c.turn_count - turns} | latest_summary(key)
-    connection.execute(shortened(key, after))
+    divided = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after, ~IS_COMPACTION)
+    connection.execute(sa.update(TURN).where(*divided).values(last_seq=after))
     count(connection, now, key, removed, **also)
+    explain(connection, now, key, last_seq + 1, "truncate", after)
     return removed.messages
-
-
-def shortened(key: str, after: int) -> sa.UpdateBase:
-    """Shorten the turn that a cut divides."""
-    through = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after)
-    return sa.update(TURN).where(*through).values(last_seq=after)
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
     """Delete messages, or all but the system's, records, turns and the summary; return how many messages."""
-    sessions.lock(connection, now, key)
+    last_seq = sessions.lock(connection, now, key).last_seq
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     removed = delete(connection, key, ~stays if keep_system else sa.true())
     delete_turns(connection, key, sa.true())
     leave_turns(connection, key, sa.true())
     count(connection, now, key, removed, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
+    explain(connection, now, key, last_seq + 1, "clear", 0)
     return removed.messages
+
+
+def remove_compaction(connection: sa.Connection, key: str, turn_no: int) -> dict[str, Any]:
+    """Remove a compaction without messages, so that what it replaced is back; return what changes in the session."""
+    delete_turns(connection, key, TURN.c.turn_no == turn_no)
+    leave_turns(connection, key, MESSAGE.c.turn_no == turn_no)
+    return {"turn_count": SESSION.c.turn_count - 1} | latest_summary(key)
 
 
 class Removed(NamedTuple):
@@ -130,6 +141,19 @@ def count(connection: sa.Connection, now: datetime, key: str, removed: Removed, 
         "updated_at": now,
     }
     sessions.change(connection, key, values | also)
+
+
+Change = Literal["truncate", "clear", "pop", "delete", "update", "redact", "compact", "discard", "fork"]
+
+_explain: Final = Statement(
+    lambda _: sa.insert(CHANGE).values({each.name: column(each) for each in CHANGE.c if each.name != "changed_by"})
+)
+
+
+def explain(connection: AnyConnection, now: datetime, key: str, seq: int, kind: Change, after_seq: int) -> None:
+    """Write the row that explains a seq which a change used up; `after_seq` as the page about tables defines it."""
+    row = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq}
+    _explain.run_many(connection, [row | {"changed_at": dialect_of(connection).time(now)}])
 
 
 def latest_summary(key: str) -> dict[str, Any]:

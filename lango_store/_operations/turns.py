@@ -185,6 +185,7 @@ def finish_compaction(
         old = read(connection, key)[: pending.session.turn_count]  # a turn without messages has no seq to go by
         usage = total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
+    removals.explain(connection, now, key, found.last_seq + 1, "discard" if discard else "compact", upto)
     turn = replace(new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from lango_store._operations import sessions, transfer, values
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import MESSAGE, TURN
+from lango_store._operations.binds import CHANGE, MESSAGE, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
@@ -66,6 +66,12 @@ def _encode_turn(part: Part) -> Row:
     return {"id": encode_id(part.id), "kind": part.kind, **encoded}
 
 
+def _compaction(turn: Row) -> Row:
+    """Return the change that explains the seq in front of a compaction's summary."""
+    position = {"session_key": turn["session_key"], "seq": turn["first_seq"] - 1, "after_seq": turn["replaced_upto"]}
+    return position | {"kind": "compact", "changed_by": None, "changed_at": turn["created_at"]}
+
+
 def _encode_extra(draft: Draft) -> values.NamedJson:
     # With the key, so that a fork, which has copies of the values, is not taken for its origin.
     named = {system: {"key": draft.key, "extra": extra} for system, extra in draft.extra.items()}
@@ -88,7 +94,8 @@ def import_draft(
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
     turns, messages, counters = _encode(draft, now, counted)
-    for table, rows in ((TURN, turns), (MESSAGE, messages)):
+    changes = [_compaction(turn) for turn in turns if turn["kind"] == "compaction"]
+    for table, rows in ((TURN, turns), (MESSAGE, messages), (CHANGE, changes)):
         for start in range(0, len(rows), _PAGE):
             transfer.insert(connection, table, rows[start : start + _PAGE])
     fields = {

@@ -28,7 +28,8 @@ from lango_store.tables import SCHEMA_REVISION
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BACKUPS = DATA / "backups"
 BACKUP = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
-ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(('{"session"', '{"turn"', '{"message"'))]
+KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"')
+ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(KINDS)]
 
 
 @pytest.fixture
@@ -155,6 +156,10 @@ def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
         ("session", {"record_count": 7}, "record_count: is 7, and the rows of the session say"),
         ("value", {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
         ("value", {"value": ...}, "value"),
+        ("change", {"seq": 0}, "seq: 0 is not a number"),
+        ("change", {"seq": 99}, "last_seq: is 6, and the rows of the session say 99"),
+        ("change", {"kind": 5}, "kind: is int, not text"),
+        ("change", {"after_seq": ...}, "after_seq: is missing"),
         ("value", {"name": "y" * 600}, "name: has 600 characters"),
         ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],

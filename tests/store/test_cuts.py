@@ -9,7 +9,7 @@ from support.factories import contents, message, messages
 from support.rows import message_row, put, session_row, turn_row
 from support.session_checks import assert_sound
 
-from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, Store
+from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, MessageRole, Store
 
 
 def summed_up(store: Store, *, discard: bool = False) -> Conversation:
@@ -43,7 +43,7 @@ def summed_up(store: Store, *, discard: bool = False) -> Conversation:
         (lambda c: c.truncate(after=5), ["summary", "of all", "question"]),
         (lambda c: c.truncate(after=4), ["summary", "of all"]),
         (lambda c: c.truncate(after=6), ["summary", "of all", "question"]),
-        (lambda c: c.truncate(after=7), ["summary", "question"]),
+        (lambda c: c.truncate(after=7), ["summary", "of all", "question"]),
         (lambda c: c.truncate(after=8), ["summary", "of all", "question"]),
         (lambda c: c.truncate(after=c.info().last_seq), ["summary", "of all", "question", "answer"]),
         (lambda c: c.truncate(after=0), []),
@@ -53,7 +53,7 @@ def summed_up(store: Store, *, discard: bool = False) -> Conversation:
         (lambda c: c.fork("f"), ["summary", "of all", "question", "answer"]),
         (lambda c: c.fork("f", upto=4), ["summary", "of all"]),
         (lambda c: c.fork("f", upto=5), ["summary", "of all", "question"]),
-        (lambda c: c.fork("f", upto=7), ["summary", "question"]),
+        (lambda c: c.fork("f", upto=7), ["summary", "of all", "question"]),
         (lambda c: c.fork("f", upto=8), ["summary", "of all", "question"]),
         (lambda c: c.clear(), []),
         (lambda c: c.compact(lambda window: [message("again")]), ["again"]),
@@ -71,6 +71,56 @@ def test_no_message_disappears_from_the_window_unless_it_was_named(
         assert contents(found.messages(last=last)) == shown[max(len(shown) - last, 0) :]
     found.append_message(message("later"))
     assert contents(found.messages()) == [*shown, "later"]
+    assert_sound(store)
+
+
+CUTTERS: dict[str, Callable[[Conversation, int], object]] = {
+    "truncate": lambda c, after: c.truncate(after=after),
+    "replace_after": lambda c, after: c.append_messages([], replace_after=after),
+}
+
+
+@pytest.mark.parametrize("cut", CUTTERS.values(), ids=CUTTERS)
+def test_cut_further_back_never_keeps_more(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+    conversation = summed_up(store)
+    conversation.save_turn([])
+    conversation.compact(lambda window: [message("newer"), message("summary")])
+    conversation.save_turn([], {"tokens": 1})
+    last_seq, turns = conversation.info().last_seq, len(conversation.turns())
+    before: tuple[set[int], set[int]] = set(), set()
+    for after in range(last_seq + 2):
+        forked = conversation.fork(f"f{after}")
+        cut(forked, after)
+        kept = {m.seq for m in forked.all_messages()}, {turn.turn_no for turn in forked.turns()}
+        assert before[0] <= kept[0], after
+        assert before[1] <= kept[1], after
+        before = kept
+    assert len(before[1]) == turns
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("cut", CUTTERS.values(), ids=CUTTERS)
+def test_cut_leaves_no_empty_turn_that_began_later(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn([], {"tokens": 1})
+    cut(conversation, 2)
+    assert (conversation.turns(), conversation.info().turn_count) == ([], 0)
+    assert contents(conversation.messages()) == ["message 0", "message 1"]
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("id", [None, "new"])
+def test_replacing_only_records_writes_what_replaces_them(store: Store, id: str | None) -> None:
+    records = [Message(role=MessageRole.RECORD, content=n) for n in range(2)]
+    conversation = store.open("k", messages=[message("question"), *records])
+    with store.transaction() as tx:
+        tx.append_messages("k", [message("answer", id=id), records[0]], replace_after=1)
+        tx.set_values("k", {"state": 1})
+    assert contents(conversation.all_messages()) == ["question", "answer", 0]
+    assert conversation.values() == {"state": 1}
+    info = conversation.info()
+    assert (info.message_count, info.record_count) == (2, 1)
+    assert conversation.truncate(after=1) == 1
     assert_sound(store)
 
 
@@ -172,8 +222,8 @@ def test_a_summary_in_front_of_an_earlier_seq_goes_on_counting(store: Store) -> 
     info = conversation.info()
     assert (info.message_count, info.turn_count, info.summarized_upto, info.last_seq) == (6, 1, 4, 11)
     forked = conversation.fork("f", upto=4)
-    assert (forked.info().last_seq, forked.info().message_count) == (8, 6)
-    assert forked.append_message(message("new")).seq == 9
+    assert (forked.info().last_seq, forked.info().message_count) == (9, 6)
+    assert forked.append_message(message("new")).seq == 10
 
 
 # What `replace_after` promises: the log is what was up to there, then these messages

@@ -16,6 +16,7 @@ from lango_store import (
     InvalidValue,
     Message,
     MessageNotFound,
+    MessageRole,
     SessionExpired,
     SessionNotFound,
     Store,
@@ -193,11 +194,65 @@ def test_edits_reach_a_summary_and_what_it_replaced(store: Store) -> None:
     conversation.delete_message(second.seq)
     assert [m.content for m in conversation.messages()] == ["better", "question"]
     conversation.delete_message(first.seq)
-    assert [m.content for m in conversation.get().messages] == ["question"]
-    assert len(conversation.compactions()) == 1
-    conversation.pop_message()
-    assert conversation.pop_message() is None
+    assert [m.content for m in conversation.get().messages] == [None, "message 2", "question"]
+    assert conversation.compactions() == []
     assert_sound(store)
+
+
+REMOVE_LAST: dict[str, Callable[[Conversation], object]] = {
+    "pop": lambda c: c.pop_message(),
+    "delete": lambda c: c.delete_message(c.messages()[-1].seq),
+}
+
+
+@pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
+def test_summary_without_messages_is_undone_in_any_order(
+    store: Store, remove: Callable[[Conversation], object]
+) -> None:
+    conversation = store.open("k", messages=messages(3))
+    note = Message(role=MessageRole.RECORD, content="note")
+    conversation.compact(lambda window: [message("first"), message("second"), note])
+    conversation.delete_message(conversation.messages()[0].seq)
+    assert [m.content for m in conversation.messages()] == ["second"]
+    remove(conversation)
+    assert [m.content for m in conversation.messages()] == ["message 0", "message 1", "message 2"]
+    assert (conversation.compactions(), conversation.turns()) == ([], [])
+    assert conversation.all_messages()[-1].turn_no is None
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
+def test_discarded_summary_without_messages_keeps_what_its_turns_cost(
+    store: Store, remove: Callable[[Conversation], object]
+) -> None:
+    conversation = store.open("k")
+    conversation.save_turn(messages(2), {"tokens": 5})
+    conversation.compact(lambda window: [message("first"), message("second")], discard=True)
+    remove(conversation)
+    remove(conversation)
+    assert conversation.messages() == []
+    assert conversation.total_usage() == {"tokens": 5}
+    (compaction,) = conversation.compactions()
+    assert (compaction.summary, compaction.discarded) == ([], True)
+    conversation.append_message(message("next"))
+    assert [m.content for m in conversation.messages()] == ["next"]
+    assert_sound(store)
+
+
+def test_redacted_summary_has_content_that_providers_accept(store: Store, clock: Clock, tmp_path: Path) -> None:
+    conversation = store.open("k", ttl=timedelta(days=1), messages=messages(2))
+    conversation.compact(lambda window: [message("a password", role="user", tokens=9)])
+    (summary,) = conversation.messages()
+    left = conversation.redact_message(summary.seq, reason="secret")
+    assert (left.content, left.tokens, left.extra) == ("(redacted)", 0, {"redacted": "secret"})
+    assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
+    conversation.update_message(summary.seq, message("a password", role="user"))
+    clock.move(days=2)
+    cold = tmp_path / "cold.db"
+    store.expire(archive=cold)
+    assert conversation.redact_message(summary.seq, archive=cold).content == "(redacted)"
+    store.restore(cold, "k")
+    assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
 
 
 def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None:

@@ -66,7 +66,7 @@ def test_what_is_about_one_session_asks_one_server(make_postgres: MakeDatabase, 
 
 
 def test_every_key_and_unique_index_begins_with_whose_a_row_is() -> None:
-    for table in Base.metadata.sorted_tables:
+    for table in (Base.metadata.tables[name] for name in KEYS):
         unique: list[sa.Index | ColumnCollectionConstraint] = [
             table.primary_key,
             *(each for each in table.constraints if isinstance(each, sa.UniqueConstraint)),

@@ -1,10 +1,12 @@
 """Checks of a session against its model, and of a store, after any sequence of verbs."""
 
+import sqlalchemy as sa
 from support.factories import seqs
 from support.session_model import ModelSession
 
 from lango_store import Conversation, Message, MessageRole, Store
 from lango_store._operations import examination
+from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, of_session
 from lango_store.window import as_prompt, without_orphans
 
 
@@ -76,6 +78,24 @@ def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
 def ends_of(window: list[Message]) -> set[int]:
     """Choose how many of a window's last messages to ask for."""
     return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
+
+
+def unexplained(connection: sa.Connection, key: str) -> set[int]:
+    """Return the seqs that a session used up and that neither a message nor a change explains."""
+    last_seq = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, key))).scalar_one()
+    explained = set(connection.execute(sa.select(MESSAGE.c.seq).where(of_session(MESSAGE, key))).scalars())
+    columns = (CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)
+    for seq, kind, after in connection.execute(sa.select(*columns).where(of_session(CHANGE, key))):
+        explained.add(seq)
+        if kind in ("truncate", "clear"):
+            explained |= set(range(after + 1, seq))
+        elif kind == "fork":
+            explained |= set(range(1, seq))
+        elif kind == "discard":
+            explained |= set(range(1, after + 1))
+        elif kind != "compact":
+            explained.add(after)
+    return set(range(1, last_seq + 1)) - explained
 
 
 def assert_sound(store: Store) -> None:

@@ -39,7 +39,7 @@ class ModelLog:
     last_seq: int = 0
     last_turn_no: int = 0
     last_consolidated: int = 0
-    cuts: int = 0
+    changes: list[int] = field(default_factory=list)
     forked_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -193,7 +193,10 @@ class ModelSession(ModelLog):
         self.take(last)
         for turn in list(self.turns):
             if turn.turn_no == last.turn_no and all(m.seq < last.seq for m in self.messages_of(turn)):
-                self.shorten(turn, last.seq - 1)
+                if turn.kind == "compaction":
+                    turn.last_seq = last.seq - 1
+                else:
+                    self.shorten(turn, last.seq - 1)
         return last
 
     def update_message(self, place: int | str, new: Message, *, stale: bool = False) -> Message:
@@ -213,9 +216,14 @@ class ModelSession(ModelLog):
         old = self.at(place)
         tokens = None if old.tokens is None else 0
         extra = {} if reason is None else {"redacted": reason}
-        return self.put_instead(
-            old, old.model_copy(update={"content": None, "tool_calls": [], "extra": extra, "tokens": tokens})
-        )
+        is_summary = any(turn.turn_no == old.turn_no and turn.kind == "compaction" for turn in self.turns)
+        left: dict[str, Any] = {
+            "content": "(redacted)" if is_summary else None,
+            "tool_calls": [],
+            "extra": extra,
+            "tokens": tokens,
+        }
+        return self.put_instead(old, old.model_copy(update=left))
 
     def delete_message(self, place: int | str, *, stale: bool = False) -> None:
         self.expect(None, stale=stale)
@@ -223,15 +231,14 @@ class ModelSession(ModelLog):
 
     def truncate(self, after: int) -> int:
         self.expect_something_at(after)
-        if after >= self.last_seq:
-            return 0
         gone = self.later(after)
-        later = [turn for turn in self.turns if turn.first_seq > after and not self.summary_before(turn, after)]
-        if gone or later:
+        kept = [turn for turn in self.turns if self.stands_at(turn, after) or self.began_by(turn, after)]
+        if gone or kept != self.turns:
             self.log = [m for m in self.log if m not in gone]
-            for turn in list(self.turns):
-                if turn.first_seq <= after or turn in later:
-                    self.shorten(turn, after)
+            self.turns = kept
+            for turn in kept:
+                if turn.kind == "turn":
+                    turn.last_seq = min(turn.last_seq, after)
             self.cut()
         return len([m for m in gone if m.role is not RECORD])
 
@@ -257,7 +264,7 @@ class ModelSession(ModelLog):
 
     def compact(self, now: datetime, begun: ModelSession, summary: Sequence[Message], *, discard: bool) -> Compaction:
         """Put a summary in place of the window that `begun`, a copy of this session as it was, had."""
-        if self.cuts != begun.cuts or self.created_at != begun.created_at:
+        if self.changes != begun.changes or self.created_at != begun.created_at:
             raise Conflict(self.key, expected=begun.last_seq, last_seq=self.last_seq)
         upto = begun.last_seq
         said = {"original_event_count": len(begun.turns), "original_message_count": len(begun.window)}
@@ -285,11 +292,10 @@ class ModelSession(ModelLog):
         turns = [
             t.model_copy()
             for t in self.turns
-            if whole or max(t.first_seq, t.last_seq) <= upto or self.stands_at(t, upto)
+            if whole or self.stands_at(t, upto) or (self.began_by(t, upto) and t.last_seq <= upto)
         ]
-        for turn in turns:
-            if not whole and turn.first_seq <= upto:
-                turn.last_seq = min(turn.last_seq, upto)
+        last_seq = max([upto, *(turn.last_seq for turn in turns)])
+        explained = not whole and (last_seq > upto or max(self.changes, default=0) > upto)
         return ModelSession(
             key=key,
             created_at=now,
@@ -297,10 +303,11 @@ class ModelSession(ModelLog):
             log=[m.model_copy() for m in self.log if m not in gone],
             turns=turns,
             values=dict(self.values),
-            last_seq=max([upto, *(turn.last_seq for turn in turns)]),
+            last_seq=last_seq + explained,
             last_turn_no=self.last_turn_no,
             last_consolidated=self.last_consolidated,
             forked_from=self.key,
+            changes=[seq for seq in self.changes if seq <= upto] + [last_seq + 1] * explained,
         ).mended()
 
     # Steps of these
@@ -309,13 +316,13 @@ class ModelSession(ModelLog):
         """Say whether a summary stands there: it covers what came up to there, and nothing later."""
         return turn.kind == "compaction" and 0 < place >= (turn.replaced_upto or 0)
 
-    def summary_before(self, turn: Turn, place: int) -> bool:
-        """Say whether a summary stands before a place that it has a later seq than."""
-        return self.stands_at(turn, place) and turn.first_seq > place
+    def began_by(self, turn: Turn, place: int) -> bool:
+        """Return whether a turn that is not a compaction began at or before a place."""
+        return turn.kind == "turn" and turn.first_seq <= place
 
     def later(self, place: int) -> list[Message]:
-        """Return what comes after a place: the later messages, but for a summary that stands before it."""
-        before = [turn.turn_no for turn in self.turns if self.summary_before(turn, place)]
+        """Return the messages after a place, except the summaries that stand there."""
+        before = [turn.turn_no for turn in self.turns if self.stands_at(turn, place)]
         return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
 
     def expect_something_at(self, place: int) -> None:
@@ -377,10 +384,18 @@ class ModelSession(ModelLog):
         raise MessageNotFound(self.key, place)
 
     def take(self, gone: Message) -> None:
-        """Take one message away; one that was consolidated is counted no more."""
+        """Take one message away; one that was consolidated is counted no more. A summary ends with its last message."""
         if self.is_consolidated(gone):
             self.last_consolidated -= gone.role is not RECORD
         self.log.remove(gone)
+        for turn in list(self.turns):
+            its = [m for m in self.messages_of(turn) if m.role is not RECORD]
+            ends = turn.turn_no == gone.turn_no and turn.kind == "compaction" and not its
+            if ends and not turn.metadata.get("discarded"):
+                self.turns.remove(turn)
+                self.log = [
+                    m.model_copy(update={"turn_no": None}) if m.turn_no == turn.turn_no else m for m in self.log
+                ]
         self.cut()
 
     def is_consolidated(self, m: Message) -> bool:
@@ -401,8 +416,8 @@ class ModelSession(ModelLog):
 
     def cut(self) -> None:
         """Count a removal, an edit or a compaction: each uses up one seq."""
-        self.cuts += 1
         self.last_seq += 1
+        self.changes.append(self.last_seq)
         self.last_consolidated = min(self.last_consolidated, len(self.messages))
 
     def mended(self) -> ModelSession:

@@ -9,9 +9,13 @@ import sqlalchemy as sa
 from support.every_verb import Calls, calls_of, prepare
 
 from lango_store import Store, create_engine
-from lango_store.tables import Base
+from lango_store.tables import FEATURE_TABLE, Base
 
-KEYS: Final = {table.name: next(iter(table.primary_key.columns)).name for table in Base.metadata.sorted_tables}
+KEYS: Final = {
+    table.name: next(iter(table.primary_key.columns)).name
+    for table in Base.metadata.sorted_tables
+    if table.name != FEATURE_TABLE  # whose rows are of the database
+}
 """The column that names the session of a row, by table."""
 
 Sent = tuple[str, Any]

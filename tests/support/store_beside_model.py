@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 from support.factories import message_of
-from support.session_checks import assert_alike, assert_sound
+from support.session_checks import assert_alike, assert_sound, unexplained
 from support.session_model import ModelSession
 
 from lango_store import (
@@ -126,6 +127,8 @@ class StoreBesideModel(RuleBasedStateMachine):
             assert raised.type is refused
             return
         assert_alike(self.handle(key), self.sessions[key])
+        with nullcontext(self.connection) if self.connection is not None else self.store.engine.connect() as connection:
+            assert unexplained(connection, key) == set()
 
     def teardown(self) -> None:
         if self.connection is not None:

@@ -1,0 +1,128 @@
+"""Every seq that a session used up is explained by a message or by a row of changes."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import message, messages
+from support.session_checks import assert_sound, unexplained
+
+from lango_store import Conversation, MessageNotFound, Store
+from lango_store._operations.binds import CHANGE
+from lango_store.interchange import export, import_path
+from lango_store.interchange.copying import copy
+from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.importing import import_draft
+from lango_store.testing import Clock
+
+CHANGES: dict[str, tuple[Callable[[Conversation], object], tuple[str, int]]] = {
+    "truncate": (lambda c: c.truncate(after=2), ("truncate", 2)),
+    "replace_after": (lambda c: c.append_messages(messages(2), replace_after=1), ("truncate", 1)),
+    "clear": (lambda c: c.clear(), ("clear", 0)),
+    "clear, but system messages": (lambda c: c.clear(keep_system=True), ("clear", 0)),
+    "pop": (lambda c: c.pop_message(), ("pop", 4)),
+    "delete": (lambda c: c.delete_message(2), ("delete", 2)),
+    "update": (lambda c: c.update_message(3, message("new")), ("update", 3)),
+    "redact": (lambda c: c.redact_message(3), ("redact", 3)),
+    "compact": (lambda c: c.compact(lambda window: messages(2)), ("compact", 4)),
+    "discard": (lambda c: c.compact(lambda window: messages(2), discard=True), ("discard", 4)),
+}
+
+
+def changes(store: Store, key: str = "k") -> list[tuple[int, str, int]]:
+    """Return seq, kind and `after_seq` of each change of a session."""
+    columns = (CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)
+    query = sa.select(*columns).where(CHANGE.c.session_key == key).order_by(CHANGE.c.seq)
+    with store.engine.connect() as connection:
+        return [(seq, kind, after) for seq, kind, after in connection.execute(query)]
+
+
+def missing(store: Store, key: str = "k") -> set[int]:
+    with store.engine.connect() as connection:
+        return unexplained(connection, key)
+
+
+@pytest.mark.parametrize(("change", "row"), CHANGES.values(), ids=CHANGES)
+def test_each_change_has_a_row_that_explains_its_seq(
+    store: Store, clock: Clock, change: Callable[[Conversation], object], row: tuple[str, int]
+) -> None:
+    conversation = store.open("k", messages=messages(4))
+    clock.move(seconds=5)
+    change(conversation)
+    assert changes(store) == [(5, *row)]
+    assert missing(store) == set()
+    with store.engine.connect() as connection:
+        assert connection.execute(sa.select(CHANGE.c.changed_at, CHANGE.c.changed_by)).all() == [(clock.time, None)]
+
+
+def test_appends_and_refused_changes_write_no_row(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.save_turn(messages(2))
+    conversation.set_values({"a": 1})
+    conversation.update(title="t")
+    assert conversation.truncate(after=4) == 0
+    with pytest.raises(MessageNotFound):
+        conversation.delete_message(9)
+    assert changes(store) == []
+
+
+def changed(store: Store) -> Conversation:
+    """Open a session that was changed in several ways."""
+    conversation = store.open("k", ttl=timedelta(hours=1), messages=messages(6))
+    conversation.delete_message(2)
+    conversation.compact(lambda window: messages(1))
+    conversation.append_messages(messages(3))
+    conversation.pop_message()
+    return conversation
+
+
+def test_changes_travel_with_their_session(
+    store: Store, clock: Clock, make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    changed(store)
+    before = changes(store)
+    assert [kind for _, kind, _ in before] == ["delete", "compact", "pop"]
+    store.conversation("k").fork("f")
+    assert changes(store, "f") == before
+    export(store, tmp_path / "out", "jsonl", everything=True)
+    for bring in (lambda other: import_path(other, tmp_path / "out"), lambda other: copy(store, other)):
+        with Store(make_database(), clock=clock) as other:
+            bring(other)
+            assert changes(other) == before
+            assert_sound(other)
+    clock.move(days=1)
+    store.expire(archive=tmp_path / "cold.db")
+    assert changes(store) == []
+    store.restore(tmp_path / "cold.db", "k")
+    assert changes(store) == before
+    assert missing(store) == set()
+
+
+@pytest.mark.parametrize("upto", range(1, 13))
+def test_every_seq_of_a_fork_up_to_a_seq_is_explained(store: Store, upto: int) -> None:
+    forked = changed(store).fork("f", upto=upto)
+    forked.append_message(message("new"))
+    assert missing(store, "f") == set()
+    assert_sound(store)
+
+
+def test_last_seq_below_that_of_a_change_is_found_and_repaired(store: Store) -> None:
+    last_seq = changed(store).info().last_seq
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_session SET last_seq = {last_seq - 1}")
+    (finding,) = [each for each in store.examine() if each.name != "settings"]
+    assert (finding.name, "last_seq" in finding.detail) == ("wrong counters", True)
+    store.examine(repair=True)
+    assert store.info("k").last_seq == last_seq
+
+
+def test_imported_compaction_is_explained(store: Store) -> None:
+    parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
+    with store.context.transaction() as connection:
+        now = store.context.now(connection)
+        import_draft(connection, now, Draft("k", parts=parts), ttl=None, counted=lambda each: each)
+    assert changes(store) == [(3, "compact", 2)]
+    assert missing(store) == set()
