@@ -23,6 +23,7 @@ from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
+from lango_store._rows.encoding import encode_role
 from lango_store._services import appending, maintenance, searching
 from lango_store._values.model import (
     UNSET,
@@ -183,7 +184,7 @@ class Conversation:
 
         Summaries and records are skipped. None if no message has that role.
         """
-        wanted = None if role is None else MessageRole(role)
+        wanted = None if role is None else MessageRole(encode_role(role))
         return self._context.read_together(log.last_of, self.key, wanted)
 
     def pop_message(self, *, records: bool = False) -> Message | None:

@@ -14,7 +14,7 @@ def quoted(value: object) -> str:
         value = value[:MAX_QUOTED]  # nothing larger is copied
     try:
         text = repr(value)
-    except RecursionError:
+    except Exception:  # nested too deeply, or a number of too many digits
         text = type(value).__name__
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 

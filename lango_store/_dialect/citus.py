@@ -43,11 +43,11 @@ class Citus(PostgreSQL):
         return Passing.LOST if _is_lost_commit(error) else super().passing(error)
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        return _later(now, ttl.op("*")(sa.literal_column("interval '1 second'")))
+        return _later(now, sa.cast(ttl, sa.Double).op("*")(sa.literal_column("interval '1 second'")))
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
         # A CASE must not contain stable functions. The factor is 1, and NULL for a session that never expires.
-        factor = sa.cast(session.expires_at == session.expires_at, sa.Integer)
+        factor = sa.cast(sa.cast(session.expires_at == session.expires_at, sa.Integer), sa.Double)
         next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
         return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
 

@@ -14,7 +14,7 @@ from lango_store._operations.binds import LIVE, MESSAGE, SESSION, of_session
 from lango_store._operations.pace import Pace
 from lango_store._operations.rows import seq_or_zero
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import aware, decode_time, encode_text, end_of_prefix
+from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
 from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, parse_query, snippet
@@ -54,7 +54,7 @@ def conditions(
         prefix = encode_text(key_prefix, "key_prefix") or ""
         yield sa.and_(SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix))
     if role is not None:
-        wanted = MessageRole(role).canonical
+        wanted = MessageRole(encode_role(role)).canonical
         yield message.c.role.in_([each for each in MessageRole if each.canonical is wanted])
     if since is not None:
         yield message.c.created_at >= aware(since)

@@ -20,7 +20,7 @@ _TEXT_REMEDY: Final = "a database's text holds none: remove it, or keep it in `e
 # Roles
 
 
-def encode_role(role: MessageRole) -> str:
+def encode_role(role: MessageRole | str) -> str:
     """Return the text that a database stores for a role."""
     if type(role) is MessageRole:
         return role._value_  # `value` is computed

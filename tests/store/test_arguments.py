@@ -103,6 +103,8 @@ LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "position": lambda store: store.at("p" * 100_000),
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
     "field": lambda store: store.create("new", **{"f" * 100_000: WRONG}),
+    "role of a search": lambda store: store.search("word", role="r" * 100_000),
+    "role of a message": lambda store: store.conversation("s").last_message("r" * 100_000),
     "revision": lambda store: store.delete("s", expect=[1] * 100_000),  # type: ignore[arg-type]
 }
 
