@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
-from lango_store._engine.sqlite_library import sqlite_module
 from lango_store._operations import edits, transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN, VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
@@ -60,7 +59,7 @@ class Archive:
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's own error says more
                     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # readable by its owner only
-            self._connection: sqlite3.Connection = sqlite_module().connect(path, isolation_level=None, timeout=30)
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._path = path
         try:
             with _our_errors(path):
@@ -254,7 +253,7 @@ def _our_errors(path: str | Path) -> Iterator[None]:
 
     try:
         yield
-    except (sqlite_module().Error, NotFoundError) as error:
+    except (sqlite3.Error, NotFoundError) as error:
         ours = translated(error, SQLite())
         if type(ours) is not LangoStoreError:
             ours.args = (f"archive {path}: {ours}",)

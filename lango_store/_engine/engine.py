@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from lango_store._engine import checkpoints, pool
 from lango_store._engine.fair_pool import FairPool
-from lango_store._engine.sqlite_library import is_affected, log_affected, sqlite_module
+from lango_store._engine.sqlite_library import is_affected, log_affected
 from lango_store._engine.url import milliseconds, parse
 from lango_store.errors import LangoStoreError
 
@@ -36,15 +36,18 @@ RELEASE: Final = "lango_store/"
 # A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
 _POOL: Final = {"poolclass": FairPool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
+sa.dialects.registry.register("sqlite.pysqlite3", "lango_store._engine.pysqlite3_dialect", "PySQLite3")
+
 
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
     """Create an engine with the store's settings, to share between a `Store` and your own queries.
 
-    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `postgresql://`, `postgres://`; those of
-    async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL
-    `?prepare_threshold=none` (or a number) in the URL is psycopg's setting, and `?statement_timeout=5s` the longest
-    that a statement may take. Passwords are in no text of the engine. `durability="normal"` gives up SQLite's fsync per
-    commit; on PostgreSQL the server decides. `options` go to SQLAlchemy's create_engine. Connects to nothing.
+    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `sqlite+pysqlite3:///file` (with the
+    extra `sqlite`), `postgresql://`, `postgres://`; those of async engines (`postgresql+asyncpg://`,
+    `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL `?prepare_threshold=none` (or a number) in
+    the URL is psycopg's setting, and `?statement_timeout=5s` the longest that a statement may take. Passwords are in no
+    text of the engine. `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides.
+    `options` go to SQLAlchemy's create_engine. Connects to nothing.
     ValueError for other databases.
     """
     parsed, connect_args = parse(url)
@@ -95,8 +98,6 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     options["connect_args"] = connect_args | options["connect_args"]
     if in_memory:  # one connection is one database: threads take turns
         options |= _POOL | {"pool_size": 1}
-    if not {"creator", "pool", "module"} & options.keys():
-        options["module"] = sqlite_module()
     engine = sa.create_engine(url, **options)
     sqlite = engine.dialect.loaded_dbapi
     safe_checkpoints = None

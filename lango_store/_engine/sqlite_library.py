@@ -1,14 +1,12 @@
-"""The SQLite library of our engines and archives, and whether it has the WAL-reset bug.
+"""Versions of SQLite, and which of them have the WAL-reset bug.
 
 With the bug, a checkpoint and a commit of two connections that meet can lose commits or damage the file
 (https://sqlite.org/wal.html#walresetbug).
 """
 
 import logging
-import sqlite3
 from functools import cache
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -18,7 +16,7 @@ _FIRST: Final = (3, 7, 0)
 _FIXED: Final = (3, 51, 3)
 _BACKPORTS: Final = {(3, 44): 6, (3, 50): 7}
 
-REMEDY: Final = "use a Python with SQLite 3.51.3 or later, or `pip install 'lango-store[sqlite]'`"
+REMEDY: Final = "use a Python with SQLite 3.51.3 or later, or `pip install 'lango-store[sqlite]'` and a URL sqlite+pysqlite3:///file"
 
 
 def is_affected(version: tuple[int, ...]) -> bool:
@@ -42,17 +40,3 @@ def log_affected(version: str) -> None:
         version,
         REMEDY,
     )
-
-
-@cache
-def sqlite_module() -> Any:
-    """Return the driver's module: pysqlite3 if it is installed and has no bug that Python's has, or else sqlite3."""
-    # Not wherever it is installed: two libraries in one process must never have the same file open.
-    if is_affected(sqlite3.sqlite_version_info):
-        try:
-            module = import_module("pysqlite3.dbapi2")
-        except ImportError:
-            return sqlite3
-        if not is_affected(module.sqlite_version_info):
-            return module
-    return sqlite3

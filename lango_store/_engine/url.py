@@ -14,7 +14,7 @@ URL_VARIABLES: Final = ("LANGO_STORE_URL", "DATABASE_URL")
 """The environment variables for a URL, in order of precedence."""
 
 _DRIVERS: Final = {
-    "sqlite": ("", "pysqlite", "aiosqlite"),
+    "sqlite": ("", "pysqlite", "pysqlite3", "aiosqlite"),
     "postgresql": ("", "psycopg", "psycopg_async", "asyncpg"),
 }
 _SECRETS: Final = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
@@ -48,7 +48,7 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
             raise ValueError(
                 "a URL of SQLite has no host and no password: write sqlite:///file, or sqlite:////absolute/path"
             )
-        return url.set(drivername="sqlite"), {}
+        return url.set(drivername="sqlite+pysqlite3" if driver == "pysqlite3" else "sqlite"), {}
     if driver == "asyncpg":
         url = _from_asyncpg(url)
     connect_args: dict[str, Any] = {name: url.query[name] for name in _SECRETS if name in url.query}

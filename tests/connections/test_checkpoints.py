@@ -16,10 +16,9 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import Program
 
-from lango_store import Store, UniqueViolation, create_engine
+from lango_store import LangoStoreError, Store, UniqueViolation, create_engine
 from lango_store._dialect.sqlite import SQLite
-from lango_store._engine import sqlite_library
-from lango_store._engine.sqlite_library import is_affected, sqlite_module
+from lango_store._engine.sqlite_library import is_affected
 
 AFFECTED, FIXED = (3, 40, 1), (3, 53, 4)
 PAGE = 24 + 4096
@@ -48,13 +47,18 @@ def test_affected_versions_are_those_without_the_fix(version: str, affected: boo
     assert is_affected(tuple(map(int, version.split(".")))) is affected
 
 
-def test_module_is_replaced_only_if_its_library_is_affected(monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed, affected = library(FIXED), library(AFFECTED)
-    for ours, installed, used in ((AFFECTED, fixed, fixed), (AFFECTED, affected, sqlite3), (FIXED, fixed, sqlite3)):
-        monkeypatch.setattr(sqlite3, "sqlite_version_info", ours)
-        monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
-        monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", installed)
-        assert sqlite_library.sqlite_module.__wrapped__() is used
+def test_url_chooses_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pysqlite3", None)
+    with pytest.raises(LangoStoreError, match=r"lango-store\[sqlite\]"):
+        create_engine(f"sqlite+pysqlite3:///{file}")
+    monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
+    monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", library(FIXED))
+    engine = create_engine(f"sqlite+pysqlite3:///{file}")
+    with Store(engine) as store, Store(engine.url) as same, Store(f"sqlite:///{file}") as other:
+        versions = [each.engine.dialect.loaded_dbapi.sqlite_version_info for each in (store, same, other)]
+        assert versions == [FIXED, FIXED, sqlite3.sqlite_version_info]
+        assert store.create("k").key == same.get("k").key
+    engine.dispose()
 
 
 def test_duplicate_is_recognized_without_an_extended_code() -> None:
@@ -66,11 +70,11 @@ def test_duplicate_is_recognized_without_an_extended_code() -> None:
 def library(version: tuple[int, int, int], factory: Any = None) -> Any:
     """Return the driver's module as one with another version of SQLite, whose connections have this class."""
     module = ModuleType("sqlite")
-    vars(module).update(vars(sqlite_module()))
+    vars(module).update(vars(sqlite3))
     vars(module)["sqlite_version_info"] = version
     vars(module)["sqlite_version"] = ".".join(map(str, version))
     if factory is not None:
-        vars(module)["connect"] = partial(sqlite_module().connect, factory=factory)
+        vars(module)["connect"] = partial(sqlite3.connect, factory=factory)
     return module
 
 
@@ -90,15 +94,15 @@ def watching(file: Path, checkpoints: list[tuple[bool, bool]]) -> Any:
     """A module of an affected library, whose connections fill `checkpoints`."""
 
     def can_commit() -> bool:
-        with closing(sqlite_module().connect(file, isolation_level=None, timeout=0)) as probe:
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as probe:
             try:
                 probe.execute("BEGIN IMMEDIATE")
-            except sqlite_module().OperationalError:
+            except sqlite3.OperationalError:
                 return False
             probe.execute("ROLLBACK")
             return True
 
-    class Connection(sqlite_module().Connection):  # type: ignore[misc]
+    class Connection(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> Any:
             if "wal_checkpoint" not in statement:
                 return super().execute(statement, *parameters)
@@ -167,7 +171,7 @@ def test_close_makes_no_checkpoint_while_another_connection_is_open(file: Path) 
     engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED))
     with Store(engine) as store:
         store.create("k")
-        with closing(sqlite_module().connect(file)) as other:
+        with closing(sqlite3.connect(file)) as other:
             other.execute("SELECT key FROM lango_session").fetchall()
             before = file.read_bytes()
             engine.dispose()
@@ -177,7 +181,7 @@ def test_close_makes_no_checkpoint_while_another_connection_is_open(file: Path) 
 
 
 def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
-    class Connection(sqlite_module().Connection):  # type: ignore[misc]
+    class Connection(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> Any:
             if "wal_checkpoint" in statement:
                 raise KeyboardInterrupt
@@ -193,7 +197,7 @@ def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
 
         with pytest.raises(KeyboardInterrupt):
             fill()
-        with closing(sqlite_module().connect(file, isolation_level=None, timeout=0)) as other:
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as other:
             other.execute("BEGIN IMMEDIATE")
         assert store.info("k").message_count % 40 == 0
     engine.dispose()

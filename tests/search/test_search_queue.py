@@ -14,7 +14,6 @@ from support.searches import findings, found, waiting
 
 from lango_store import Store, create_engine, schema
 from lango_store._engine.engine import read_only_engine
-from lango_store._engine.sqlite_library import sqlite_module
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
 
 
 def in_file(path: Path, word: str) -> bool:
-    with closing(sqlite_module().connect(path)) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return word.encode() in path.read_bytes()
 

@@ -1,0 +1,22 @@
+"""SQLAlchemy's dialect for `sqlite+pysqlite3://`: the wheel pysqlite3, which brings a newer SQLite than Python."""
+
+from importlib import import_module
+from typing import Any
+
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from lango_store.errors import LangoStoreError
+
+
+class PySQLite3(SQLiteDialect_pysqlite):
+    """SQLite through pysqlite3."""
+
+    supports_statement_cache = True
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        """Return the driver's module."""
+        try:
+            return import_module("pysqlite3.dbapi2")
+        except ImportError as error:
+            raise LangoStoreError("pysqlite3 is missing: pip install 'lango-store[sqlite]'") from error
