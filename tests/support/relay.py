@@ -26,7 +26,7 @@ class Relay:
     def url(self, url: str, **parameters: str) -> sa.URL:
         """Return the URL of a database of the server through this network, by TCP."""
         there = sa.make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=self.port)
-        return there.update_query_dict(parameters)
+        return there.update_query_dict({"sslmode": "disable"} | parameters)  # `lose` reads the answers
 
     def lead_to(self, server: sa.URL) -> None:
         """Connect new clients to another server, as a name or an address does that has moved."""
