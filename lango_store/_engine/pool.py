@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolResetState, QueuePool
-from sqlalchemy.util.queue import Empty, Queue
+from sqlalchemy.util.queue import Empty
 
 from lango_store._engine import checkpoints
 from lango_store.errors import DatabaseUnavailable
@@ -181,6 +181,7 @@ class DatabaseFile:
 
 def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
     """Return the file of an engine's database, which is checked before each new connection."""
+    _reject_open_at_fork(Path(path))
     file = _files.get(engine)
     if file is None:
         file = _files[engine] = DatabaseFile(path)
@@ -233,13 +234,12 @@ def _reject_open_at_fork(file: Path) -> None:
 def _close_idle() -> None:
     """Before a fork, close idle connections to SQLite files: a child would inherit SQLite's table of their locks."""
     for engine, file in list(_engines.items()):
-        pool: Any = engine.pool
-        idle = _idle(pool)
-        if file is None or idle is None:
+        pool = engine.pool
+        if file is None or not isinstance(pool, QueuePool) or engine.dialect.is_async:
             continue
-        for _ in range(idle.qsize()):
+        for _ in range(pool.checkedin()):
             try:
-                record = idle.get(block=False)
+                record = pool._pool.get(block=False)
             except Empty:
                 break  # another thread took it
             try:
@@ -252,23 +252,17 @@ def _separate() -> None:
     """In a forked child, start new pools and locks; the parent's connections are neither used nor closed here."""
     for engine, file in list(_engines.items()):
         pool: Any = engine.pool
-        idle = _idle(pool)
-        # Not checkedout(), which waits for the queue's lock: another thread of the parent may have held it.
-        if file and idle and len(idle.queue) < idle.maxsize + pool._overflow and (identity := _identity(file)):
-            _open_at_fork.add(identity)  # or another thread was about to open it
+        if file is not None and isinstance(pool, QueuePool) and not engine.dialect.is_async:
+            pool._pool.mutex = threading.RLock()  # type: ignore[attr-defined] # for checkedout(): it may have been held
+            if pool.checkedout() and (identity := _identity(file)):
+                _open_at_fork.add(identity)  # or another thread was about to open it
         # Closing a connection would close the parent's session, or write the parent's log into the file. One reference
         # too many, since the end of the interpreter clears every module.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         engine.dispose(close=False)
-    if any(_engines.values()):
-        _open_at_fork.update(_open_files())
+    _open_at_fork.update(_open_files())  # also those of engines that no store has used yet
     for owner in list(_lock_owners):
         owner._lock = threading.RLock()
-
-
-def _idle(pool: Any) -> Queue[Any] | None:
-    """Return the queue of a pool's idle connections, None for a pool without one that threads may use."""
-    return pool._pool if isinstance(pool, QueuePool) and isinstance(pool._pool, Queue) else None
 
 
 def _open_files() -> Iterator[tuple[int, int]]:

@@ -117,6 +117,33 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for n in range(5)])
     assert stored(file) == ("ok", 1 + 4 * 150 + 1 + 15)
 
 
+def test_child_refuses_a_host_engine_that_was_used_before_its_first_store(file: Path) -> None:
+    program = """
+import os, sys
+import sqlalchemy as sa
+from lango_store import DatabaseUnavailable, Store
+engine = sa.create_engine(sys.argv[1])
+sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+with engine.connect() as connection:
+    connection.execute(sa.text("SELECT key FROM lango_session")).all()
+store = Store(engine)
+child = os.fork()
+if child == 0:
+    for each in (store, Store(engine)):
+        try:
+            each.create("k")
+        except DatabaseUnavailable as error:
+            assert "was forked while its parent used" in str(error), error
+        else:
+            sys.exit("not refused")
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+engine.dispose()
+"""
+    done = run_program(program, f"sqlite:///{file}")
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
 def test_child_refuses_a_file_with_an_inherited_connection_and_never_closes_it(file: Path) -> None:
     program = """
 import os, sys
@@ -240,11 +267,14 @@ os.register_at_fork(after_in_child=lambda: signal.alarm(30))
 closing, held, ended = threading.Event(), threading.Event(), threading.Event()
 def hold():
     closing.wait()
-    with store.engine.pool._pool.mutex:
+    with engine.pool._pool.mutex:
         held.set()
         ended.wait()
-store, other = Store(sys.argv[1]), Store(sys.argv[2])
+engine = sa.create_engine(sys.argv[1])
+sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+store = Store(engine)
 store.create("k")
+other = Store(sys.argv[2])
 other.create("k")
 # The connections of the other engine are closed last before the fork.
 sa.event.listen(other.engine, "close", lambda *_: closing.set() or held.wait())
