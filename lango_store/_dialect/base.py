@@ -90,6 +90,7 @@ class Dialect(Protocol):
     search_index: SearchIndex
     select_triggers: str  # selects the table and the name of each trigger
     has_replicas: bool = True  # other servers may have copies that lag a little
+    takes_arrays: bool = False  # rows are inserted as one array for each column
     reads_ahead: bool = True  # the driver loads all rows of a result before it returns the first
 
     # Statements

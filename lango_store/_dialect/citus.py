@@ -26,6 +26,7 @@ class Citus(PostgreSQL):
 
     modifying_cte = False  # its parts would run one by one, and commit in two phases
     append_method = AppendMethod.PIPELINE
+    takes_arrays = False  # the rows of an INSERT ... SELECT go through temporary files of the coordinator
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
 
     def is_outgrown(self, error: BaseException) -> bool:

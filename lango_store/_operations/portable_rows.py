@@ -4,7 +4,7 @@ The digests of a backup detect damage, not forgery: a row that no verb could rea
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ from lango_store._rows.encoding import (
     encode_text,
 )
 from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
-from lango_store.errors import InvalidKey, InvalidValue, quoted
+from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue, quoted
 
 Fields = dict[str, Any]
 """The columns of a row that are not NULL, by their names. A message has its text in `content`."""
@@ -41,18 +41,30 @@ def decode_row(table: sa.Table, row: Row) -> Fields:
     """Decode a stored row; `DamagedMessage` names a column that cannot be read."""
     if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
         raise transfer.damaged(row, *fault)
-    fields: Fields = {}
-    for column in transfer.COLUMNS[table.name]:
-        value = row[column.name]
-        if value is None:
-            continue
-        if isinstance(column.type, JsonColumn):
+    fields = {name: value for name, value in row.items() if value is not None}
+    for name in _JSON[table.name]:
+        if name in fields:
             try:
-                value = decode_json(value)
+                fields[name] = decode_json(fields[name])
             except ValueError as error:
-                raise transfer.damaged(row, column.name, str(error)) from None
-        fields["content" if column is MESSAGE.c.text else column.name] = value
+                raise transfer.damaged(row, name, str(error)) from None
+    if table is MESSAGE and "text" in fields:
+        return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
+
+
+_COLUMNS: Final = transfer.COLUMNS.items()
+_BLANK: Final = {table: dict.fromkeys(each.name for each in columns) for table, columns in _COLUMNS}
+_NEEDED: Final = {table: {each.name for each in columns if not each.nullable} for table, columns in _COLUMNS}
+_NUMBERS: Final = {
+    table: [each.name for each in columns if isinstance(each.type, sa.BigInteger)] for table, columns in _COLUMNS
+}
+_JSON: Final = {
+    table: [each.name for each in columns if isinstance(each.type, JsonColumn)] for table, columns in _COLUMNS
+}
+_TIMES: Final = {
+    table: [each.name for each in columns if isinstance(each.type, TimeColumn)] for table, columns in _COLUMNS
+}
 
 
 class RowEncoder:
@@ -64,20 +76,22 @@ class RowEncoder:
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; `InvalidValue` names a column that no verb could read."""
-        row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[table.name])
-        for name in fields:
-            if name not in row:
-                raise InvalidValue(name, f"is not a column of {table.name}")
-        times = {}
-        for column in transfer.COLUMNS[table.name]:
-            value = fields.get(column.name)
-            if not column.nullable and (value is None if column.name != "value" else "value" not in fields):
-                raise InvalidValue(column.name, "is missing")
-            if isinstance(column.type, sa.BigInteger):
-                _check_number(column.name, value)
-            elif isinstance(column.type, TimeColumn) and value is not None:
-                times[column.name] = _encode_time(column.name, value)
-        fields = fields | times
+        row, needed = _BLANK[table.name], _NEEDED[table.name]
+        for name in fields.keys() - row.keys():
+            raise InvalidValue(name, f"is not a column of {table.name}")
+        for name in needed - fields.keys():
+            raise InvalidValue(name, "is missing")
+        fields = dict(fields)
+        for name in needed:
+            if fields[name] is None and name != "value":
+                raise InvalidValue(name, "is missing")
+        for name in _NUMBERS[table.name]:
+            if name in fields and not (type(fields[name]) is int and 0 < fields[name] < _TOO_LARGE):
+                _check_number(name, fields[name])
+        for name in _TIMES[table.name]:
+            moment = fields.get(name)
+            if moment is not None and not (type(moment) is datetime and moment.tzinfo is UTC):
+                fields[name] = _encode_time(name, moment)
         if table is SESSION:
             encoded = self._encode_session(fields)
         elif table is TURN:
@@ -89,6 +103,21 @@ class RowEncoder:
         else:
             encoded = _encode_value(fields)
         return row | encoded
+
+    def encode_stored(self, table: sa.Table, row: Row) -> tuple[Row, Fields]:
+        """Return a stored row encoded again, and decoded; `DamagedMessage` if no verb could read it."""
+        fields = decode_row(table, row)
+        try:
+            return self.encode(table, fields), fields
+        except InvalidValue as error:
+            raise _damaged(row, error) from None
+
+    def check_stored_counters(self) -> None:
+        """Raise `DamagedMessage` for a counter of a stored session that its rows contradict."""
+        try:
+            self.check_counters()
+        except InvalidValue as error:
+            raise _damaged(self._session, error) from None
 
     def corrections(self) -> dict[str, Any]:
         """Return the counters of the session that its rows contradict, with their correct values."""
@@ -106,7 +135,7 @@ class RowEncoder:
         if ttl is not None and not (type(ttl) in (int, float) and 0 < ttl <= MAX_TTL.total_seconds()):
             raise InvalidValue("ttl_seconds", f"{quoted(ttl)} is not a time to live")
         self._session = dict.fromkeys(counters.NAMES) | fields
-        return encode_session(fields)
+        return encode_session(fields) | {"ttl_seconds": None if ttl is None else float(ttl)}
 
     def _encode_turn(self, fields: Fields) -> Row:
         turn = _validated(Turn, fields)
@@ -178,7 +207,13 @@ def _encode_time(name: str, value: Any) -> datetime:
 
 def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
     try:
-        return kind.model_validate({name: value for name, value in fields.items() if name in kind.model_fields})
+        known = kind.model_fields.keys()
+        return kind.model_validate({name: value for name, value in fields.items() if name in known})
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         raise InvalidValue(".".join(map(str, fault["loc"])), fault["msg"]) from None
+
+
+def _damaged(row: Mapping[str, Any], error: InvalidValue) -> DamagedMessage:
+    reason = str(error).removeprefix(f"{error.field}: ")
+    return transfer.damaged(row, error.field, f"{reason}: see what `doctor` says")

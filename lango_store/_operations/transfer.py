@@ -1,9 +1,11 @@
 """Rows of whole sessions as a database stores them: read page by page, and inserted unchanged into another database."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
@@ -25,7 +27,7 @@ from lango_store._operations.rows import next_start
 from lango_store._operations.sessions import new_life
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import decode_time
-from lango_store.errors import DamagedMessage, quoted
+from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
 
 Row = dict[str, Any]
 """A row by its columns' names: JSON as text, times as aware datetimes."""
@@ -35,6 +37,7 @@ _ASSIGNED: Final = ("incarnation", "revision")
 """Columns that a session gets when it is inserted."""
 
 COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in _TABLES}
+_NAMES: Final = {table: [each.name for each in columns] for table, columns in COLUMNS.items()}
 _TIMES: Final = {table.name: [each.name for each in table.c if isinstance(each.type, TimeColumn)] for table in _TABLES}
 
 
@@ -43,10 +46,9 @@ def _stored(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 
 
 def _row(table: sa.Table, values: Sequence[Any]) -> Row:
-    row = {each.name: value for each, value in zip(COLUMNS[table.name], values, strict=True)}
-    for name, value in row.items():
-        if isinstance(value, bytes):
-            raise damaged(row, name, "is bytes, not text")
+    row = dict(zip(_NAMES[table.name], values, strict=True))
+    if bytes in map(type, values):
+        raise damaged(row, next(name for name, value in row.items() if type(value) is bytes), "is bytes, not text")
     for name in _TIMES[table.name]:
         if row[name] is not None:
             try:
@@ -61,12 +63,6 @@ def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     key = row.get("session_key") or row.get("key") or row["scope"]
     where = f"value {quoted(row['name'])}, {field}" if "value" in row else field
     return DamagedMessage(key, row.get("seq", 0), where, reason)
-
-
-def keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
-    """List the keys of sessions, live or expired, that sort after this one."""
-    query = sa.select(SESSION.c.key).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
-    return list(connection.execute(query).scalars())
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
@@ -86,11 +82,49 @@ def exists(connection: sa.Connection, key: str) -> bool:
     return connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first() is not None
 
 
+def heads(connection: sa.Connection, after: str, limit: int) -> list[tuple[str, int]]:
+    """List sessions that sort after this key: the key of each, and by its counters how many rows it has."""
+    counted = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count
+    query = sa.select(SESSION.c.key, counted).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
+    return [(key, rows) for key, rows in connection.execute(query)]
+
+
+_CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE)
+_READ_AHEAD: Final = 50  # rows, each of which may have megabytes
+
+
+def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[tuple[sa.Table, Row]]:
+    """Yield the rows of sessions in the order of their keys, each session's own row first.
+
+    Needs a snapshot. Rows are read from one cursor a table.
+    """
+    with ExitStack() as stack:
+
+        def rows_of(table: sa.Table) -> Iterator[Row]:
+            query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
+            found = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
+            return (_row(table, values) for values in found)
+
+        children = [(table, rows_of(table)) for table in _CHILDREN]
+        waiting = [next(rows, None) for _, rows in children]
+        for session in rows_of(SESSION):
+            yield SESSION, session
+            for number, (table, rows) in enumerate(children):
+                while (row := waiting[number]) is not None and row["session_key"] == session["key"]:
+                    yield table, row
+                    waiting[number] = next(rows, None)
+        if any(waiting):
+            raise DatabaseUnavailable("the database returned rows out of order, it is damaged: run `doctor`")
+
+
+_STREAMED: Final = {"yield_per": _READ_AHEAD}
+
+
 def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
     """Yield the rows of a session page by page, its own first; nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
-        for table in (TURN, MESSAGE, CHANGE, VALUE):
+        for table in _CHILDREN:
             for page in parts(connection, table, key):
                 yield table, page
 
@@ -148,14 +182,23 @@ def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None
 
 
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
-    return dialect.insert(table).values({each.name: column(each) for each in table.c})
+    if not dialect.takes_arrays:
+        return dialect.insert(table).values({each.name: column(each) for each in table.c})
+    kinds = {each.name: each.type if isinstance(each.type, _NO_TEXTS) else sa.Text() for each in table.c}
+    arrays: list[Any] = [
+        sa.bindparam(name, type_=postgresql.ARRAY(kind), required=True) for name, kind in kinds.items()
+    ]
+    given = sa.func.unnest(*arrays).table_valued(*kinds).render_derived(name="given")
+    columns = [sa.cast(given.c[each.name], each.type) for each in table.c]
+    return dialect.insert(table).from_select(list(kinds), sa.select(*columns))
 
 
+_NO_TEXTS: Final = (sa.BigInteger, sa.Double, TimeColumn)
 _INSERTS: Final = {
     table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
     for table in _TABLES
 }
-_insert_session: Final = Statement(
+_insert_sessions: Final = Statement(
     lambda dialect: (
         _insert(SESSION, dialect).on_conflict_do_nothing(index_elements=[SESSION.c.key]).returning(SESSION.c.key)
     )
@@ -164,12 +207,22 @@ _insert_session: Final = Statement(
 
 def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
     """Insert rows."""
-    _INSERTS[table.name].run_many(connection, [_encoded(connection, table, row) for row in rows])
+    encoded = [_encoded(connection, table, row) for row in rows]
+    if dialect_of(connection).takes_arrays and encoded:
+        encoded = [_arrays(table, encoded)]
+    _INSERTS[table.name].run_many(connection, encoded)
 
 
-def insert_session(connection: sa.Connection, row: Row) -> bool:
-    """Insert the row of a session; return False if its key is taken."""
-    return bool(_insert_session.run(connection, _encoded(connection, SESSION, row)))
+def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
+    """Insert the rows of sessions whose keys are not taken; return the keys of the inserted ones."""
+    encoded = [_encoded(connection, SESSION, row) for row in rows]
+    if dialect_of(connection).takes_arrays and encoded:
+        encoded = [_arrays(SESSION, encoded)]
+    return {key for each in encoded for (key,) in _insert_sessions.run(connection, each)}
+
+
+def _arrays(table: sa.Table, rows: Sequence[Row]) -> Row:
+    return {each.name: [row[each.name] for row in rows] for each in table.c}
 
 
 def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any]) -> None:
@@ -180,6 +233,7 @@ def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
     encoded = row | new_life() if table is SESSION else dict(row)
+    time = dialect_of(connection).time
     for name in _TIMES[table.name]:
-        encoded[name] = dialect_of(connection).time(row[name])
+        encoded[name] = time(row[name])
     return encoded

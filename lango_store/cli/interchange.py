@@ -25,9 +25,9 @@ def import_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report, and write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Import sessions, each file in one transaction; exit code 1 if a file could not be imported.
+    """Import sessions; exit code 1 if a file could not be imported, of which nothing is written.
 
-    Existing sessions and the files are not changed: it may be run again.
+    Existing sessions and the files are not changed: run it again if it was interrupted.
     """
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")

@@ -82,12 +82,14 @@ def import_path(
     dry_run: bool = False,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
-    """Import a file, or the files of a folder, each in one transaction, and return a report of each.
+    """Import a file, or the files of a folder, and return a report of each.
 
-    A session whose key exists is not changed, so that a second run imports nothing. A file that
-    cannot be imported has an error in its report, and the next one is read. Files are never changed. `on_file` is
-    called after each file; `format` is recognised when not given. A file with a line of more than 256 MB is refused
-    before that line is parsed. An import of `jsonl` takes memory for its largest line, any other for its whole file.
+    A session whose key exists is not changed, so that a second run imports nothing. A file that cannot be imported has
+    an error in its report, and the next one is read. Each is checked to its end before its first session is written;
+    many sessions are committed in batches, and a run that was interrupted can be repeated. Files are never changed.
+    `on_file` is called after each file; `format` is recognised when not given. A file with a line of more than 256 MB
+    is refused before that line is parsed. An import of `jsonl` takes memory for its largest line, any other for its
+    whole file.
     """
     reports: list[FileReport] = []
     planned: set[str] | None = set() if dry_run else None

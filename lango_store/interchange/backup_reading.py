@@ -1,162 +1,106 @@
-"""Reading of backups: the lines of a file become sessions of a store, each validated before it is written."""
+"""Reading of backups: the lines of a file become pieces with validated rows."""
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import dialect_of
-from lango_store._dialect.driver_errors import translated
-from lango_store._operations import transfer
 from lango_store._operations.binds import SESSION, SHARED_VALUE
-from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
+from lango_store._operations.portable_rows import Fields, RowEncoder
 from lango_store._operations.transfer import Row
-from lango_store.errors import (
-    DamagedMessage,
-    DatabaseBusy,
-    DatabaseUnavailable,
-    InvalidFile,
-    InvalidValue,
-    SessionNotFound,
-    quoted,
-)
-from lango_store.interchange.backup_writing import KINDS, TABLES, VERSION, SessionDigest, row_line, session_lines
+from lango_store.errors import InvalidFile, InvalidValue, quoted
+from lango_store.interchange.backup_writing import TABLES, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
+from lango_store.interchange.pieces import Outcome, Piece, Pieces, SharedValue, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
-BATCH: Final = 200
-_BATCH_BYTES: Final = 1 << 20
+_UNIQUE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "turn": (("turn_no",), ("id",)),
+    "message": (("id",),),
+    "change": (),
+    "value": (("name",),),
+    "shared_value": (("scope", "name"),),
+}
 _PARTS: Final = ("turn", "message", "change", "value")
 _read: Final = json.JSONDecoder(**STRICT).decode
-
-State = Literal["imported", "already there", "collided"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result for one session of a file."""
-
-    key: str
-    state: State
-    messages: int
-
-
-@dataclass(frozen=True)
-class SharedValue:
-    """The result for one shared value, and the number of its line."""
-
-    line: int
-    scope: str
-    name: str
-    state: State
 
 
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
 ) -> Iterator[Outcome | SharedValue]:
-    """Write the sessions and shared values of a file's lines into a store, and yield the result for each.
+    """Write the sessions and shared values of a file's lines in the caller's transaction; yield the result for each.
 
-    A session or shared value that exists is not changed.
-
-    Raises `InvalidFile`, perhaps after some sessions, for a file that is damaged or cut off: let it end the
-    transaction. With `planned`, the keys that earlier files would have created, nothing is written.
+    Raises `InvalidFile`, perhaps after some sessions: let it end the transaction. With `planned`, the keys that earlier
+    files would have created, nothing is written.
     """
-    file = _File(path, lines)
+    writer = Writer(connection, planned)
+    for piece in read(path, lines):
+        yield from writer.write(piece)
+
+
+def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
+    """Read and validate a file's lines; `InvalidFile` if the file is damaged or cut off."""
+    file, pieces = _File(path, lines), Pieces()
     file.read_header()
-    number = 0
+    keys: set[str] = set()
     for kind, value in file:
         if kind == "session":
-            yield _load_session(connection, value, file, planned)
-            number += 1
+            yield from _read_session(value, file, pieces, keys)
         elif kind == "shared_value":
-            yield from _load_shared(connection, value, file, is_planned=planned is not None)
-        elif kind == "sessions" and value == number:
+            yield from _read_shared(value, file, pieces)
+        elif kind == "sessions" and value == len(keys):
             file.check_end()
+            yield pieces.take()
             return
         else:
-            raise file.fault(f"{kind} {quoted(value)} after {number} whole sessions")
+            raise file.fault(f"{kind} {quoted(value)} after {len(keys)} whole sessions")
     raise file.fault("the file is cut off")
 
 
-def _load_session(connection: sa.Connection, fields: Fields, file: _File, planned: set[str] | None) -> Outcome:
+def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -> Iterator[Piece]:
     encoder, digest = RowEncoder(), SessionDigest()
     row = file.encoded(encoder, SESSION, fields)
-    digest.add("session", file.line)
     key = row["key"]
-    is_new = _write(connection, SESSION, [row], file) if planned is None else _is_free(connection, key, planned)
-    batch: list[Row] = []
-    size, batched = 0, SESSION
+    if key in keys:
+        raise file.fault(f"session {quoted(key)} occurs twice")
+    keys.add(key)
+    digest.add("session", file.line)
+    yield from pieces.add(SESSION, row, len(file.line))
+    seen: set[object] = set()
+    last: dict[str, int] = {}
     for kind, value in file:
-        if batch and (kind != KINDS[batched.name] or len(batch) == BATCH or size >= _BATCH_BYTES):
-            _write(connection, batched, batch, file)
-            batch, size = [], 0
         if kind == "end":
             if file.line != digest.closing():
                 raise file.fault(f"session {quoted(key)} is damaged: its rows do not match its counts or its digest")
             file.check_counters(encoder)
-            state: State = "imported" if is_new else _compared(connection, key, file.line)
-            return Outcome(key, state, digest.counts["message"])
+            yield from pieces.end(key, digest.counts["message"], file.line)
+            return
         if kind not in _PARTS:
             break
-        batched = TABLES[kind]
-        row = file.encoded(encoder, batched, value | {"session_key": key})
+        row = file.encoded(encoder, TABLES[kind], value | {"session_key": key})
+        file.check_unique(kind, row, seen)
+        if "seq" in row:
+            file.check_order(kind, row["seq"], last)
         digest.add(kind, file.line)
-        if is_new and planned is None:
-            batch.append(row)
-            size += len(file.line)
+        yield from pieces.add(TABLES[kind], row, len(file.line))
     raise file.fault(f"session {quoted(key)} is cut off")
 
 
-def _write(connection: sa.Connection, table: sa.Table, batch: list[Row], file: _File) -> bool:
-    """Write rows; False if the session exists already. Rows that the database refuses are the file's fault."""
-    try:
-        if table is SESSION:
-            return transfer.insert_session(connection, batch[0])
-        transfer.insert(connection, table, batch)
-        return True
-    except connection.dialect.loaded_dbapi.Error as error:
-        ours = translated(error, dialect_of(connection))
-        if isinstance(ours, (DatabaseBusy, DatabaseUnavailable)):
-            raise ours from None
-        raise file.fault(f"the database refuses rows that end here: {ours}") from None
-
-
-def _load_shared(connection: sa.Connection, first: Fields, file: _File, *, is_planned: bool) -> Iterator[SharedValue]:
+def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[Piece]:
     digest, encoder = SessionDigest(), RowEncoder()
     kind, value = "shared_value", first
+    seen: set[object] = set()
     while kind == "shared_value":
         row = file.encoded(encoder, SHARED_VALUE, value)
+        file.check_unique(kind, row, seen)
         digest.add(kind, file.line)
-        state: State = "imported"
-        if (existing := transfer.shared_value(connection, row["scope"], row["name"])) is not None:
-            same = row_line(kind, decode_row(SHARED_VALUE, existing)) == file.line
-            state = "already there" if same else "collided"
-        elif not is_planned:
-            _write(connection, SHARED_VALUE, [row], file)
-        yield SharedValue(file.number, row["scope"], row["name"], state)
+        yield from pieces.add_shared(file.number, row, len(file.line))
         kind, value = next(file, ("", {}))
     if file.line != digest.closing_shared():
         raise file.fault("the shared values are damaged or cut off: they do not match their digest")
-
-
-def _is_free(connection: sa.Connection, key: str, planned: set[str]) -> bool:
-    if key in planned or transfer.exists(connection, key):
-        return False
-    planned.add(key)
-    return True
-
-
-def _compared(connection: sa.Connection, key: str, closing: bytes) -> State:
-    try:
-        (last,) = deque(session_lines(connection, key), maxlen=1)
-    except (SessionNotFound, DamagedMessage):
-        return "collided"
-    return "already there" if last == closing else "collided"
 
 
 class _File:
@@ -209,6 +153,21 @@ class _File:
             encoder.check_counters()
         except InvalidValue as error:
             raise self.fault(str(error)) from None
+
+    def check_unique(self, kind: str, row: Row, seen: set[object]) -> None:
+        """Refuse a row whose position or id an earlier row of its session has: the database would."""
+        for names in _UNIQUE[kind]:
+            unique = (kind, *(row[name] for name in names))
+            if unique in seen:
+                raise self.fault(f"{names[-1]}: {quoted(unique[-1])} occurs twice")
+            if unique[-1] is not None:
+                seen.add(unique)
+
+    def check_order(self, kind: str, seq: int, before: dict[str, int]) -> None:
+        """Refuse a seq that is not higher than the one before: a set of all seqs could be large."""
+        if seq <= before.get(kind, 0):
+            raise self.fault(f"seq: {seq} follows {before[kind]}")
+        before[kind] = seq
 
     def check_end(self) -> None:
         """Refuse lines after the last one."""

@@ -15,10 +15,9 @@ import sqlalchemy as sa
 
 from lango_store._operations import transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
-from lango_store._operations.portable_rows import Fields, RowEncoder, decode_row
-from lango_store._operations.transfer import Row
+from lango_store._operations.portable_rows import Fields, RowEncoder
 from lango_store._rows.encoding import encode_time_text
-from lango_store.errors import DamagedMessage, InvalidValue, LangoStoreError, SessionNotFound
+from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1
@@ -120,15 +119,12 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
     digest, encoder = SessionDigest(), RowEncoder()
     for table, rows in transfer.whole_session(connection, key):
         for row in rows:
-            line = row_line(KINDS[table.name], _valid_fields(encoder, table, row))
+            line = row_line(KINDS[table.name], encoder.encode_stored(table, row)[1])
             digest.add(KINDS[table.name], line)
             yield line
     if not digest.counts["session"]:
         raise SessionNotFound(key)
-    try:
-        encoder.check_counters()
-    except InvalidValue as error:
-        raise _damaged({"key": key}, error) from None
+    encoder.check_stored_counters()
     yield digest.closing()
 
 
@@ -139,7 +135,7 @@ def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Ite
         try:
             if isinstance(row, DamagedMessage):
                 raise row
-            line = row_line("shared_value", _valid_fields(encoder, SHARED_VALUE, row))
+            line = row_line("shared_value", encoder.encode_stored(SHARED_VALUE, row)[1])
         except DamagedMessage as error:
             unread.append(error)
         else:
@@ -147,21 +143,6 @@ def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Ite
             yield line
     if digest.counts["shared_value"]:
         yield digest.closing_shared()
-
-
-def _valid_fields(encoder: RowEncoder, table: sa.Table, row: Row) -> Fields:
-    """Decode a row, and raise `DamagedMessage` if an import would refuse it."""
-    fields = decode_row(table, row)
-    try:
-        encoder.encode(table, fields)
-    except InvalidValue as error:
-        raise _damaged(row, error) from None
-    return fields
-
-
-def _damaged(row: Row, error: InvalidValue) -> DamagedMessage:
-    reason = str(error).removeprefix(f"{error.field}: ")
-    return transfer.damaged(row, error.field, f"{reason}: see what `doctor` says")
 
 
 def last_line(sessions: int) -> bytes:

@@ -1,21 +1,27 @@
 """Backups: one file with any number of sessions."""
 
+import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
+from tempfile import SpooledTemporaryFile
+from typing import IO, BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import backup_reading, files
 from lango_store.interchange.backup_writing import write_sessions
 from lango_store.interchange.draft import Skipped
-from lango_store.interchange.format import Exported, FileReport
+from lango_store.interchange.format import Exported, FileReport, count
+from lango_store.interchange.pieces import Outcome, Pause, Piece, SharedValue, Writer
 from lango_store.store import Store
 
 FILE_NAME: Final = "lango_store.jsonl"
 """The name of an export to a folder: it is of a moment, not of a session."""
 
 _SUFFIXES: Final = (Path(FILE_NAME).suffix, files.PACKED)
+_IN_MEMORY: Final = 8 << 20
 _BEGINNING: Final = b'{"lango_store":'
 
 
@@ -39,19 +45,23 @@ class Backups:
         return 0
 
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
-        """Import a file in one transaction; a file that is damaged or cut off gives an error and no session."""
+        """Import a file; nothing of one that is damaged or cut off.
+
+        All of it is read and validated into a temporary file before the first session is written. Then about a
+        megabyte at a time is committed, so that other writers need not wait long; an import that was interrupted
+        continues when it is run again.
+        """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         try:
-            with (
-                files.reading(path) as file,
-                store.context.snapshot() if dry_run else store.context.transaction() as connection,
-            ):
-                lines = (line for _, line in files.lines_of(file, path))
-                for outcome in backup_reading.load(connection, path, lines, planned=planned):
-                    _count(report, outcome)
+            with SpooledTemporaryFile(_IN_MEMORY) as spool:
+                with files.reading(path) as file:
+                    for piece in backup_reading.read(path, (line for _, line in files.lines_of(file, path))):
+                        pickle.dump(piece, spool)
+                spool.seek(0)
+                _write(store, iter(partial(_next, spool), None), report, planned)
         except InvalidFile as error:
-            return FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
+            report.error = str(error)
         return report
 
     def export(
@@ -74,6 +84,29 @@ class Backups:
         yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)
 
 
+def _next(spool: IO[bytes]) -> Piece | None:
+    try:
+        return cast(Piece, pickle.load(spool))
+    except EOFError:
+        return None
+
+
+def _write(store: Store, pieces: Iterator[Piece], report: FileReport, planned: set[str] | None) -> None:
+    context = store.context
+    pause = Pause(context)
+    for first in pieces:
+        with context.transaction() if planned is None else context.snapshot() as connection:
+            writer = Writer(connection, planned)
+            done: list[Outcome | SharedValue] = []
+            for piece in chain([first], () if first.is_whole else pieces):
+                done += writer.write(piece)
+                if piece.is_whole:
+                    break
+        for outcome in done:  # now that they are committed
+            _count(report, outcome)
+        pause.after_batch()
+
+
 def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:
     return files.atomic_writer(to, replace=replace) if isinstance(to, Path) else nullcontext(to)
 
@@ -83,16 +116,11 @@ def _file(to: Path) -> Path:
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
-def _count(report: FileReport, outcome: backup_reading.Outcome | backup_reading.SharedValue) -> None:
-    if isinstance(outcome, backup_reading.SharedValue):
-        report.values += outcome.state == "imported"
-        if outcome.state == "collided":
-            reason = f"value {quoted(outcome.name)} of scope {quoted(outcome.scope)}: the name is taken"
-            report.skipped.append(Skipped(line=outcome.line, reason=reason))
-    elif outcome.state == "imported":
-        report.keys.append(outcome.key)
-        report.messages += outcome.messages
-    elif outcome.state == "already there":
-        report.already_there.append(outcome.key)
-    else:
-        report.collided.append(outcome.key)
+def _count(report: FileReport, outcome: Outcome | SharedValue) -> None:
+    if isinstance(outcome, Outcome):
+        count(report, outcome)
+        return
+    report.values += outcome.state == "imported"
+    if outcome.state == "collided":
+        reason = f"value {quoted(outcome.name)} of scope {quoted(outcome.scope)}: the name is taken"
+        report.skipped.append(Skipped(line=outcome.line, reason=reason))

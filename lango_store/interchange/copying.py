@@ -1,7 +1,8 @@
 """All sessions from one database into another, session by session, each compared on both sides when it is there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Final
@@ -14,11 +15,12 @@ from lango_store._dialect.driver_errors import translated
 from lango_store._operations import transfer
 from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
-from lango_store.interchange.backup_reading import Outcome, SharedValue, load
-from lango_store.interchange.backup_writing import first_line, last_line, session_lines, shared_lines
+from lango_store.interchange.backup_reading import load
+from lango_store.interchange.backup_writing import first_line, last_line, shared_lines
+from lango_store.interchange.pieces import ROWS, Outcome, Pause, SharedValue, Writer, closing_lines, session_pieces
 from lango_store.store import Store
 
-BATCH: Final = 100
+BATCH: Final = 500
 
 
 class Failure(Value):
@@ -71,20 +73,21 @@ def copy(
     started = perf_counter()
     report = CopyReport(dry_run=dry_run)
     planned: set[str] | None = set() if dry_run else None
+    pause = Pause(target.context)
     after = ""
     while True:
         with source.context.snapshot() as reading:
-            keys = transfer.keys(reading, after, BATCH)
+            if not (keys := _batch(reading, after)):
+                break
             with target.context.snapshot() if dry_run else target.context.transaction() as writing:
-                found = [_copied(reading, writing, key, planned) for key in keys]
+                found = _copied(reading, writing, keys, planned)
         for each in found:  # now that they are committed
             _count(report, each)
         report.seconds = perf_counter() - started
         if on_batch is not None:
             on_batch(report.model_copy(update={"differing": [*report.differing], "failed": [*report.failed]}))
-        if len(keys) < BATCH:
-            break
         after = keys[-1]
+        pause.after_batch()
     with (
         source.context.snapshot() as reading,
         target.context.snapshot() if dry_run else target.context.transaction() as writing,
@@ -114,18 +117,33 @@ def _count(report: CopyReport, found: Outcome | SharedValue | Failure) -> None:
         report.differing.append(found.key)
 
 
+def _batch(reading: sa.Connection, after: str) -> list[str]:
+    """Return the keys of the next sessions, as many as a transaction should write."""
+    keys: list[str] = []
+    total = 0
+    for key, rows in transfer.heads(reading, after, BATCH):
+        total += rows
+        if keys and total > ROWS:
+            break
+        keys.append(key)
+    return keys
+
+
 def _copied(
-    reading: sa.Connection, writing: sa.Connection, key: str, planned: set[str] | None
-) -> Outcome | SharedValue | Failure:
-    lines = chain([first_line()], session_lines(reading, key), [last_line(1)])
+    reading: sa.Connection, writing: sa.Connection, keys: Sequence[str], planned: set[str] | None
+) -> list[Outcome | SharedValue | Failure]:
+    """Copy sessions together, or one by one if there is a fault in any of them."""
+    before = None if planned is None else {*planned}
     try:
         with _isolated(reading), _isolated(writing):
-            (outcome,) = load(writing, "the copy", lines, planned=planned)
-            return outcome
+            writer, closings = Writer(writing, planned), partial(closing_lines, reading)
+            return [each for piece in session_pieces(reading, keys) for each in writer.write(piece, closings)]
     except (DatabaseBusy, DatabaseUnavailable):
         raise
     except LangoStoreError as error:
-        return Failure(key=key, reason=error.fact)
+        if len(keys) == 1:
+            return [Failure(key=keys[0], reason=error.fact)]
+        return [each for key in keys for each in _copied(reading, writing, [key], before)]
 
 
 @contextmanager

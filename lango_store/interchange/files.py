@@ -15,11 +15,11 @@ from lango_store.errors import InvalidFile
 _BEGINNING, _END = ".lango-", ".tmp"
 
 PACKED: Final = ".gz"
-"""How the name of a file ends that is packed with gzip."""
+"""The suffix of a file that is packed with gzip."""
 
 
 def unfinished(path: Path) -> bool:
-    """Whether a file is what an export that was killed left behind, by its name."""
+    """Return whether a file is the rest of an export that was killed, by its name."""
     return path.name.startswith(_BEGINNING) and path.name.endswith(_END)
 
 

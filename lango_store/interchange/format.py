@@ -14,6 +14,7 @@ from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.pieces import ROWS, Outcome, Pause
 from lango_store.store import Store
 
 
@@ -31,7 +32,7 @@ class FileReport(Value):
     `keys` are the created sessions, `messages` the number of their messages, `values` the number of created shared
     values. Sessions that are stored already with the same messages are in `already_there`, keys of different sessions
     in `collided`: neither was changed. A shared value that is stored with another value is `skipped`.
-    With an `error`, nothing was imported. `format` is None if no format recognised the file.
+    With an `error`, nothing was imported, unless `keys` says so. `format` is None if no format recognised the file.
     """
 
     path: Shown
@@ -98,21 +99,31 @@ class Format:
         return self.write is not _no_write
 
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
-        """Import a file in one transaction.
+        """Import a file; nothing of one with a message that cannot be stored.
 
-        With `planned` it is a dry run that writes nothing: the set holds the keys that earlier files would have
-        created, and this file's are added.
+        Many sessions are written in several transactions, so that other writers need not wait long. With `planned` it
+        is a dry run that writes nothing: the set holds the keys that earlier files would have created, and this file's
+        are added.
         """
-        dry_run = planned is not None
+        context, dry_run = store.context, planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         skipped: list[Skipped] = []
+        pause = Pause(context)
         try:
-            drafts = self.read(path, skipped)
-            with store.context.snapshot() if dry_run else store.context.transaction() as connection:
-                for draft in drafts:
-                    _import_draft(store.context, connection, draft, report, planned)
+            drafts = list(self.read(path, skipped))
+            for draft in drafts if len(drafts) > 1 else ():
+                importing.check(draft, context.clock_time())
+            while drafts:
+                with context.snapshot() if dry_run else context.transaction() as connection:
+                    done: list[Outcome] = []
+                    while drafts and sum(each.messages for each in done) < ROWS:
+                        done.append(_import_draft(context, connection, drafts[0], planned))
+                        del drafts[0]
+                for outcome in done:  # now that they are committed
+                    count(report, outcome)
+                pause.after_batch()
         except FILE_FAULTS as error:
-            report = FileReport(path=str(path), format=self.name, dry_run=dry_run, error=str(error))
+            report.error = str(error)
         report.skipped = sorted(skipped, key=lambda each: (each.line, each.reason))
         return report
 
@@ -132,19 +143,23 @@ class Format:
                 yield Exported(key=key, error=error.fact)
 
 
-def _import_draft(
-    context: Context, connection: sa.Connection, draft: Draft, report: FileReport, planned: set[str] | None
-) -> None:
+def _import_draft(context: Context, connection: sa.Connection, draft: Draft, planned: set[str] | None) -> Outcome:
     now = context.now(connection)
     if planned is None:
         ttl = context.ttl(draft.key, UNSET)
-        count = importing.import_draft(connection, now, draft, ttl=ttl, counted=context.counted)
+        messages = importing.import_draft(connection, now, draft, ttl=ttl, counted=context.counted)
     else:
-        count = importing.dry_run(connection, now, draft, planned)
-    if count is not None:
-        report.keys.append(draft.key)
-        report.messages += count
-    elif importing.is_stored(exporting.log(connection, draft.key), draft):
-        report.already_there.append(draft.key)
+        messages = importing.dry_run(connection, now, draft, planned)
+    if messages is not None:
+        return Outcome(draft.key, "imported", messages)
+    is_stored = importing.is_stored(exporting.log(connection, draft.key), draft)
+    return Outcome(draft.key, "already there" if is_stored else "collided", 0)
+
+
+def count(report: FileReport, outcome: Outcome) -> None:
+    """Add the result for a session to the report of its file."""
+    if outcome.state == "imported":
+        report.keys.append(outcome.key)
+        report.messages += outcome.messages
     else:
-        report.collided.append(draft.key)
+        (report.already_there if outcome.state == "already there" else report.collided).append(outcome.key)

@@ -117,6 +117,12 @@ def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set
     if draft.key in planned or transfer.exists(connection, checked_key(draft.key)):
         return None
     planned.add(draft.key)
+    return check(draft, now)
+
+
+def check(draft: Draft, now: datetime) -> int:
+    """Return how many messages a draft has; `InvalidMessage` or another `InvalidValue` if it cannot be stored."""
+    checked_key(draft.key)
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
     _, messages, _ = _encode(draft, now, lambda message: message)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -11,16 +12,19 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
+from support.backup_lines import sealed
 from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.json_values import json_values
+from support.processes import run_program
 from support.rows import ODD_TEXTS, all_fields, all_rows, fill, message_row, put, session_row
 
 from lango_store import InvalidFile, Store
 from lango_store._operations import paging, transfer
-from lango_store.interchange import backup_reading, backups, export, import_path
-from lango_store.interchange.backup_reading import Outcome, load
+from lango_store.interchange import backups, export, import_path, pieces
+from lango_store.interchange.backup_reading import load
 from lango_store.interchange.backup_writing import first_line, last_line, session_lines
+from lango_store.interchange.pieces import Outcome
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -90,7 +94,7 @@ def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[bytes]:
 
 def exported(store: Store) -> list[bytes]:
     with store.context.snapshot() as connection:
-        return list(dumped(connection, transfer.keys(connection, "", 1000)))
+        return list(dumped(connection, [key for key, _ in transfer.heads(connection, "", 1000)]))
 
 
 def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
@@ -163,6 +167,85 @@ def test_file_with_any_character_changed_is_refused(source: Store, make_sqlite: 
         assert target.count() == 0
 
 
+def export_of_20(source: Store, folder: Path) -> Path:
+    for number in range(20):
+        source.create(f"k{number:02}", messages=messages(3))
+    export(source, folder, "jsonl", everything=True)
+    return folder / backups.FILE_NAME
+
+
+KILLED = """
+import os, signal, sys
+from lango_store import Store
+from lango_store.interchange import import_path, pieces
+
+pieces.ROWS = 16
+batches = 0
+write = pieces.Writer.write
+
+def write_and_die(*arguments):
+    global batches
+    yield from write(*arguments)
+    batches += 1
+    if batches == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+pieces.Writer.write = write_and_die
+with Store(sys.argv[2]) as target:
+    import_path(target, sys.argv[1])
+"""
+
+
+def test_killed_import_keeps_its_batches_and_is_continued(source: Store, target: Store, folder: Path) -> None:
+    path = export_of_20(source, folder)
+    done = run_program(KILLED, str(path), target.engine.url.render_as_string(hide_password=False))
+    assert done.returncode == -signal.SIGKILL
+    assert target.count() == 8  # two batches of four sessions, each with three messages
+    (report,) = import_path(target, path)
+    assert (report.sessions, len(report.already_there)) == (12, 8)
+    assert all_fields(target) == all_fields(source)
+
+
+def test_file_is_validated_to_its_end_before_the_first_batch(
+    source: Store, target: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "ROWS", 16)
+    path = export_of_20(source, folder)
+    whole = path.read_text().splitlines()
+    assert sum(line.startswith('{"session"') for line in whole) == 20
+    other = {"message": {"seq": 3, "role": "user", "content": "more", "created_at": "2026-11-21T12:00:00+00:00"}}
+    *rows, end, last = whole
+    for broken, reason in (
+        ([*rows, end], "the file is cut off"),
+        ([*rows, end.replace('"messages":3', '"messages":4'), last], "do not match its counts"),
+        (sealed([*rows, end, *whole[1:6], '{"sessions":21}']), "session 'k00' occurs twice"),
+        (sealed([*rows, json.dumps(other), end, last]), "seq: 3 follows 3"),
+    ):
+        path.write_text("\n".join(broken))
+        (report,) = import_path(target, path)
+        assert reason in str(report.error)
+        assert "nothing of this file was imported" in str(report.error)
+        assert (target.count(), report.keys) == (0, [])
+
+
+def test_append_between_two_batches_of_an_import_does_not_wait(
+    source: Store, target: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "ROWS", 16)
+    path = export_of_20(source, folder)
+    target.create("live")
+    seen: list[int] = []
+
+    def append(_: object) -> None:
+        with Store(target.engine.url.render_as_string(hide_password=False)) as other:
+            other.append_message("live", message())
+            seen.append(other.count())
+
+    monkeypatch.setattr(pieces.Pause, "after_batch", append)
+    import_path(target, path)
+    assert seen == [5, 9, 13, 17, 21, 21]
+
+
 def test_a_file_that_went_through_windows_is_the_same_file(source: Store, target: Store) -> None:
     source.create("a", messages=messages(2))
     imported(target, [line + b"\r\n" for line in exported(source)])
@@ -189,7 +272,7 @@ def test_a_long_session_is_never_in_memory_as_a_whole(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "ROWS", 20)
-    monkeypatch.setattr(backup_reading, "BATCH", 20)
+    monkeypatch.setattr(pieces, "ROWS", 10)
 
     def copied(key: str) -> None:
         with source.context.snapshot() as found, target.context.transaction() as writing:

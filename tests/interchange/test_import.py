@@ -1,4 +1,4 @@
-"""Importing and exporting, whatever the format: one transaction a file, nothing changed, everything reported."""
+"""Importing and exporting, whatever the format: files are checked first, nothing changed, everything reported."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from support.session_checks import assert_sound
 
 from lango_store import InvalidFile, Store, interchange
 from lango_store.errors import DatabaseUnavailable
-from lango_store.interchange import exporting
+from lango_store.interchange import exporting, format, pieces
 from lango_store.interchange.draft import Part
 from lango_store.testing import Clock
 
@@ -188,6 +188,19 @@ def test_file_with_a_message_that_cannot_be_stored_leaves_nothing(
         assert reason in str(report.error)
         assert (report.keys, report.messages) == ([], 0)
     assert rows(opened) == before
+
+
+def test_file_of_many_sessions_is_checked_first_and_written_in_batches(
+    opened: Store, given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(format, "ROWS", 6)
+    committed: list[int] = []
+    monkeypatch.setattr(pieces.Pause, "after_batch", lambda _: committed.append(opened.count()))
+    sound = [draft(f"k{number}", Part(messages(3))) for number in range(5)]
+    (report,) = interchange.import_path(opened, given(*sound, draft("bad", Part([message({1: "no text"})]))))
+    assert (report.keys, committed) == ([], [])
+    (report,) = interchange.import_path(opened, given(*sound))
+    assert (report.sessions, committed) == (5, [2, 4, 5])
 
 
 def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None:

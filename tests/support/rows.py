@@ -88,7 +88,7 @@ def all_rows(store: Store) -> dict[str, list[Row]]:
     with store.engine.connect() as connection:
         return {
             key: [row for _, page in transfer.whole_session(connection, key) for row in page]
-            for key in transfer.keys(connection, "", 1_000_000)
+            for key, _ in transfer.heads(connection, "", 1_000_000)
         }
 
 
@@ -97,7 +97,7 @@ def all_fields(store: Store) -> dict[str, list[Fields]]:
     with store.engine.connect() as connection:
         return {
             key: [decode_row(table, row) for table, page in transfer.whole_session(connection, key) for row in page]
-            for key in transfer.keys(connection, "", 1_000_000)
+            for key, _ in transfer.heads(connection, "", 1_000_000)
         }
 
 
