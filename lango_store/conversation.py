@@ -284,6 +284,9 @@ class Conversation:
     ) -> Turn:
         """Append the messages of a turn and what it cost, all or nothing; a turn may have no messages.
 
+        A question that was stored before, and is given again with its id in front of the answer, becomes part of the
+        turn if it is the last message of the log and belongs to no turn; other stored messages stay outside.
+
         `usage` is any dict of JSON, stored unchanged. A turn whose `id` is stored is not written again: the stored turn
         is returned as `replayed`, and so is a turn without an id if the ids of all its messages are stored. If these
         messages were appended outside a turn, the first call writes a turn without messages that has their usage and

@@ -1,6 +1,7 @@
 """Turns: messages saved together with their usage; and compactions, the turns that replace a window by a summary."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -62,8 +63,11 @@ def save(
 def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING, *, turn: NewTurn
 ) -> Turn:
-    """Append a turn unless its id or the ids of all its messages are stored. Needs a transaction."""
-    sessions.lock(connection, now, key)
+    """Append a turn unless its id or the ids of all its messages are stored. Needs a transaction.
+
+    Messages that were stored last, and belong to no turn, become part of it if the new ones follow them.
+    """
+    last_seq = sessions.lock(connection, now, key).last_seq
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
             return _replayed(connection, now, key, there)
@@ -78,7 +82,25 @@ def save_new(
         for there in read(connection, key, TURN.c.id == turn.id):
             return there.model_copy(update={"messages": merged(new, stored, []), "replayed": True})
     saved = save(connection, now, key, fresh, expected, turn=turn)
+    if fresh.rows and (joining := _last_without_turn(new, stored, last_seq)):
+        saved = saved.model_copy(update={"first_seq": joining[0].seq})
+        its = (of_session(MESSAGE, key), MESSAGE.c.seq >= saved.first_seq, MESSAGE.c.seq <= last_seq)
+        connection.execute(sa.update(MESSAGE).where(*its).values(turn_no=saved.turn_no))
+        of_turn = (of_session(TURN, key), TURN.c.turn_no == saved.turn_no)
+        connection.execute(sa.update(TURN).where(*of_turn).values(first_seq=saved.first_seq))
+        stored |= {str(each.id): each.model_copy(update={"turn_no": saved.turn_no}) for each in joining}
     return saved.model_copy(update={"messages": merged(new, stored, saved.messages)})
+
+
+def _last_without_turn(new: Batch, stored: Mapping[str, Message], last_seq: int) -> list[Message]:
+    """Return the stored messages in front of the new ones of a batch that end a log and belong to no turn."""
+    first = itertools.takewhile(lambda message: message is not None, (stored.get(m.id or "") for m in new.messages))
+    found: list[Message] = []
+    for message in reversed([each for each in first if each is not None]):
+        if message.turn_no is not None or message.seq != last_seq - len(found):
+            break
+        found.insert(0, message)
+    return found
 
 
 def _id_of(new: Batch) -> str:

@@ -52,14 +52,15 @@ def test_a_turn_whose_messages_are_all_there_is_that_turn(store: Store) -> None:
 def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message("a", id="1"))
+    conversation.append_message(message("between"))
     turn = conversation.save_turn([message("changed", id="1"), message("b", id="2"), message("again", id="2")])
     assert [(m.content, m.replayed, m.turn_no) for m in turn.messages] == [
         ("a", True, None),
         ("b", False, 1),
         ("b", True, 1),
     ]
-    assert (turn.first_seq, turn.last_seq) == (2, 2)
-    assert [m.content for m in conversation.messages()] == ["a", "b"]
+    assert (turn.first_seq, turn.last_seq) == (3, 3)
+    assert [m.content for m in conversation.messages()] == ["a", "between", "b"]
 
 
 def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store: Store) -> None:
@@ -269,3 +270,34 @@ def test_a_turn_with_another_id_is_another_turn_though_its_messages_are_stored(s
     second = conversation.save_turn([message(id="a")], {"tokens": 10}, id="second")
     assert (second.turn_no, second.replayed, [each.replayed for each in second.messages]) == (2, False, [True])
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+
+
+def test_turn_takes_the_stored_question_that_its_answer_follows(store: Store) -> None:
+    conversation = store.open("k", messages=[message("earlier")])
+    question, answer = message("q", id="q"), message("a", id="a", role="assistant")
+    conversation.append_message(question)
+    turn = conversation.save_turn([question, answer], {"tokens": 5})
+    assert [(m.content, m.turn_no, m.replayed) for m in turn.messages] == [("q", 1, True), ("a", 1, False)]
+    assert (turn.first_seq, turn.last_seq) == (2, 3)
+    assert [m.turn_no for m in conversation.all_messages()] == [None, 1, 1]
+    assert conversation.turns() == [turn.model_copy(update={"messages": []})]
+    again = conversation.save_turn([question, answer], {"tokens": 5})
+    assert (again.replayed, [m.content for m in again.messages]) == (True, ["q", "a"])
+
+
+@pytest.mark.parametrize("between", ["a message", "a turn", "an edit"])
+def test_turn_leaves_a_stored_question_outside_that_something_follows(store: Store, between: str) -> None:
+    conversation = store.open("k")
+    question = message("q", id="q")
+    if between == "a turn":
+        conversation.save_turn([question])
+    else:
+        conversation.append_message(question)
+    if between == "a message":
+        conversation.append_message(message("other"))
+    elif between == "an edit":
+        conversation.redact_message("q")
+    before = conversation.find_message("q")
+    turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
+    assert turn.first_seq == turn.last_seq == turn.messages[1].seq
+    assert conversation.find_message("q") == before

@@ -182,7 +182,11 @@ class ModelSession(ModelLog):
                 if turn.id == id:
                     return turn.model_copy(update={"messages": self.as_stored(new, []), "replayed": True})
         self.expect(after, stale=stale)
+        joining = self.last_without_turn(new) if fresh else []
         turn = self.put_turn(now, fresh, usage, id=id)
+        for m in joining:
+            turn.first_seq = min(turn.first_seq, m.seq)
+            self.log[self.log.index(m)] = m.model_copy(update={"turn_no": turn.turn_no})
         return turn.model_copy(update={"messages": self.as_stored(new, fresh)})
 
     def pop(self, *, records: bool) -> Message | None:
@@ -338,6 +342,16 @@ class ModelSession(ModelLog):
             if m.id is None or not (self.with_id(m.id) or m.id in [other.id for other in fresh]):
                 fresh.append(m)
         return fresh
+
+    def last_without_turn(self, new: Sequence[Message]) -> list[Message]:
+        """Return the last messages of the log, in no turn, that stand in front of the new ones of a batch."""
+        ids = [m.id for m in new]
+        stored = [self.with_id(id) for id in ids]
+        first = stored[: stored.index(None)]
+        found: list[Message] = []
+        while first and (m := first.pop()) and m.turn_no is None and m.seq == self.last_seq - len(found):
+            found.append(m)
+        return found
 
     def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
         """Return all of a batch as it is stored now; what was written just now are the last of the log."""
