@@ -13,6 +13,7 @@ import time
 import uuid
 
 from lango_store import Message, Store, create_engine
+from lango_store._dialect import AppendMethod
 from lango_store._dialect.citus import Citus
 
 SECONDS = 5.0
@@ -23,7 +24,7 @@ class OneStatement(Citus):
     """A cluster on which an append is the one statement of a server."""
 
     modifying_cte = True
-    sends_together = False
+    append_method = AppendMethod.STATEMENT
 
 
 def appends_a_second(store: Store, writers: int, seconds: float) -> float:
@@ -71,7 +72,7 @@ def main() -> None:
         name = engine.url.render_as_string(hide_password=True)
         store = stores[name] = Store(engine)
         store.ping()
-        if vars(engine.dialect)["lango_store"].sends_together:
+        if vars(engine.dialect)["lango_store"].append_method is AppendMethod.PIPELINE:
             other = create_engine(url, pool_size=max(given.writers))
             stores[f"{name}, as one statement"] = asked = Store(other)
             asked.ping()
