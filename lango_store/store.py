@@ -473,7 +473,8 @@ class Store:
         was said counts more than names of tools and texts of their outputs; records are not found.
         `which` narrows that down by `user_id`, `agent_id`, `key_prefix`, `role` (`model` counts as assistant,
         `function` as tool), `since` and `until`, the first moment that does not count. `offset` is the `next` of the
-        page before; what is written meanwhile moves hits. See `schema.enable_search`.
+        page before; what is written meanwhile moves hits. Where too many messages match to rank them in time, only the
+        newest are searched, and `newest` of the page says how many. See `schema.enable_search`.
         """
         return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 

@@ -126,6 +126,8 @@ class _Pages:
         if words.strip():
             found = self._searching.search(words, limit=_HITS, offset=_seq(query, "offset") or 0)
             hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
+            if found.newest is not None:
+                hits += f"<p>Too many messages match: only the newest {found.newest:,} were searched.</p>"
             if found.next:
                 links.append(_link("search", {"words": words, "offset": found.next}, "more"))
         return _page("Search", f"<h1>Search</h1>{_search_form(words)}{_nav(links)}{hits}")

@@ -145,6 +145,9 @@ class Dialect(Protocol):
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         """Commit or roll back, and restore the driver's connection after `start`."""
 
+    def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+        """Cancel a statement of the block that takes longer, raise TimeoutError, and keep the transaction."""
+
     def several(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Commit several statements of a single write together."""
         return nullcontext()  # there is one statement, or a transaction already

@@ -78,7 +78,7 @@ class Fts5(SearchIndex):
         for table, column in ((QUEUE, "id"), ("lango_search", "rowid")):
             deleted = f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
             connection.exec_driver_sql(deleted, (json.dumps(list(ids)),))
-        messages = read_messages(connection, _ROWID.in_(ids), _ROWID)
+        messages = read_messages(connection, sa.select(_ROWID).select_from(MESSAGE).where(_ROWID.in_(ids)))
         rows = [(rowid, *texts) for (rowid,), role, texts in messages if role != "record"]
         if rows:
             connection.exec_driver_sql("INSERT INTO lango_search (rowid, text, tools) VALUES (?, ?, ?)", rows)

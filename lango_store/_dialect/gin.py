@@ -96,10 +96,10 @@ class Gin(SearchIndex):
         keys = [(key, seq) for key, seq in connection.execute(taken, {"limit": limit})]
         # Messages are read after the queue: of a change that is not seen here, the row is still in the queue.
         connection.execute(sa.delete(sa.table("lango_search")).where(self.one_of(keys)))
-        messages = read_messages(connection, self.one_of(keys), MESSAGE.c.session_key, MESSAGE.c.seq)
+        chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(self.one_of(keys))
         rows = [
             (key, seq, text.translate(_AS_SPACES), tools.translate(_AS_SPACES))
-            for (key, seq), role, (text, tools) in messages
+            for (key, seq), role, (text, tools) in read_messages(connection, chosen)
             if role != "record"
         ]
         if rows:

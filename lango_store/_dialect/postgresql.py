@@ -27,6 +27,7 @@ REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
+_CANCELED: Final = "57014"
 _LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
 
@@ -144,6 +145,26 @@ class PostgreSQL(Dialect):
             driver.rollback()
         elif not driver.autocommit:
             driver.commit()
+
+    @contextmanager
+    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
+        # Planned for the values of each call: where most rows match, no index is read, which cannot always be canceled.
+        names = ("statement_timeout", "plan_cache_mode")
+
+        def configure(*values: str) -> None:
+            settings = (sa.func.set_config(name, value, True) for name, value in zip(names, values, strict=True))
+            connection.execute(sa.select(*settings))
+
+        before = connection.execute(sa.select(*map(sa.func.current_setting, names))).one()
+        try:
+            with connection.begin_nested():
+                configure(f"{max(1, seconds * 1000):.0f}ms", "force_custom_plan")
+                yield
+                configure(*before)
+        except sa.exc.DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != _CANCELED:
+                raise
+            raise TimeoutError from error
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

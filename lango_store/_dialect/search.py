@@ -6,7 +6,7 @@ search ignores entries whose message is in the queue, so that it never finds a m
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -113,9 +113,10 @@ class SearchIndex(Protocol):
 
 
 def read_messages(
-    connection: sa.Connection, condition: sa.ColumnElement[bool] | sa.TextClause, *columns: sa.ColumnElement[Any]
-) -> Iterator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
-    """Yield of each message the given columns, its role and its searchable texts."""
-    for row in connection.execute(sa.select(*map(as_stored, _SEARCHABLE), *columns).where(condition)):
-        stored = [each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[:6]]
-        yield tuple(row[6:]), stored[0], searchable(*stored)
+    connection: sa.Connection, chosen: sa.Select[Any], **params: Any
+) -> Generator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
+    """Yield of each chosen message the selected columns, its role and its searchable texts."""
+    with connection.execute(chosen.add_columns(*map(as_stored, _SEARCHABLE)), params) as rows:
+        for row in rows:
+            stored = [each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[-6:]]
+            yield tuple(row[:-6]), stored[0], searchable(*stored)

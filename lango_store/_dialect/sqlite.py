@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,6 +30,7 @@ from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.tables import Base
 
+_STEPS: Final = 1_000  # of SQLite's virtual machine, some microseconds
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
@@ -143,6 +145,23 @@ class SQLite(Dialect):
                 driver.execute("COMMIT")
         finally:
             driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
+
+    @contextmanager
+    def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
+        if connection.dialect.driver == "aiosqlite":  # its thread alone may set a handler
+            yield
+            return
+        driver: Any = connection.connection.driver_connection
+        deadline = time.monotonic() + seconds
+        driver.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise TimeoutError from error
+        finally:
+            driver.set_progress_handler(None, 0)
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:

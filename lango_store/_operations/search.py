@@ -1,8 +1,9 @@
 """Full-text search over an open connection: one page of hits, and the state of the index."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
+from time import monotonic
 from typing import Any, Final, TypedDict
 
 import sqlalchemy as sa
@@ -10,16 +11,20 @@ from pydantic import ValidationError
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.search import QUEUE, REBUILD, MessageKey, read_messages
-from lango_store._operations.binds import LIVE, MESSAGE, SESSION, of_session
+from lango_store._operations.binds import IS_RECORD, LIVE, MESSAGE, SESSION, of_session
 from lango_store._operations.pace import Pace
 from lango_store._operations.rows import seq_or_zero
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
-from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, parse_query, snippet
+from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, matcher, parse_query, snippet
 from lango_store.errors import DamagedMessage, SearchUnavailable
 
+_RANKING: Final = 0.15  # seconds to find and rank all matches
+_COMPARING: Final = 0.1  # seconds to compare the newest messages instead
+_NEWEST: Final = 5_000
+_PAGE: Final = 200
 _SAMPLE: Final = 50
 _LONGEST: Final = 100
 
@@ -44,22 +49,25 @@ def conditions(
     role: MessageRole | str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions on a message, whose columns these are, and its session; of a role with what counts as it."""
+) -> tuple[list[sa.ColumnElement[bool]], list[sa.ColumnElement[bool]]]:
+    """Return the conditions on sessions, and on messages, whose columns these are; of a role with what counts as it."""
+    sessions: list[sa.ColumnElement[bool]] = []
+    messages: list[sa.ColumnElement[bool]] = []
     if user_id is not None:
-        yield SESSION.c.user_id == encode_text(user_id, "user_id")
+        sessions.append(SESSION.c.user_id == encode_text(user_id, "user_id"))
     if agent_id is not None:
-        yield SESSION.c.agent_id == encode_text(agent_id, "agent_id")
+        sessions.append(SESSION.c.agent_id == encode_text(agent_id, "agent_id"))
     if key_prefix:
         prefix = encode_text(key_prefix, "key_prefix") or ""
-        yield sa.and_(SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix))
+        sessions += [SESSION.c.key >= prefix, SESSION.c.key < end_of_prefix(prefix)]
     if role is not None:
         wanted = MessageRole(encode_role(role)).canonical
-        yield message.c.role.in_([each for each in MessageRole if each.canonical is wanted])
+        messages.append(message.c.role.in_([each for each in MessageRole if each.canonical is wanted]))
     if since is not None:
-        yield message.c.created_at >= aware(since)
+        messages.append(message.c.created_at >= aware(since))
     if until is not None:
-        yield message.c.created_at < aware(until)
+        messages.append(message.c.created_at < aware(until))
+    return sessions, messages
 
 
 def check_usable(connection: sa.Connection) -> None:
@@ -84,30 +92,95 @@ def page(
     """Return a page of the matching messages of live sessions, or of one session, the best first."""
     if not wanted.wanted:
         return SearchPage(items=[])
-    index = dialect_of(connection).search_index
-    source, message, rank = index.matches(wanted)
-    columns: list[sa.ColumnElement[Any]] = [message.c.session_key.label("key"), message.c.seq, message.c.author]
-    columns += [as_stored(message.c[name]).label(name) for name in ("role", "created_at")]
-    columns += [SESSION.c.title, SESSION.c.agent_id, SESSION.c.user_id, rank.label("rank")]
-    source = source.join(SESSION, of_session(SESSION, message.c.session_key))
-    query = sa.select(*columns).select_from(source).where(LIVE, *conditions(message, **which))
-    if key is not None:
-        query = query.where(of_session(message, key))
-    order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
-    rows = connection.execute(query.order_by(*order).limit(limit + 1).offset(offset), {"now": now}).all()
+    dialect = dialect_of(connection)
+    rows, newest = None, None
+    with suppress(TimeoutError), dialect.time_limit(connection, _RANKING):
+        rows = _ranked(connection, now, wanted, key, which, limit + 1, offset)
+    if rows is None:
+        places, newest = _newest(connection, now, wanted, key, which, offset + limit + 1)
+        rows = _rows(connection, places[offset:])
     shown = rows[:limit]
     texts = _texts(connection, [(row.key, row.seq) for row in shown])
     find = finder(wanted)
     return SearchPage(
         items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
         next=offset + limit if len(rows) > limit else None,
-        waiting=index.queued(connection),
+        waiting=dialect.search_index.queued(connection),
+        newest=newest,
     )
+
+
+def _ranked(
+    connection: sa.Connection,
+    now: datetime,
+    wanted: SearchQuery,
+    key: str | None,
+    which: SearchFilters,
+    limit: int,
+    offset: int,
+) -> Sequence[sa.Row[Any]]:
+    """Find all matches in the index, and return some of them, the best first."""
+    source, message, rank = dialect_of(connection).search_index.matches(wanted)
+    of_sessions, of_messages = conditions(message, **which)
+    query = _select_hits(source, message, rank).where(LIVE, *of_sessions, *of_messages)
+    if key is not None:
+        query = query.where(of_session(message, key))
+    order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
+    return connection.execute(query.order_by(*order).limit(limit).offset(offset), {"now": now}).all()
+
+
+def _newest(
+    connection: sa.Connection, now: datetime, wanted: SearchQuery, key: str | None, which: SearchFilters, number: int
+) -> tuple[list[MessageKey], int | None]:
+    """Find matches among the newest messages, those of the session that was changed last first.
+
+    Needs no index, so that its time does not depend on the number of matches. Ends with enough matches, or when its
+    bounds of messages and time are reached. Returns the number of messages compared too, None if these are all.
+    """
+    of_sessions, of_messages = conditions(MESSAGE, **which)
+    # Outer, with all that concerns messages in it: else SQLite begins with them, and sorts all. A session without any
+    # has a row of NULLs.
+    own = sa.and_(of_session(MESSAGE, SESSION.c.key), ~IS_RECORD, *of_messages)
+    chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).join_from(SESSION, MESSAGE, own, isouter=True)
+    chosen = chosen.where(LIVE, *of_sessions, *([] if key is None else [of_session(SESSION, key)]))
+    order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())
+    chosen = chosen.order_by(*order).limit(_NEWEST).execution_options(yield_per=_PAGE)
+    is_match, deadline = matcher(wanted), monotonic() + _COMPARING
+    found: list[MessageKey] = []
+    compared = 0
+    with (
+        suppress(TimeoutError),
+        dialect_of(connection).time_limit(connection, _COMPARING),
+        closing(read_messages(connection, chosen, now=now)) as messages,
+    ):
+        for number_read, ((owner, seq), _, texts) in enumerate(messages, 1):
+            if seq is not None:
+                compared += 1
+                if is_match(texts):
+                    found.append((owner, seq))
+            if len(found) == number or number_read == _NEWEST or monotonic() > deadline:
+                return found, compared
+        return found, None
+    return found, compared
+
+
+def _rows(connection: sa.Connection, places: Sequence[MessageKey]) -> list[sa.Row[Any]]:
+    """Read hits without a rank, in this order."""
+    query = _select_hits(MESSAGE, MESSAGE, sa.literal(0.0)).where(dialect_of(connection).search_index.one_of(places))
+    rows = {(row.key, row.seq): row for row in connection.execute(query)}
+    return [rows[place] for place in places if place in rows]
+
+
+def _select_hits(source: sa.FromClause, message: sa.FromClause, rank: sa.ColumnElement[float]) -> sa.Select[Any]:
+    columns: list[sa.ColumnElement[Any]] = [message.c.session_key.label("key"), message.c.seq, message.c.author]
+    columns += [as_stored(message.c[name]).label(name) for name in ("role", "created_at")]
+    columns += [SESSION.c.title, SESSION.c.agent_id, SESSION.c.user_id, rank.label("rank")]
+    return sa.select(*columns).select_from(source.join(SESSION, of_session(SESSION, message.c.session_key)))
 
 
 def _texts(connection: sa.Connection, keys: list[MessageKey]) -> dict[Any, tuple[str, str]]:
     condition = dialect_of(connection).search_index.one_of(keys)
-    messages = read_messages(connection, condition, MESSAGE.c.session_key, MESSAGE.c.seq)
+    messages = read_messages(connection, sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(condition))
     return {key: texts for key, _, texts in messages}
 
 

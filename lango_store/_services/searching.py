@@ -32,7 +32,7 @@ def find(
     if not 0 <= offset <= _MAX_OFFSET:
         raise ValueError(f"offset={offset}: give the `next` of the page before")
     wanted = parse_query(words)
-    list(search.conditions(MESSAGE, **which))  # to refuse a bad filter before a connection is taken
+    search.conditions(MESSAGE, **which)  # to refuse a bad filter before a connection is taken
 
     def page(connection: sa.Connection) -> SearchPage:
         now = context.now(connection)  # the statement is built for each call, and needs a time

@@ -41,11 +41,16 @@ class SearchPage(Value):
 
     `waiting` counts changes that are not indexed yet, so that this search did not find them: 0 unless more than some
     thousands wait, nothing can be written, or the transaction is the caller's.
+
+    `newest` is None if all matches were found. If there are too many to rank them in time, it is the number of newest
+    messages that were searched instead. The hits are then in the order of the sessions that were changed last, with
+    rank 0.
     """
 
     items: list[SearchHit]
     next: int | None = None
     waiting: int = 0
+    newest: int | None = Field(default=None, exclude_if=absent)
 
 
 class SearchStatus(Value):

@@ -121,6 +121,26 @@ def finder(query: SearchQuery) -> Callable[[str], Places]:
     return lambda text: [match.span() for match in _WORD.finditer(text) if is_wanted(match[0])]
 
 
+def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
+    """Return a function that matches the texts of a message with a query, without regard to case and accents."""
+
+    def needle(term: Term) -> str:
+        return f"{_spaced(term.words).rstrip()}{'' if term.prefix else ' '}"
+
+    wanted, unwanted = list(map(needle, query.wanted)), list(map(needle, query.unwanted))
+
+    def matches(texts: Sequence[str]) -> bool:
+        spaced = [_spaced(text) for text in texts]
+        found = (any(each in text for text in spaced) for each in wanted)
+        return all(found) and not any(each in text for text in spaced for each in unwanted)
+
+    return matches
+
+
+def _spaced(text: str) -> str:
+    return f" {' '.join(_WORD.findall(_folded(text)))} "
+
+
 def distinct_words(texts: Sequence[str]) -> set[str]:
     """Return the words of some texts."""
     return {word for text in texts for word in _WORD.findall(text)}

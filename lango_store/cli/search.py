@@ -97,6 +97,8 @@ def for_(
             print("\t".join(map(escaped, fields)))
     if page.next is not None:
         say(f"… and more: --offset {page.next}")
+    if page.newest is not None:
+        say(f"too many messages match: only the newest {page.newest:,} were searched; give more words or a filter")
     if page.waiting:
         say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
     if not page.items:

@@ -1,11 +1,12 @@
 """Full-text search: queries, hits, filters, pages."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.databases import MakeDatabase
 from support.factories import message
 from support.searches import findings, found
 
@@ -58,10 +59,56 @@ ASKED = {
 }
 
 
-def test_search_matches_all_words_and_has_no_other_syntax(searched: Store) -> None:
+@pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "newest"])
+def test_search_matches_all_words_and_has_no_other_syntax(
+    searched: Store, monkeypatch: pytest.MonkeyPatch, ranked: bool
+) -> None:
+    if not ranked:
+        monkeypatch.setattr("lango_store._operations.search._ranked", cancel)
     texts = ["Weather in Oslo?", "The refund (no. 4711) for Oslo.", "In Oslo, weather is cold", "weather/bergen-42"]
     searched.create("a", messages=[message(text) for text in texts])
     assert {words: [seq for _, seq in found(searched, words)] for words in ASKED} == ASKED
+
+
+def test_search_of_too_many_matches_returns_the_newest(
+    searched: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched.create("old", user_id="ann", messages=[message("rare oslo"), message("oslo", role="assistant")])
+    clock.move(seconds=1)
+    searched.create("empty")
+    searched.create("new", user_id="bob", messages=[message(f"oslo {number}") for number in range(3_000)])
+    assert len(found(searched, "rare")) == 1  # and the queue is drained
+    monkeypatch.setattr("lango_store._operations.search._RANKING", 0.0)
+    first = searched.search("oslo -2997", limit=2)
+    assert ([hit.seq for hit in first.items], first.next, first.newest) == ([3_000, 2_999], 2, 4)
+    second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
+    assert ([hit.seq for hit in second.items], [hit.rank for hit in second.items]) == ([2_997, 2_996], [0, 0])
+    assert [hit.seq for hit in searched.conversation("new").search("oslo", limit=1).items] == [3_000]
+    monkeypatch.setattr("lango_store._operations.search._ranked", cancel)  # the next ones would be ranked in time
+    monkeypatch.setattr("lango_store._operations.search._NEWEST", 100)
+    cut = searched.search("oslo nowhere")
+    assert (cut.items, cut.next, cut.newest) == ([], None, 100)
+    whole = searched.search("oslo", user_id="ann", role="assistant")
+    assert ([(hit.key, hit.seq) for hit in whole.items], whole.newest) == ([("old", 2)], None)
+
+
+def cancel(*_: object) -> NoReturn:
+    """Rank nothing, as if there were too many matches."""
+    raise TimeoutError
+
+
+def test_search_leaves_the_settings_of_the_callers_transaction(
+    make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(make_postgres()) as store:
+        schema.enable_search(store.engine)
+        store.create("a", messages=[message("oslo")])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = '7s'")
+            for _ in range(2):
+                store.using(connection).search("oslo")
+                assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "7s"
+                monkeypatch.setattr("lango_store._operations.search._ranked", cancel)
 
 
 def test_hit_names_its_message_and_shows_the_words_in_a_snippet(searched: Store, clock: Clock) -> None:
