@@ -4,6 +4,7 @@ A driver's error may quote a row ("Failing row contains …"), and SQLAlchemy's 
 therefore not chained to ours: a traceback would print them.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,10 +16,13 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 @contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise errors of SQLAlchemy and the driver as the store's."""
+    """Raise errors of SQLAlchemy and the driver as the store's, and an interruption that such an error hides."""
+    handled = sys.exception()
     try:
         yield
     except Exception as error:
+        if interruption := _hidden_interruption(error, engine, handled):
+            raise interruption from None
         translate(error, engine)
         raise
 
@@ -46,6 +50,19 @@ def translated(error: BaseException, dialect: Dialect) -> LangoStoreError:
     ours = dialect.translate_error(error)
     ours.driver_error = error
     return ours
+
+
+def _hidden_interruption(error: Exception, engine: sa.Engine, handled: BaseException | None) -> BaseException | None:
+    """Return what interrupted a block, such as a KeyboardInterrupt, if leaving it raised another error.
+
+    SQLAlchemy and psycopg fail while they leave a commit or a pipeline that was interrupted. `handled` is the exception
+    that was being handled when the block began.
+    """
+    hiding = (sa.exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error, AssertionError, AttributeError)
+    found: BaseException | None = error if isinstance(error, hiding) else None
+    while isinstance(found, Exception) and found is not handled:
+        found = found.__context__
+    return None if found is handled or isinstance(found, GeneratorExit) else found
 
 
 def of_driver(error: BaseException) -> BaseException:

@@ -127,6 +127,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
             raise
 
     event.listen(engine, "begin", pool.begin_sqlite)
+    event.listen(engine, "close", pool.roll_back)
     return engine
 
 

@@ -80,6 +80,12 @@ def returned_sqlite(driver: Any, entry: ConnectionPoolEntry, state: PoolResetSta
         checkpoints.make_if_due(driver, entry.info)
 
 
+def roll_back(driver: Any, _: ConnectionPoolEntry) -> None:
+    """Roll back before a connection is closed: SQLite keeps it, and the write lock, as long as one of its cursors."""
+    with suppress(Exception):  # a connection that cannot roll back can be closed
+        driver.rollback()
+
+
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
     """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
     for_one_statement, _taking.for_one_statement = getattr(_taking, "for_one_statement", False), False
@@ -187,7 +193,10 @@ def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
         file = _files[engine] = DatabaseFile(path)
         # Before the engine's listener, which creates a file that does not exist.
         event.listen(engine, "do_connect", lambda *_: file.look(), insert=True)
-        separate_in_children(engine, Path(path))  # a host's engine too
+        # These two are listeners of our engines already, but not of a host's.
+        separate_in_children(engine, Path(path))
+        if not engine.dialect.is_async and not event.contains(engine, "close", roll_back):
+            event.listen(engine, "close", roll_back)
     return file
 
 

@@ -1,21 +1,26 @@
 """Interrupted anywhere between taking a connection and giving it back, a store has all its connections."""
 
+import contextlib
 import gc
+import itertools
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import base as engines
+from sqlalchemy.engine import cursor
 from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.locks import until_one_waits
 
-from lango_store import DatabaseBusy, Store, create_engine
+from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine
 from lango_store._connections import providers
 from lango_store._dialect import base, postgresql, sqlite, statement
 from lango_store._engine import pool
@@ -38,13 +43,13 @@ class Interrupted(BaseException):
     """What a signal's handler raises, between any two lines."""
 
 
-def interrupt_at(line: int, call: Callable[[], object]) -> bool:
-    """Call, raising at the n-th line that runs in our modules; False if there were fewer."""
+def interrupt_at(line: int, call: Callable[[], object], files: set[Any] = OURS) -> bool:
+    """Call, raising at the n-th line that runs in these files; False if there were fewer."""
     seen = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename not in OURS or frame.f_code is LOSING:
+        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
             return None
         if event == "line":
             seen += 1
@@ -63,6 +68,29 @@ def interrupt_at(line: int, call: Callable[[], object]) -> bool:
         sys.settrace(before)
     assert seen < line, "the interruption was swallowed"
     return False
+
+
+def places(call: Callable[[], object], files: set[Any]) -> list[int]:
+    """Call, and return the numbers of the lines in these files that run for the last time."""
+    last: dict[tuple[str, int], int] = {}
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
+            return None
+        if event == "line":
+            seen += 1
+            last[frame.f_code.co_filename, frame.f_lineno] = seen
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return sorted(last.values())
 
 
 @pytest.mark.parametrize("verb", ["append", "load", "several"])
@@ -89,6 +117,75 @@ def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: st
         found = store.get("k")
         assert found.message_count == len(found.messages)
     engine.dispose()
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated:sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("verb", ["replace_after", "truncate", "expire"])
+def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, verb: str) -> None:
+    """Without the garbage collector: another connection writes at once, whatever SQLAlchemy was about to do."""
+    url = make_sqlite()
+    files = OURS | {each.__file__ for each in (contextlib, engines, cursor)}
+    engine, other_engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
+    keys = (f"expired {n}" for n in itertools.count())
+    gc.disable()
+    try:
+        with Store(engine) as store, Store(other_engine) as other:
+            other.create("k", messages=messages(2))
+            verbs: dict[str, Callable[[], object]] = {
+                "replace_after": lambda: store.append_messages("k", [message()], replace_after=2),
+                "truncate": lambda: store.conversation("k").truncate(after=2),
+                "expire": store.expire,
+            }
+
+            def write() -> None:
+                assert other.append_message("k", message()).seq == other.info("k").last_seq
+                if verb == "expire":
+                    other.create(next(keys), ttl=timedelta(microseconds=1))
+
+            write()
+            verbs[verb]()  # which compiles its statements
+            write()
+            for line in places(verbs[verb], files):
+                write()
+                interrupt_at(line, verbs[verb], files)
+            write()
+            session = other.get("k")
+            assert session.message_count == len(session.messages) > 2
+            assert [each.seq for each in session.messages[:2]] == [1, 2]
+    finally:
+        gc.enable()
+    for each in (engine, other_engine):
+        each.dispose()
+
+
+def test_interrupted_pipeline_raises_what_interrupted_it(make_postgres: MakeDatabase) -> None:
+    from psycopg import _pipeline, _pipeline_base
+
+    files = {_pipeline.__file__, _pipeline_base.__file__}
+    engine = create_engine(make_postgres(), pool_size=1, pool_timeout=5)
+    with Store(engine) as store:
+        store.create("k")
+        rename, titles = sa.text("UPDATE lango_session SET title = :title"), [{"title": "a"}, {"title": "b"}]
+
+        def call() -> None:
+            store.context.transact(lambda connection, _: connection.execute(rename, titles))
+
+        call()
+        numbers = places(call, files)
+        assert len(numbers) > 20
+        for line in numbers:
+            interrupt_at(line, call, files)
+        call()
+        assert store.info("k").title == "b"
+    engine.dispose()
+
+
+def test_error_after_a_handled_interruption_is_the_error(store: Store) -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(LangoStoreError, match="missing"):
+            store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 
 def test_an_append_that_cannot_begin_gives_its_connection_back_at_once(make_sqlite: MakeDatabase) -> None:
