@@ -138,6 +138,17 @@ def test_what_only_a_session_that_is_there_can_have_makes_none(
         store.append_message("k", message(), after=3)
 
 
+def test_retry_after_a_conflict_creates_the_missing_session(store: Store) -> None:
+    after = 3
+    for _ in range(2):
+        try:
+            stored = store.append_message("k", message(), after=after, create=True)
+            break
+        except Conflict as conflict:
+            after = conflict.last_seq
+    assert (stored.seq, after) == (1, 0)
+
+
 def test_a_revision_of_0_is_one_that_no_session_begins_at(store: Store) -> None:
     with pytest.raises(Conflict, match="expect=0") as conflict:
         store.append_message("k", message(), expect=0, create=True)
