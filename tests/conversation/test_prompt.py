@@ -174,11 +174,13 @@ def test_close_calls_answers_each_call_that_has_no_result() -> None:
     def result(id: str | None) -> Message:
         return message("done", role=MessageRole.TOOL, tool_call_id=id)
 
-    roles = [each.role for each in close_calls([asked("a", "b"), result("b"), message("later")])]
-    assert roles == ["assistant", "tool", "tool", "user"]
+    closed = close_calls([asked("a", "b"), result("b"), message("later")])
+    assert [each.tool_call_id for each in closed] == [None, "b", "a", None]
+    again = close_calls([asked("a"), asked("a"), result("a")])
+    assert [each.role for each in again] == ["assistant", "tool", "assistant", "tool"]
     assert closed_in(asked("a", "b"), result("b"), message("later")) == ["a"]
     assert closed_in(asked("a", "a"), result("a")) == ["a"]
-    assert closed_in(asked("a"), asked("a"), result("a")) == ["a"]
+    assert closed_in(asked("a"), result("x")) == ["a"]
     assert closed_in(asked("a"), message("meanwhile"), result("a")) == []
     assert closed_in(asked("a", "b"), result(None)) == ["b"]
     assert closed_in(asked("", ""), result("x")) == [None]
