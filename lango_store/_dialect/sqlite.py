@@ -230,7 +230,7 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; see that the folder exists and may be written")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
                 return DatabaseUnavailable(
-                    f"{reason}; restore the file from a backup, or save its rows with `sqlite3 FILE .recover`"
+                    f"{reason}; restore the file from a backup, or save its rows: lango-store copy --salvage"
                 )
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
@@ -264,7 +264,7 @@ class SQLite(Dialect):
             if fault != "ok":
                 yield (
                     f"the file is damaged: {fault}",
-                    "restore it from a backup, or save its rows with `sqlite3 FILE .recover`",
+                    "restore it from a backup, or save its rows: lango-store copy --from FILE --to URL --salvage",
                 )
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         if mode not in ("wal", "memory"):

@@ -45,7 +45,8 @@ def _stored(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     return [as_stored(each) for each in COLUMNS[table.name]]
 
 
-def _row(table: sa.Table, values: Sequence[Any]) -> Row:
+def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
+    """Return a row as read; `DamagedMessage` for bytes or a time that cannot be decoded."""
     row = dict(zip(_NAMES[table.name], values, strict=True))
     if bytes in map(type, values):
         raise damaged(row, next(name for name, value in row.items() if type(value) is bytes), "is bytes, not text")
@@ -60,7 +61,7 @@ def _row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read, by its session or shared scope."""
-    key = row.get("session_key") or row.get("key") or row["scope"]
+    key = str(row.get("session_key") or row.get("key") or row.get("scope") or "")
     where = f"value {quoted(row['name'])}, {field}" if "value" in row else field
     return DamagedMessage(key, row.get("seq", 0), where, reason)
 
@@ -68,7 +69,7 @@ def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the rows of sessions."""
     query = sa.select(*_stored(SESSION)).where(of_sessions(SESSION, keys))
-    return [_row(SESSION, values) for values in connection.execute(query)]
+    return [stored_row(SESSION, values) for values in connection.execute(query)]
 
 
 def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, int]:
@@ -103,7 +104,7 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
         def rows_of(table: sa.Table) -> Iterator[Row]:
             query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
             found = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
-            return (_row(table, values) for values in found)
+            return (stored_row(table, values) for values in found)
 
         children = [(table, rows_of(table)) for table in _CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
@@ -138,7 +139,7 @@ _PAGES: Final = {
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
     """Read the turns, messages, changes or values of a session page by page."""
     for page in _PAGES[table.name].read(connection, key):
-        yield [_row(table, values) for values in page]
+        yield [stored_row(table, values) for values in page]
 
 
 # Shared values
@@ -162,7 +163,7 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
         found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
         for values in found:
             try:
-                yield _row(SHARED_VALUE, values)
+                yield stored_row(SHARED_VALUE, values)
             except DamagedMessage as error:
                 yield error
         if len(found) < paging.ROWS:
@@ -175,7 +176,7 @@ def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None
     """Read a shared value, None if there is none."""
     query = sa.select(*_stored(SHARED_VALUE)).where(SHARED_VALUE.c.scope == scope, SHARED_VALUE.c.name == name)
     values = connection.execute(query).first()
-    return None if values is None else _row(SHARED_VALUE, values)
+    return None if values is None else stored_row(SHARED_VALUE, values)
 
 
 # Writes

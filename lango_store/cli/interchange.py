@@ -4,15 +4,18 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import sqlalchemy as sa
 import typer
 
 from lango_store import interchange
+from lango_store._engine.engine import database_file
 from lango_store.cli.options import JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
+from lango_store.interchange.salvage import salvage as salvage_file
 
 _NAMES = ", ".join(interchange.FORMATS)
 _WRITABLE = ", ".join(interchange.writable())
@@ -128,16 +131,24 @@ def export(
 
 
 def copy(
-    source_url: Annotated[str, typer.Option("--from", help="The database to copy from; it is only read.")],
+    source_url: Annotated[
+        str, typer.Option("--from", help="The database to copy from; it is only read. With --salvage, a SQLite file.")
+    ],
     target_url: Annotated[str, typer.Option("--to", help="The database to copy to; its schema must be there.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and say what would be copied.")] = False,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Copy the readable rows of a damaged SQLite file, which is not opened.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Copy all sessions, expired ones too; exit code 1 if the target has some of them with other content.
+    """Copy all sessions, expired ones too; exit code 1 if some are missing, or in the target with other content.
 
     If it is killed, run it again: it continues where it stopped. A session that the target has with other content is
     reported and not changed.
     """
+    if salvage:
+        _finish(_salvaged(source_url, target_url, dry_run=dry_run), json_=json_)
+        return
     with open_store(source_url) as source, open_store(target_url) as target:
         for store in (source, target):
             try:
@@ -150,6 +161,21 @@ def copy(
             report = copy_sessions(
                 source, target, dry_run=dry_run, on_batch=lambda report: update(completed=report.sessions)
             )
+    _finish(report, json_=json_)
+
+
+def _salvaged(source: str, target_url: str, *, dry_run: bool) -> CopyReport:
+    path = (sa.make_url(source).database or "") if source.startswith("sqlite") and "://" in source else source
+    with open_store(target_url) as target:
+        file = database_file(target.engine.url)
+        if file is not None and Path(path).exists() and file.samefile(path):
+            raise typer.BadParameter("names the damaged file itself: give another database", param_hint="--to")
+        target.ping()
+        say(f"copying what can be read of {path} to {target.engine.url}")
+        return salvage_file(Path(path), target, dry_run=dry_run)
+
+
+def _finish(report: CopyReport, *, json_: bool) -> None:
     if json_:
         print_json(report)
     else:
@@ -163,6 +189,8 @@ def _print_copied(report: CopyReport) -> None:
         say(f"differs, left alone: {key!r}")
     for scope, name in report.differing_values:
         say(f"differs, left alone: value {name!r} of scope {scope!r}")
+    for failure in report.missing:
+        say(f"missing: {quoted(failure.key)}: {failure.reason}")
     for failure in report.failed:
         say(f"failed: {failure.key!r}: {failure.reason}")
     values = f", {report.values:,} shared values" if report.values else ""

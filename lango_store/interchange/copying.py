@@ -35,6 +35,7 @@ class CopyReport(Value):
 
     `differing` are the keys of sessions that the target has already, with other content: they were left alone. `values`
     are those of shared scopes that were copied, `differing_values` scope and name of those that were left alone.
+    `missing` says what a salvage could not read, by session, or by "?" where that is unknown.
     """
 
     copied: int = 0
@@ -44,6 +45,7 @@ class CopyReport(Value):
     differing: list[str] = Field(default_factory=list)
     differing_values: list[tuple[str, str]] = Field(default_factory=list)
     failed: list[Failure] = Field(default_factory=list)
+    missing: list[Failure] = Field(default_factory=list)
     seconds: float = 0.0
     dry_run: bool = False
 
@@ -55,7 +57,7 @@ class CopyReport(Value):
     @property
     def complete(self) -> bool:
         """True if the target has, or would have, every session and shared value of the source unchanged."""
-        return not self.differing and not self.differing_values and not self.failed
+        return not (self.differing or self.differing_values or self.failed or self.missing)
 
 
 def copy(

@@ -1,0 +1,195 @@
+"""Salvage of a damaged SQLite file: a copy of it is read row by row, and readable rows go to another store."""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._operations import counters, transfer
+from lango_store._operations.binds import (
+    CHANGE,
+    IS_COMPACTION,
+    MESSAGE,
+    SESSION,
+    SHARED_VALUE,
+    TURN,
+    VALUE,
+    key_column,
+    of_session,
+)
+from lango_store._operations.portable_rows import RowEncoder
+from lango_store._operations.transfer import Row
+from lango_store._rows.encoding import checked_key
+from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey
+from lango_store.interchange.copying import CopyReport, Failure, copy
+from lango_store.interchange.files import reading
+from lango_store.store import Store
+
+_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
+_BATCH: Final = 500
+_MISSES: Final = 1_000_000  # row numbers in sequence to try in vain below the last row that was read
+_MISSES_AT_END: Final = 20_000
+_RANGES: Final = 10
+
+
+def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
+    """Copy all rows of a damaged SQLite file that can be read, and report what is missing.
+
+    The file and its log are copied first, and the original is never opened as a database. Readable rows are put into a
+    new file, with new rows for sessions whose own row is lost and with correct counters, and copied from there.
+    """
+    with tempfile.TemporaryDirectory(prefix="lango-store-") as folder:
+        damaged = Path(folder, "damaged.db")
+        for ending in _ENDINGS:
+            if not ending or Path(f"{path}{ending}").is_file():
+                with reading(Path(f"{path}{ending}")) as file, Path(f"{damaged}{ending}").open("wb") as to:
+                    shutil.copyfileobj(file, to)
+        with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
+            with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
+                source.text_factory = _text
+                missing = _Salvage(path, source, sound).run()
+            report = copy(sound, target, dry_run=dry_run)
+        report.missing = missing
+        return report
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:  # the row is reported with the name of the column
+        return data
+
+
+class _Salvage:
+    """Moves readable rows from a damaged file to a sound store."""
+
+    def __init__(self, path: Path, source: sqlite3.Connection, sound: Store) -> None:
+        self._path, self._source, self._sound = path, source, sound
+        self._missing: list[Failure] = []
+        self._sessions: set[str] = set()
+        self._recreated: set[str] = set()
+
+    def run(self) -> list[Failure]:
+        """Move all tables, correct the sessions, and return what is missing."""
+        with self._sound.context.transaction() as to:
+            for table in (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE):
+                batch: list[Row] = []
+                for values in self._read(table):
+                    try:
+                        row = RowEncoder().encode_stored(table, transfer.stored_row(table, values))[0]
+                        checked_key(row[key_column(table).name])
+                    except (DamagedMessage, InvalidKey) as error:
+                        self._report(getattr(error, "key", "") or "?", f"a row of {table.name} is damaged: {error}")
+                    else:
+                        batch.append(row)
+                    if len(batch) == _BATCH:
+                        self._put(to, table, batch)
+                        batch = []
+                self._put(to, table, batch)
+            self._correct(to)
+        return self._missing
+
+    def _correct(self, to: sa.Connection) -> None:
+        for key, found in list(counters.wrong(to)):
+            counters.correct(to, key)
+            counted = [found[name] for name in ("message_count", "record_count") if name in found]
+            lost = sum(before - after for before, after in counted)
+            if lost > 0 and key not in self._recreated:
+                self._report(key, f"{lost:,} messages are missing: {_gaps(to, key)}")
+        for key in sorted(self._recreated):
+            latest = sa.select(sa.func.max(MESSAGE.c.created_at)).where(of_session(MESSAGE, key)).scalar_subquery()
+            times = {"updated_at": sa.func.coalesce(latest, SESSION.c.updated_at)}
+            to.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
+            self._report(key, f"its own row is lost: it has no title, settings or TTL now; messages: {_gaps(to, key)}")
+
+    def _report(self, key: object, reason: str) -> None:
+        self._missing.append(Failure(key=str(key), reason=reason))
+
+    def _put(self, to: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
+        if table not in (SESSION, SHARED_VALUE):
+            for row in rows:
+                if row["session_key"] not in self._sessions:
+                    self._recreated.add(row["session_key"])
+                    self._put(to, SESSION, [_new_session(row)])
+        try:
+            with to.begin_nested():
+                transfer.insert(to, table, rows)
+        except sqlite3.Error as error:  # a row is there twice, or breaks another rule of the tables
+            middle = len(rows) // 2
+            if not middle:
+                self._report(rows[0][key_column(table).name], f"a row of {table.name} is refused: {error}")
+                return
+            self._put(to, table, rows[:middle])
+            self._put(to, table, rows[middle:])
+            return
+        if table is SESSION:
+            self._sessions |= {row["key"] for row in rows}
+
+    def _read(self, table: sa.Table) -> Iterator[tuple[Any, ...]]:
+        """Yield the readable rows of a table without its indexes: from both ends to a fault, then one by one."""
+        columns = ", ".join(f'"{column.name}"' for column in transfer.COLUMNS[table.name])
+        query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
+        try:
+            self._source.execute(f"{query} LIMIT 0")
+        except sqlite3.Error as error:
+            if table is CHANGE and "no such table" in str(error):  # the schema of the file is 0100
+                return
+            reason = f"its tables cannot be found ({error}): restore a backup, or try sqlite3 FILE .recover"
+            raise InvalidFile(self._path, reason) from error
+        seen: set[int] = set()
+        for order in ("ASC", "DESC"):
+            try:
+                for rowid, *values in self._source.execute(f"{query} ORDER BY rowid {order}"):
+                    if rowid in seen:
+                        break
+                    seen.add(rowid)
+                    yield tuple(values)
+                else:
+                    return
+            except sqlite3.Error:
+                continue
+        top, rowid, misses, faults = max(seen, default=0), 0, 0, 0
+        while misses < (_MISSES if rowid < top else _MISSES_AT_END):
+            rowid += 1
+            misses += 1
+            if rowid in seen:
+                misses = 0
+                continue
+            try:
+                row = self._source.execute(f"{query} WHERE rowid = ?", [rowid]).fetchone()
+            except sqlite3.Error:
+                faults += 1
+                continue
+            if row is not None:
+                misses = 0
+                yield row[1:]
+        self._report("?", f"rows of {table.name} may be lost: {faults:,} row numbers are in damaged pages")
+
+
+def _new_session(row: Row) -> Row:
+    moment = row.get("created_at") or row.get("changed_at") or row.get("updated_at")
+    blank = {column.name: None if column.nullable else 0 for column in transfer.COLUMNS[SESSION.name]}
+    return blank | {"key": row["session_key"], "created_at": moment, "updated_at": moment}
+
+
+def _gaps(connection: sa.Connection, key: str) -> str:
+    """Describe which seqs of a session nothing explains."""
+    last = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, key))).scalar_one()
+    used = {row[0] for table in (MESSAGE, CHANGE) for row in _seqs(connection, table.c.seq, of_session(table, key))}
+    used |= {row[0] - 1 for row in _seqs(connection, TURN.c.first_seq, of_session(TURN, key), IS_COMPACTION)}
+    ranges, before = [], 0
+    for seq in [*sorted(used), last + 1]:
+        if seq > before + 1:
+            ranges.append(f"{before + 1}" if seq == before + 2 else f"{before + 1} to {seq - 1}")
+        before = seq
+    shown = ", ".join(ranges[:_RANGES]) + (", …" if len(ranges) > _RANGES else "")
+    return f"seq {shown}" if ranges else "no seq below the last is missing"
+
+
+def _seqs(connection: sa.Connection, column: Any, *conditions: Any) -> Any:
+    return connection.execute(sa.select(column).where(*conditions))

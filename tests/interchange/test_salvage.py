@@ -1,0 +1,162 @@
+"""Salvage: whatever is damaged, every row that SQLite can still read arrives, and the rest is named."""
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import run
+from support.damage import KEYS, PAGE, ROUNDS, leaves_of, lose
+from support.databases import MakeDatabase
+from support.rows import all_fields, shared_fields
+from support.session_checks import assert_sound
+
+from lango_store import DatabaseUnavailable, InvalidFile, Message, Store
+from lango_store._operations import counters
+from lango_store.interchange.copying import copy
+from lango_store.interchange.salvage import salvage
+
+TABLES = ("lango_session", "lango_turn", "lango_message", "lango_change", "lango_value", "lango_shared_value")
+pytestmark = pytest.mark.timeout(120 + 5 * ROUNDS)
+
+
+@pytest.fixture
+def sound(sound_file: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{sound_file}") as store:
+        yield store
+
+
+@pytest.fixture
+def url(make_sqlite: MakeDatabase) -> str:
+    return make_sqlite()
+
+
+def rows_by_number(path: Path, numbers: dict[str, int]) -> dict[tuple[str, int], Any]:
+    """Read each row by its rowid, without an index and without code of the package."""
+    found: dict[tuple[str, int], Any] = {}
+    with closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = bytes
+        for table, most in numbers.items():
+            for number in range(1, most + 1):
+                try:
+                    row = connection.execute(f"SELECT * FROM {table} NOT INDEXED WHERE rowid = ?", [number]).fetchone()
+                except sqlite3.Error:
+                    continue
+                if row is not None:
+                    found[table, number] = row
+    return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def position(fields: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what identifies a row of any table."""
+    return tuple(fields.get(name) for name in ("session_key", "key", "scope", "name", "seq", "turn_no", "kind"))
+
+
+def fields_of(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return all rows by their positions, without counters, which a salvage corrects."""
+    rows = [row for session in all_fields(store).values() for row in session] + shared_fields(store)
+    uncounted = [{name: row[name] for name in row if "key" not in row or name not in counters.NAMES} for row in rows]
+    return {position(row): row for row in uncounted}
+
+
+def overwrite(path: Path, seed: int) -> None:
+    """Overwrite several pages, or parts of them; never the first, without which there are no tables."""
+    chance = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    for _ in range(chance.choice((1, 2, 3, 6, 12))):
+        start = chance.randrange(1, len(data) // PAGE) * PAGE
+        first = chance.choice((0, 0, 0, chance.randrange(PAGE)))
+        size = PAGE - first if chance.random() < 0.7 else min(100, PAGE - first)
+        data[start + first : start + first + size] = chance.choice((bytes(size), chance.randbytes(size)))
+    path.write_bytes(data)
+
+
+def test_every_row_that_sqlite_can_read_is_salvaged(sound: Store, sound_file: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(sound_file)) as connection:
+        numbers = {each: connection.execute(f"SELECT max(rowid) FROM {each}").fetchone()[0] or 0 for each in TABLES}
+        names = {each: [row[1] for row in connection.execute(f"PRAGMA table_info({each})")] for each in TABLES}
+    original, whole = rows_by_number(sound_file, numbers), fields_of(sound)
+    places = {
+        place: position(dict(zip(names[place[0]], map(_text, row), strict=True))) for place, row in original.items()
+    }
+    salvaged = 0
+    for seed in range(ROUNDS):
+        path = tmp_path / f"{seed}.db"
+        path.write_bytes(sound_file.read_bytes())
+        overwrite(path, seed)
+        before = path.read_bytes()
+        readable = {place for place, row in rows_by_number(path, numbers).items() if row == original[place]}
+        with Store(f"sqlite:///{tmp_path}/{seed}.salvaged.db", migrate=True) as target:
+            try:
+                report = salvage(path, target)
+            except InvalidFile:
+                assert not readable, seed
+                continue
+            found = fields_of(target)
+            for place in readable:
+                assert found.get(places[place]) == whole[places[place]], (seed, place)
+            assert_sound(target)
+            assert not report.failed, seed
+            assert report.complete is (len(readable) == len(original)), seed
+        assert path.read_bytes() == before
+        assert not list(tmp_path.glob(f"{seed}.db-*"))
+        salvaged += len(readable)
+    assert salvaged > ROUNDS * len(original) // 3
+
+
+def test_session_whose_own_row_is_lost_is_made_again(sound: Store, damaged_file: Path, url: str) -> None:
+    lose(damaged_file, *leaves_of("lango_session", damaged_file))
+    with Store(url) as target:
+        report = salvage(damaged_file, target)
+        assert report.copied == len(KEYS)
+        for key in KEYS:
+            info = target.info(key)
+            assert [each.content for each in target.conversation(key).all_messages()] == [
+                each.content for each in sound.conversation(key).all_messages()
+            ]
+            assert (info.title, info.last_seq) == (None, sound.info(key).last_seq)
+        assert_sound(target)
+    assert {each.key for each in report.missing if "its own row is lost" in each.reason} == set(KEYS)
+
+
+def test_messages_in_the_log_of_a_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
+    with Store(make_sqlite()) as source:
+        source.append_message("k", Message.user("still in the log"), create=True)
+        file = Path(source.engine.url.database or "")
+        for ending in ("", "-wal", "-shm"):
+            (tmp_path / f"copy.db{ending}").write_bytes(Path(f"{file}{ending}").read_bytes())
+    assert (tmp_path / "copy.db-wal").stat().st_size > 0
+    before = {path: path.read_bytes() for path in tmp_path.glob("copy.db*")}
+    with Store(url) as target:
+        report = salvage(tmp_path / "copy.db", target)
+        assert (report.complete, target.get("k").messages[0].content) == (True, "still in the log")
+    assert {path: path.read_bytes() for path in tmp_path.glob("copy.db*")} == before
+
+
+def test_command_salvages_lists_what_is_missing_and_exits_with_1(
+    damaged_file: Path, make_database: MakeDatabase, sound_file: Path
+) -> None:
+    lose(damaged_file, leaves_of("lango_message", damaged_file)[4])
+    url = make_database()
+    with (
+        Store(url) as target,
+        Store(f"sqlite:///{damaged_file}") as source,
+        pytest.raises(DatabaseUnavailable, match="malformed"),
+    ):
+        copy(source, target)
+    done = run("copy", "--from", str(damaged_file), "--to", url, "--salvage")
+    assert done.returncode == 1
+    assert "copied 20 sessions" in done.stdout
+    assert "messages are missing: seq " in done.stderr
+    again = run("copy", "--from", f"sqlite:///{damaged_file}", "--to", url, "--salvage", "--json")
+    assert (again.returncode, '"already_there":20' in again.stdout.replace(" ", "")) == (1, True)
+    assert run("copy", "--from", str(sound_file), "--to", make_database(), "--salvage").returncode == 0
+    assert run("copy", "--from", str(damaged_file), "--to", f"sqlite:///{damaged_file}", "--salvage").returncode == 2
+    assert run("copy", "--from", "missing.db", "--to", url, "--salvage").returncode == 1
