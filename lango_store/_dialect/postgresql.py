@@ -149,13 +149,13 @@ class PostgreSQL(Dialect):
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
         # Planned for the values of each call: where most rows match, no index is read, which cannot always be canceled.
-        names = ("statement_timeout", "plan_cache_mode")
+        names, functions = ("statement_timeout", "plan_cache_mode"), sa.func.pg_catalog
 
         def configure(*values: str) -> None:
-            settings = (sa.func.set_config(name, value, True) for name, value in zip(names, values, strict=True))
+            settings = (functions.set_config(name, value, True) for name, value in zip(names, values, strict=True))
             connection.execute(sa.select(*settings))
 
-        before = connection.execute(sa.select(*map(sa.func.current_setting, names))).one()
+        before = connection.execute(sa.select(*map(functions.current_setting, names))).one()
         try:
             with connection.begin_nested():
                 configure(f"{max(1, seconds * 1000):.0f}ms", "force_custom_plan")
@@ -353,7 +353,7 @@ def changed(driver: Any, **settings: Any) -> Iterator[None]:
 
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
     """Change a setting of the server, for this transaction only or for the connection."""
-    connection.execute(sa.select(sa.func.set_config(name, str(value), local)))
+    connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
 
 
 # Positions in the write-ahead log
