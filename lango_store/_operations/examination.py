@@ -12,8 +12,10 @@ from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
+    TURN_COLUMNS,
     decode_messages,
     decode_session,
+    decode_turn,
     seq_or_zero,
     session_value,
 )
@@ -105,6 +107,14 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
         yield fault.key, fault.fact, remedy
 
 
+def _turns(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(key: Any, *row: Any) -> None:
+        decode_turn(_shown(key), row)
+
+    for fault in _damaged(connection, [TURN.c.session_key, *TURN_COLUMNS], decode):
+        yield fault.key, fault.fact, f"fix its row of lango_turn by hand, session_key {fault.key!r}"
+
+
 def _values(connection: sa.Connection) -> Iterator[Fault]:
     def decode(owner: Any, name: Any, text: Any, updated_at: Any) -> None:
         try:
@@ -159,6 +169,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "time in another form": _times,
     "unreadable session": _sessions,
     "unreadable message": _messages,
+    "unreadable turn": _turns,
     "unreadable value": _values,
     "search index": _search_index,
 }

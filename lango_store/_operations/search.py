@@ -18,7 +18,7 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, decode_time, encode_role, encode_text, end_of_prefix
 from lango_store._values.model import MessageRole
 from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
-from lango_store._values.search_query import Places, SearchQuery, distinct_words, finder, matcher, parse_query, snippet
+from lango_store._values.search_query import Places, SearchQuery, finder, matcher, parse_query, snippet
 from lango_store.errors import DamagedMessage, SearchUnavailable
 
 _RANKING: Final = 0.15  # seconds to find and rank all matches
@@ -261,9 +261,9 @@ def _missed(connection: sa.Connection) -> int:
     sample = connection.execute(query.order_by(sa.func.random()).limit(_SAMPLE))
     missed = 0
     for place, parts in _texts(connection, [(key, seq) for key, seq in sample]).items():
-        # Databases disagree on letters beyond ASCII, and a query is cut at very long words.
-        sure = (word for word in distinct_words(parts) if word.isascii() and len(word) <= _LONGEST)
-        if longest := max(sure, key=len, default=""):
+        # Databases disagree on where a word with letters beyond ASCII ends, and a query is cut at very long words.
+        words = (word for text in parts for word in text.split() if len(word) <= _LONGEST)
+        if longest := max((word for word in words if word.isascii() and word.isalnum()), key=len, default=""):
             source, message, _ = index.matches(parse_query(longest))
             found = sa.select(sa.literal(1)).select_from(source)
             found = found.where(sa.tuple_(message.c.session_key, message.c.seq) == place)

@@ -1,6 +1,7 @@
 """Full-text search of a store, which first drains the queue of the search index."""
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 import sqlalchemy as sa
@@ -15,7 +16,7 @@ from lango_store._operations.pace import Pace
 from lango_store._operations.search import SearchFilters
 from lango_store._values.reports import SearchPage
 from lango_store._values.search_query import parse_query
-from lango_store.errors import LangoStoreError, NotPermitted, SearchUnavailable
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, NotPermitted, SearchUnavailable
 
 logger = logging.getLogger("lango_store")
 
@@ -46,7 +47,8 @@ def find(
             # In a caller's transaction, others who index would wait until it ends.
             if context.in_callers_transaction or not _index(context).can_drain(connection):
                 return page(connection)
-        search.drain(context.transaction, _MAX_DRAINED, _pace(context))
+        with suppress(DatabaseUnavailable):  # a read-only file or a full disk: what is indexed can be searched
+            search.drain(context.transaction, _MAX_DRAINED, _pace(context))
         with context.snapshot() as connection:
             return page(connection)
     except LangoStoreError as error:

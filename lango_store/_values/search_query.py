@@ -141,11 +141,6 @@ def _spaced(text: str) -> str:
     return f" {' '.join(_WORD.findall(_folded(text)))} "
 
 
-def distinct_words(texts: Sequence[str]) -> set[str]:
-    """Return the words of some texts."""
-    return {word for text in texts for word in _WORD.findall(text)}
-
-
 def _folded(word: str) -> str:
     if word.isascii():
         return word.lower()

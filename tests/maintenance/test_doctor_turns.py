@@ -67,6 +67,14 @@ def test_a_session_that_disagrees_with_its_turns_is_mended(talked: Store, url: s
     assert talked.open("k").save_turn([]).turn_no == turns[-1].turn_no + 1
 
 
+@pytest.mark.parametrize("change", ["usage = '[1]'", "metadata = '1'", "kind = 'other'"])
+def test_turn_that_cannot_be_read_is_named(talked: Store, url: str, change: str) -> None:
+    spoil(url, f"UPDATE lango_turn SET {change} WHERE session_key = 'k' AND turn_no = 1")
+    (found,) = findings(talked, repair=True)
+    assert (found.name, found.subject, found.repaired) == ("unreadable turn", "k", False)
+    assert "turn 1" in found.detail
+
+
 def test_a_session_without_a_compaction_is_summed_up_to_no_message(store: Store, url: str) -> None:
     store.create("k", messages=[message() for _ in range(3)])
     spoil(url, "UPDATE lango_session SET summarized_upto = 2")

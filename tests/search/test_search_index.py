@@ -15,7 +15,7 @@ from support.revisions import LATER, add_later_revisions
 from support.searches import findings, found, waiting
 
 from lango_store import DamagedMessage, LangoStoreError, SearchUnavailable, Store, create_engine, schema
-from lango_store.tables import SCHEMA_REVISION
+from lango_store.tables import SCHEMA_REVISION, Base
 from lango_store.testing import Clock
 
 
@@ -67,6 +67,26 @@ def test_disable_leaves_nothing(filled: Store) -> None:
 
 class Killed(BaseException):
     """A process that is killed."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "übung",
+        "u\u0308bung",
+        "straße",
+        "zwölfÜbungen",
+        "x²beyond",
+        "ɐbeyond",
+        "中文beyond",
+        "e\u200dbeyond",
+        "naïve_beyond",
+    ],
+)
+def test_words_beyond_ascii_are_no_finding(store: Store, text: str) -> None:
+    store.create("a", messages=[message(text)])
+    schema.enable_search(store.engine)
+    assert findings(store) == []
 
 
 def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +298,7 @@ def test_role_writes_without_a_grant_and_searches_with_one(make_postgres: MakeDa
         connection.exec_driver_sql("CREATE ROLE lango_writer LOGIN")
     try:
         with engine.begin() as connection:
-            tables = "lango_session, lango_message, lango_turn, lango_change, lango_value, lango_store_version"
+            tables = ", ".join((*Base.metadata.tables, "lango_store_version"))
             connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO lango_writer")
         with Store(f"{url}&options=-crole%3Dlango_writer") as store:
             store.create("a", messages=[message("oslo"), message("bergen")])

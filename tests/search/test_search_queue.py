@@ -87,6 +87,18 @@ def test_search_that_may_not_write_counts_what_is_not_indexed(store: Store, url:
     assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
 
 
+def test_search_of_a_read_only_file_counts_what_is_not_indexed(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    schema.enable_search(url)
+    with Store(url) as store:
+        store.create("a", messages=[message("oslo")])
+        assert found(store, "oslo") == [("a", 1)]
+        store.append_message("a", message("oslo"))
+    with Store(f"sqlite:///file:{url.removeprefix('sqlite:///')}?mode=ro&uri=true") as reader:
+        page = reader.search("oslo")
+    assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
+
+
 def test_search_in_a_callers_transaction_locks_nothing(indexed: Store) -> None:
     indexed.create("a", messages=[message("oslo"), message("bergen")])
     with indexed.engine.connect() as connection:
