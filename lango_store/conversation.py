@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, forks, removals, sessions, turns
+from lango_store._operations import edits, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.messages import Damaged, Range
@@ -24,7 +24,7 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
 from lango_store._rows.encoding import encode_role
-from lango_store._services import appending, maintenance, searching
+from lango_store._services import appending, lifecycle, maintenance, searching
 from lango_store._values.model import (
     UNSET,
     Compaction,
@@ -360,7 +360,7 @@ class Conversation:
         the conditions by which `truncate` keeps one. `SessionExists` if the key is taken.
         """
         new = self._context.new_id() if key is None else key
-        self._context.transact(forks.fork, self.key, new, upto=upto, ttl=ttl)
+        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:

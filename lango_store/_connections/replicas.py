@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from lango_store._connections.providers import Pooled
 from lango_store._dialect import AnyConnection, Passing
 from lango_store._dialect.postgresql import replayed, written
+from lango_store._engine.pool import renew_lock_in_children
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate, quoted
 
 C = TypeVar("C", bound=AnyConnection)
@@ -33,18 +34,31 @@ class _Behind(Exception):
 
 
 class Written:
-    """The last write position of a store."""
+    """The last write position of a store, and whether it includes all writes."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._writes = 0
+        self._noted = 0
         self.position = 0
-        self.is_known = True
+        renew_lock_in_children(self)
 
-    def note(self, position: int) -> None:
-        """Note the position of the primary after a write."""
+    @property
+    def is_known(self) -> bool:
+        """True if the position was noted after the last write."""
+        return self._noted == self._writes
+
+    def count(self) -> int:
+        """Count a committed write, before its position is asked for, and return its number."""
         with self._lock:
+            self._writes += 1
+            return self._writes
+
+    def note(self, number: int, position: int) -> None:
+        """Note a position of the primary that includes the write of this number and all before it."""
+        with self._lock:
+            self._noted = max(self._noted, number)
             self.position = max(self.position, position)
-            self.is_known = True
 
 
 class Replicated:
@@ -87,13 +101,13 @@ class Replicated:
     def _noting(self, opened: AbstractContextManager[C]) -> Iterator[C]:
         with opened as connection:
             yield connection
-        self._written.is_known = False
+        number = self._written.count()
         try:
             with self._primary.single(writes=False) as connection:
                 position = written(connection)
         except LangoStoreError:
             return  # the write is committed; until another write notes its position, reads use the primary
-        self._written.note(position)
+        self._written.note(number, position)
 
     # Reads
 

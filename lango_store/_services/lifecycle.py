@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,12 +12,13 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import appends, expiry, messages, sessions
+from lango_store._operations import appends, expiry, forks, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.expiry import Keep, Policy, Purged, Reason
 from lango_store._operations.pace import Pace
 from lango_store._operations.sessions import Expected, New
+from lango_store._values.model import Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
 from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
@@ -29,7 +30,7 @@ R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
 
 
-# Create
+# Create and fork
 
 
 def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
@@ -49,6 +50,22 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
             return messages.load(connection, context.moment(connection), new.key)
 
     return context.trying(run)
+
+
+def fork(
+    context: Context, source: str, new: str, *, own_key: bool, upto: int | None, ttl: timedelta | None | Unset
+) -> None:
+    """Copy a session to another key; as in `create`, a second try with a key of our own finds the copy of the first."""
+
+    def run() -> None:
+        try:
+            with context.transaction() as connection:
+                forks.fork(connection, context.now(connection), source, new, upto=upto, ttl=ttl)
+        except SessionExists:
+            if not own_key:
+                raise
+
+    context.trying(run)
 
 
 def find_or_create(context: Context, new: New, first: Batch, find: Find[R], *, renew: bool) -> Session | R:

@@ -13,6 +13,7 @@ from support.factories import message, messages
 from support.postgres_server import PostgresServer
 
 from lango_store import DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
+from lango_store._connections.replicas import Written
 
 PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "160"))
 
@@ -161,6 +162,17 @@ def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServe
         assert reader.count(key_prefix="k") == 1
     with pytest.raises(LangoStoreError, match="closed"):
         seeing.get("k")
+
+
+def test_unknown_position_is_not_hidden_by_that_of_an_earlier_write() -> None:
+    written = Written()
+    earlier, later = written.count(), written.count()
+    written.note(earlier, 100)  # its position was asked for before the later write, which gets no answer
+    assert (written.is_known, written.position) == (False, 100)
+    last = written.count()
+    written.note(last, 300)
+    written.note(later, 200)
+    assert (written.is_known, written.position) == (True, 300)
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])

@@ -243,6 +243,16 @@ def test_create_without_key_returns_the_session_of_a_lost_commit(url: sa.URL, re
         assert [each.content for each in made.messages] == ["a"]
 
 
+def test_fork_without_key_returns_the_copy_of_a_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        store.create("k", messages=messages(3))
+        relay.lose(b"COMMIT")
+        made = store.conversation("k").fork(upto=2)
+        assert pauses.count == 1
+        assert {each.key for each in store.list_sessions().items} == {"k", made.key}
+        assert len(made.get().messages) == 2
+
+
 UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "create": (b"INSERT 0 1", lambda store: store.create("other"), 1),
     "fork": (b"COMMIT", lambda store: store.conversation("k").fork("other"), 1),
