@@ -182,7 +182,8 @@ class Conversation:
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
         """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
 
-        Summaries and records are skipped. None if no message has that role.
+        Summaries and records are skipped. None if no message has that role. Messages are read from the end until one is
+        found: without that role in a session of a million messages, it takes about a second.
         """
         wanted = None if role is None else MessageRole(encode_role(role))
         return self._context.read_together(log.last_of, self.key, wanted)
