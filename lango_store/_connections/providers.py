@@ -92,6 +92,7 @@ class Pooled:
             self.dialect.bytes_for_bad_text(connection),
             _leaving_interrupted(connection),
         ):
+            self.gate.check_file(self.engine)
             yield connection
 
     def options(self) -> Mapping[str, Any]:
@@ -193,6 +194,8 @@ class _Single:
                 self._options = pooled.options() if is_observed else _USED_ALONE
                 self._dialect = dialect_of(self)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
+                if self._started:
+                    pooled.gate.check_file(pooled.engine)
             except BaseException as error:
                 self._give_back(error)
                 raise

@@ -55,6 +55,12 @@ class SchemaGate:
         if file is not None:
             file.check()
 
+    def check_file(self, engine: sa.Engine) -> None:
+        """Check the database's file once more: a call may have waited long for SQLite's write lock."""
+        file = self._passed.get(engine)
+        if file is not None:
+            file.check()
+
     def check_again(self, connection: sa.Connection) -> None:
         """Check the schema, the tables and the database's file, checked before or not."""
         try:

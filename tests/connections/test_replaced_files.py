@@ -93,6 +93,25 @@ def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tm
 
 
 @pytest.mark.usefixtures("looks_always")
+@pytest.mark.parametrize("verb", ["append", "truncate"])
+def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, verb: str) -> None:
+    def replace(*_: object) -> None:  # after the first look at the file, and before the write lock
+        if backup.exists():
+            backup.rename(file)
+
+    backup = tmp_path / "backup.db"
+    engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
+    with Store(engine) as store:
+        store.create("k", messages=messages(2))
+        shutil.copy(file, backup)
+        expected = backup.read_bytes()
+        sa.event.listen(engine, "connect", replace)
+        with pytest.raises(DatabaseUnavailable, match="was replaced"):
+            CALLS[verb](store)
+    assert file.read_bytes() == expected
+
+
+@pytest.mark.usefixtures("looks_always")
 def test_store_refuses_a_callers_connection_after_its_file_was_replaced(
     engine: sa.Engine, file: Path, migrated_file: Path
 ) -> None:
