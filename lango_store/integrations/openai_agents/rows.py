@@ -10,6 +10,7 @@ from lango_store import (
     Message,
     MessageRole,
     PendingCompaction,
+    SessionInfo,
     SessionNotFound,
     Store,
     Turn,
@@ -81,14 +82,14 @@ def pop_item(store: Store, key: str) -> Item | None:
     """Remove the last item of a session and return it; None if there is none."""
 
     def pop(tx: Store) -> Item | None:
-        revision = tx.info(key).revision
+        info = tx.info(key)
         conversation = tx.conversation(key)
         rows = _rows(key, conversation.messages(last=1, records=True))
         rows = rows or _rows(key, conversation.messages(records=True))
         if not rows:
             return None
         *others, item = rows[-1].items
-        _replace_rows(conversation, rows[-1:], others, revision)
+        _replace_rows(conversation, rows[-1:], others, info)
         return item
 
     try:
@@ -118,14 +119,19 @@ def replace_end(store: Store, seen: Window, start: int, output: Sequence[Item]) 
         start -= len(left.pop(0).items)
     session = seen.pending.session
     new = [*left[0].items[:start], *output]
-    store.transact(lambda tx: _replace_rows(tx.conversation(session.key), left, new, session.revision))
+    store.transact(lambda tx: _replace_rows(tx.conversation(session.key), left, new, session))
 
 
-def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], revision: int) -> None:
-    """Put items in the place of the last rows; `Conflict` if the session has another revision. In a transaction."""
-    expect: int | None = revision
+def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], seen: SessionInfo) -> None:
+    """Put items in the place of the last rows; `Conflict` if the session has changed since it was seen.
+
+    Needs a transaction.
+    """
+    expect: int | None = seen.revision
     for row in rows:
         conversation.delete_message(row.seq, expect=expect)
         expect = None
+    if seen.summarized_upto and conversation.info().summarized_upto < seen.summarized_upto:
+        conversation.compact(lambda _: [])  # a session of the framework never gets back what a summary replaced
     if items:
         conversation.append_messages(messages_of(items))
