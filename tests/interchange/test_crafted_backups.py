@@ -157,7 +157,7 @@ def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
         ("value", {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
         ("value", {"value": ...}, "value"),
         ("change", {"seq": 0}, "seq: 0 is not a number"),
-        ("change", {"seq": 99}, "last_seq: is 6, and the rows of the session say 99"),
+        ("change", {"seq": 99}, "seq: 6 follows 99"),
         ("change", {"kind": 5}, "kind: is int, not text"),
         ("change", {"after_seq": ...}, "after_seq: is missing"),
         ("value", {"name": "y" * 600}, "name: has 600 characters"),

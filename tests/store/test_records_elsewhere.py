@@ -129,7 +129,7 @@ def test_show_prints_a_record_on_one_line(url: str) -> None:
         store.append_message("k", record({"type": "text", "lines": "a\nb"}, author="claude", name="mode"))
         store.append_message("k", record("long " * 100))
     shown = run("sessions", "show", "k", "--url", url).stdout.splitlines()
-    assert "2 messages, 5 records, 0 tokens" in "\n".join(shown)
+    assert "2 messages, 5 records" in "\n".join(shown)
     assert "1 record  mode" in shown
     assert r'6 record · claude · mode  {"type": "text", "lines": "a\nb"}' in shown
     (cut,) = [line for line in shown if line.startswith("7 record  long long")]
