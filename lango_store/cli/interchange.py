@@ -64,9 +64,10 @@ def _print_problems(report: FileReport) -> None:
 
 
 def _summarize(reports: list[FileReport], *, dry_run: bool) -> str:
+    read = sum(each.format is not None and each.error is None for each in reports)
     return (
         f"{'would import' if dry_run else 'imported'} {sum(each.sessions for each in reports):,} sessions, "
-        f"{sum(each.messages for each in reports):,} messages from {sum(bool(each.keys) for each in reports):,} files; "
+        f"{sum(each.messages for each in reports):,} messages from {read:,} files; "
         f"{sum(len(each.already_there) for each in reports):,} already there, "
         f"{sum(len(each.collided) for each in reports):,} collided, "
         f"{sum(len(each.skipped) for each in reports):,} lines skipped or changed, "
@@ -118,8 +119,11 @@ def export(
             replace=force,
             on_file=on_file,
         )
-    failed = sum(each.error is not None for each in done)
-    summary = f"exported {len(done) - failed:,} sessions to {'standard output' if is_output else to}, {failed:,} failed"
+    failed, unchanged = sum(each.error is not None for each in done), sum(each.unchanged for each in done)
+    summary = (
+        f"exported {len(done) - failed - unchanged:,} sessions to {'standard output' if is_output else to}, "
+        f"{unchanged:,} unchanged, {failed:,} failed"
+    )
     if records := sum(each.records for each in done):
         summary += f"; {records:,} records were left out, as {format} has none: jsonl keeps them"
     if is_output:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, BinaryIO, Final, cast
+from typing import IO, Any, BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import backup_reading, files
@@ -73,14 +73,16 @@ class Backups:
         """
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
+        before = files.state(path) if path is not None and path.is_file() else None
         with (
             _opened(to if path is None else path, replace=replace) as file,
             store.context.snapshot(anywhere=True) as connection,
         ):
             faults, unread = write_sessions(connection, chosen, file, shared=shared)
+        done: dict[str, Any] = {} if path is None else {"path": str(path), "unchanged": files.state(path) == before}
         for key in chosen:
             fault = faults.get(key)
-            yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, path=path and str(path))
+            yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, **done)
         yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)
 
 

@@ -14,6 +14,7 @@ from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.files import state
 from lango_store.interchange.pieces import ROWS, Outcome, Pause
 from lango_store.store import Store
 
@@ -56,12 +57,14 @@ class FileReport(Value):
 class Exported(Value):
     """A session on disk, or with an `error` not; `records` is how many records the format left out.
 
+    `unchanged` is True if the file existed with the same bytes, so that nothing was written.
     A value of a shared scope that cannot be read is an `error` by its scope.
     """
 
     key: str
     path: Shown | None = None
     records: int = 0
+    unchanged: bool = False
     error: Shown | None = None
 
 
@@ -133,12 +136,14 @@ class Format:
         """Write each session to a separate file, from one snapshot."""
         if not isinstance(to, Path):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
+        before = {path: state(path) for path in to.iterdir() if path.is_file()} if to.is_dir() else {}
         for key in keys:
             try:
                 with store.context.snapshot(anywhere=True) as connection:
                     draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
                 path = self.write(draft, to, replace=replace)
-                yield Exported(key=key, path=str(path), records=draft.records)
+                unchanged = before.get(path) == state(path)
+                yield Exported(key=key, path=str(path), records=draft.records, unchanged=unchanged)
             except SESSION_FAULTS as error:
                 yield Exported(key=key, error=error.fact)
 

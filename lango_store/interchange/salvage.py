@@ -25,10 +25,11 @@ from lango_store._operations.binds import (
 from lango_store._operations.portable_rows import RowEncoder
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import checked_key
-from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey
+from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.files import reading
 from lango_store.store import Store
+from lango_store.tables import KNOWN_FEATURES
 
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
@@ -52,6 +53,7 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
         with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
             with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
                 source.text_factory = _text
+                _reject_unknown_features(source)
                 missing = _Salvage(path, source, sound).run()
             report = copy(sound, target, dry_run=dry_run)
         report.missing = missing
@@ -63,6 +65,15 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:  # the row is reported with the name of the column
         return data
+
+
+def _reject_unknown_features(source: sqlite3.Connection) -> None:
+    try:
+        used = [name for (name,) in source.execute("SELECT name FROM lango_feature")]
+    except sqlite3.Error:  # lost, or of schema 0100
+        return
+    if unknown := [str(name) for name in used if name not in KNOWN_FEATURES]:
+        raise UnknownFeature(unknown)
 
 
 class _Salvage:

@@ -113,7 +113,7 @@ def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
 
 
 def test_commands_of_backups_run(tmp_path: Path) -> None:
-    (block,) = (script for script in SCRIPTS.values() if "lango-store copy" in script)
+    (block,) = (script for script in SCRIPTS.values() if "copy --from sqlite:" in script)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")

@@ -14,7 +14,7 @@ from support.databases import MakeDatabase
 from support.rows import all_fields, shared_fields
 from support.session_checks import assert_sound
 
-from lango_store import DatabaseUnavailable, InvalidFile, Message, Store
+from lango_store import DatabaseUnavailable, InvalidFile, Message, Store, UnknownFeature
 from lango_store._operations import counters
 from lango_store.interchange.copying import copy
 from lango_store.interchange.salvage import salvage
@@ -138,6 +138,13 @@ def test_messages_in_the_log_of_a_file_are_salvaged(make_sqlite: MakeDatabase, t
         report = salvage(tmp_path / "copy.db", target)
         assert (report.complete, target.get("k").messages[0].content) == (True, "still in the log")
     assert {path: path.read_bytes() for path in tmp_path.glob("copy.db*")} == before
+
+
+def test_file_with_an_unknown_feature_is_not_salvaged(damaged_file: Path, url: str) -> None:
+    with closing(sqlite3.connect(damaged_file)) as connection, connection:
+        connection.execute("INSERT INTO lango_feature VALUES ('payloads')")
+    with Store(url) as target, pytest.raises(UnknownFeature, match="payloads"):
+        salvage(damaged_file, target)
 
 
 def test_command_salvages_lists_what_is_missing_and_exits_with_1(
