@@ -11,7 +11,7 @@ from lango_store import create_engine
 
 def wait_for_waiters(engine: sa.Engine, number: int) -> None:
     queue: Any = engine.pool._pool  # type: ignore[attr-defined]
-    while len(queue._waiting) < number:
+    while queue._waiting < number:
         threading.Event().wait(0.001)
 
 
