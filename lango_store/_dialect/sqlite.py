@@ -227,7 +227,7 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
                 return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
             case sqlite3.SQLITE_CANTOPEN:
-                return DatabaseUnavailable(f"{reason}; see that the folder exists and may be written")
+                return DatabaseUnavailable(f"{reason}; see that the path is right and the folder may be written")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
                 return DatabaseUnavailable(
                     f"{reason}; restore the file from a backup, or save its rows: lango-store copy --salvage"
