@@ -46,7 +46,7 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     drivers = ("psycopg",)
     search_index = Gin()
-    takes_arrays = True  # a fifth of the time that a statement for each row takes, in a pipeline too
+    takes_arrays = True  # a third of the time that a statement for each row takes in a pipeline
     select_triggers = (
         "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
         "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "

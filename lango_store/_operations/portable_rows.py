@@ -59,6 +59,9 @@ _NEEDED: Final = {table: {each.name for each in columns if not each.nullable} fo
 _NUMBERS: Final = {
     table: [each.name for each in columns if isinstance(each.type, sa.BigInteger)] for table, columns in _COLUMNS
 }
+_FIELDS: Final[dict[type[BaseModel], frozenset[str]]] = {
+    kind: frozenset(kind.model_fields) for kind in (SessionInfo, Turn, Compaction, Message)
+}
 _JSON: Final = {
     table: [each.name for each in columns if isinstance(each.type, JsonColumn)] for table, columns in _COLUMNS
 }
@@ -77,10 +80,10 @@ class RowEncoder:
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; `InvalidValue` names a column that no verb could read."""
         row, needed = _BLANK[table.name], _NEEDED[table.name]
-        for name in fields.keys() - row.keys():
-            raise InvalidValue(name, f"is not a column of {table.name}")
-        for name in needed - fields.keys():
-            raise InvalidValue(name, "is missing")
+        if not fields.keys() <= row.keys():
+            raise InvalidValue(min(fields.keys() - row.keys()), f"is not a column of {table.name}")
+        if not needed <= fields.keys():
+            raise InvalidValue(min(needed - fields.keys()), "is missing")
         fields = dict(fields)
         for name in needed:
             if fields[name] is None and name != "value":
@@ -207,7 +210,7 @@ def _encode_time(name: str, value: Any) -> datetime:
 
 def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
     try:
-        known = kind.model_fields.keys()
+        known = _FIELDS[kind]
         return kind.model_validate({name: value for name, value in fields.items() if name in known})
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]

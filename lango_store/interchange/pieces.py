@@ -16,9 +16,14 @@ from lango_store._operations import transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.transfer import Row
+from lango_store._rows.columns import JsonColumn
 from lango_store.errors import DamagedMessage, InvalidValue
 from lango_store.interchange.backup_writing import KINDS, SessionDigest, row_line
 
+_LARGE: Final = {
+    table: [each.name for each in columns if isinstance(each.type, JsonColumn) or each.name == "text"]
+    for table, columns in transfer.COLUMNS.items()
+}
 ROWS: Final = 4_000
 BYTES: Final = 2 << 20
 
@@ -184,7 +189,7 @@ def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[P
                 yield from pieces.end(current, messages)
             current, encoder, messages = row["key"], RowEncoder(), 0
         messages += table is MESSAGE
-        size = sum([len(value) for value in row.values() if type(value) is str])
+        size = sum([len(row[name] or "") for name in _LARGE[table.name]])
         yield from pieces.add(table, encoder.encode_stored(table, row)[0], size)
     if current is not None:
         encoder.check_stored_counters()
