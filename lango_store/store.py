@@ -498,10 +498,10 @@ class Store:
         """Purge sessions past their TTL, and, where given, those idle for `older_than` or made before `created_before`.
 
         The filters narrow that down, `limit` is the most sessions to purge. Each batch is a separate transaction of
-        about 80 ms and at most `batch_size` sessions: a run that is interrupted has done whole batches. `archive` names
-        a SQLite file that keeps what is purged; a batch is deleted only when it is on disk there. `on_batch` is called
-        after each with the report so far. With `dry_run` nothing is purged; the report says what would be. Sessions
-        that a row of another table holds stay, and the report names them.
+        80 to 200 ms and at most `batch_size` sessions: a run that is interrupted has done whole batches. `archive`
+        names a SQLite file that keeps what is purged; a batch is deleted only when it is on disk there. `on_batch` is
+        called after each with the report so far. With `dry_run` nothing is purged; the report says what would be.
+        Sessions that a row of another table holds stay, and the report names them.
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)

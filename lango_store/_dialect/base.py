@@ -81,7 +81,8 @@ class Dialect(Protocol):
 
     name: str  # SQLAlchemy's name
     drivers: tuple[str, ...]  # the supported drivers, by SQLAlchemy's names
-    batch_rest: float = 0.0  # seconds to rest between the batches of long changes, so that other writers get a turn
+    batch_seconds: float = 0.2  # the time that a batch of a long change should take
+    batch_rest: float = 0.0  # seconds to rest between such batches, so that other writers get a turn
     modifying_cte: bool = True  # supports UPDATE in a WITH, so that several writes are one round trip
     append_method: AppendMethod = AppendMethod.STATEMENT
     locks_many: bool = True  # one statement can lock the rows of several sessions

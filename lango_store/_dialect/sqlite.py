@@ -41,7 +41,8 @@ class SQLite(Dialect):
     name = "sqlite"
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
-    batch_rest = 0.03  # one that has waited for a batch of 50 ms retries after at most 25 ms
+    batch_seconds = 0.08  # all writers wait for a batch
+    batch_rest = 0.1  # one that waits retries after at most 0.1 s, earlier after short batches
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
     tells_time = False  # every process that opens the file is on its machine

@@ -5,18 +5,20 @@ from contextlib import contextmanager
 from time import perf_counter, sleep
 from typing import Final
 
+from lango_store._dialect import Dialect
+
 _FIRST: Final = 500
 _MOST: Final = 10_000
-_SECONDS: Final = 0.08
 
 
 class Pace:
-    """The number of rows for the next batch, such that it takes about 80 ms at the speed of the last one."""
+    """The number of rows for the next batch, such that it takes `batch_seconds` at the speed of the last one."""
 
-    def __init__(self, rest: float) -> None:
-        """Begin with a small batch; between batches, rest for at most `rest` seconds."""
+    def __init__(self, dialect: Dialect, *, rests: bool = True) -> None:
+        """Begin with a small batch; with `rests`, rest between batches."""
         self.rows = _FIRST
-        self._rest = rest
+        self._seconds = dialect.batch_seconds
+        self._rest = dialect.batch_rest if rests else 0.0
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -24,5 +26,5 @@ class Pace:
         began = perf_counter()
         yield
         seconds = perf_counter() - began
-        self.rows = max(1, min(int(self.rows * _SECONDS / max(seconds, 1e-6)), 2 * self.rows, _MOST))
+        self.rows = max(1, min(int(self.rows * self._seconds / max(seconds, 1e-6)), 2 * self.rows, _MOST))
         sleep(min(self._rest, seconds / 2))

@@ -21,8 +21,8 @@ from lango_store._values.reports import SearchHit, SearchPage, SearchStatus
 from lango_store._values.search_query import Places, SearchQuery, finder, matcher, parse_query, snippet
 from lango_store.errors import DamagedMessage, SearchUnavailable
 
-_RANKING: Final = 0.15  # seconds to find and rank all matches
-_COMPARING: Final = 0.1  # seconds to compare the newest messages instead
+_RANKING: Final = 0.2  # seconds to find and rank all matches
+_COMPARING: Final = 0.06  # seconds to compare the newest messages instead
 _NEWEST: Final = 5_000
 _PAGE: Final = 200
 _SAMPLE: Final = 50

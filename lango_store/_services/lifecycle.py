@@ -169,7 +169,7 @@ def purge(
             from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
             keep = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
-        pace = Pace(dialect_of(context.engine).batch_rest)
+        pace = Pace(dialect_of(context.engine))
         while reasons and (limit is None or report.sessions < limit):
             most = batch_size if limit is None else min(batch_size, limit - report.sessions)
             held = len(report.held)

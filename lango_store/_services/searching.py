@@ -88,7 +88,7 @@ def _damage(context: Context, error: LangoStoreError) -> str | None:
 
 
 def _pace(context: Context) -> Pace:
-    return Pace(dialect_of(context.engine).batch_rest)
+    return Pace(dialect_of(context.engine))
 
 
 def _index(context: Context) -> SearchIndex:

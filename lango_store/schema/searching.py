@@ -67,7 +67,7 @@ def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) ->
             if on_progress is not None:
                 on_progress(Progress(table="lango_search", rows=rows, total=total))
 
-        search.drain(transaction, total, Pace(0 if callers else dialect_of(connection).batch_rest), report)
+        search.drain(transaction, total, Pace(dialect_of(connection), rests=not callers), report)
         with transaction():
             return search.status(connection)
 
