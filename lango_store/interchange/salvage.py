@@ -164,7 +164,7 @@ class _Salvage:
                     return
             except sqlite3.Error:
                 continue
-        top, rowid, misses, faults = max(seen, default=0), 0, 0, 0
+        top, rowid, misses, faults, at_end = max(seen, default=0), 0, 0, 0, False
         while misses < (_MISSES if rowid < top else _MISSES_AT_END):
             rowid += 1
             misses += 1
@@ -174,12 +174,14 @@ class _Salvage:
             try:
                 row = self._source.execute(f"{query} WHERE rowid = ?", [rowid]).fetchone()
             except sqlite3.Error:
-                faults += 1
+                faults += rowid < top
+                at_end |= rowid > top  # the number of the last row is unknown
                 continue
             if row is not None:
                 misses = 0
                 yield row[1:]
-        self._report("?", f"rows of {table.name} may be lost: {faults:,} row numbers are in damaged pages")
+        end = ", and so is the end of the table" if at_end else ""
+        self._report("?", f"rows of {table.name} may be lost: {faults:,} row numbers are in damaged pages{end}")
 
 
 def _new_session(row: Row) -> Row:
