@@ -25,7 +25,6 @@ from lango_store._values.content_blocks import parts_of
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import (
     DamagedMessage,
-    DatabaseUnavailable,
     InvalidFile,
     InvalidValue,
     LangoStoreError,
@@ -54,7 +53,7 @@ class Archive:
         from sqlite_utils import Database  # here, as in `_our_errors`: its import is slow, and few commands need it
 
         if not create and not Path(path).exists():
-            raise DatabaseUnavailable(f"archive {path} does not exist: check the path")
+            raise InvalidFile(path, "does not exist: check the path of the archive")
         with _our_errors(path):
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's own error says more
@@ -68,7 +67,7 @@ class Archive:
                 if create:
                     self._create_tables()
                 elif not self._db["sessions"].exists():
-                    raise DatabaseUnavailable(f"{path} is not an archive: give a file that `expire --archive` wrote")
+                    raise InvalidFile(path, "is not an archive: give a file that `expire --archive` wrote")
         except BaseException:
             self._connection.close()
             raise
@@ -76,7 +75,7 @@ class Archive:
     def _create_tables(self) -> None:
         if self._db["messages_fts"].exists() and self._parts().keys() == _PARTS.keys():
             return
-        with self._db.atomic():
+        with self._transaction():
             sessions = self._db.table("sessions")
             columns = {"id": int, **_columns(SESSION), "incarnation": int, "archived_at": str}
             sessions.create(columns, pk="id", if_not_exists=True)
@@ -90,6 +89,12 @@ class Archive:
             if not self._db["messages_fts"].exists():
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")  # one that reads first cannot wait for another process to write
+        with self._connection:
+            yield
+
     def _parts(self) -> dict[str, tuple[sa.Table, str, str]]:
         """Return those of `_PARTS` that the file has: one that an earlier release made may lack some."""
         return {name: part for name, part in _PARTS.items() if self._db[name].exists()}
@@ -97,7 +102,7 @@ class Archive:
     @contextmanager
     def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
         """Copy sessions of a store into the file, on disk when the context ends; an error in it undoes the copy."""
-        with _our_errors(self._path), self._db.atomic():
+        with _our_errors(self._path), self._transaction():
             incarnations = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
                 life = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
@@ -155,7 +160,7 @@ class Archive:
         """
         where, values = _filtered(user_id, agent_id, key_prefix)
         with _our_errors(self._path):
-            with self._db.atomic():
+            with self._transaction():
                 gone = self._drop(where, values)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
@@ -178,7 +183,7 @@ class Archive:
             "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
         )
         with _our_errors(self._path):
-            with self._db.atomic():
+            with self._transaction():
                 row = next(iter(self._db.query(query, [key, place, incarnation])), None)
                 if row is None:
                     return None

@@ -14,7 +14,7 @@ from lango_store._engine.engine import create_engine, database_file
 from lango_store._engine.url import URL_VARIABLES, url_from_environment
 from lango_store._operations.sessions import MAX_TTL
 from lango_store.cli.output import say
-from lango_store.errors import DatabaseUnavailable, quoted
+from lango_store.errors import quoted
 from lango_store.store import Store
 
 UrlOption = Annotated[
@@ -74,8 +74,9 @@ def database(url: str | None, *, new: bool = False) -> str:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     file = database_file(engine.url)
     if file is not None and not new and not file.exists():
-        raise DatabaseUnavailable(
-            f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`"
+        raise typer.BadParameter(
+            f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`",
+            param_hint="--url",
         )
     return url
 

@@ -276,5 +276,5 @@ def test_command_names_the_option_of_a_port_in_use_and_of_a_wrong_host(url: str)
 
 def test_the_command_needs_a_database_that_is_there(tmp_path: Path) -> None:
     done = run("serve", "--url", f"sqlite:///{tmp_path}/none.db")
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert "does not exist" in done.stderr

@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.processes import Program
 
 from lango_store import (
     DatabaseUnavailable,
+    InvalidFile,
     MessageRole,
     SessionExists,
     SessionNotFound,
@@ -110,8 +112,19 @@ def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_pat
         with pytest.raises(DatabaseUnavailable, match=path.name):
             filled.expire(archive=path)
     assert filled.count(expired=None) == 10
-    with pytest.raises(DatabaseUnavailable, match="does not exist"):
+    with pytest.raises(InvalidFile, match="does not exist"):
         filled.restore(tmp_path / "none.db", "k")
+
+
+def test_purges_of_several_threads_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+    for number in range(20):
+        store.create(f"k{number}", ttl=HOUR, messages=messages(2))
+    clock.move(hours=2)
+    with ThreadPoolExecutor(4) as threads:
+        purges = [threads.submit(store.expire, archive=tmp_path / "cold.db", batch_size=1) for _ in range(4)]
+    assert sum(each.result().sessions for each in purges) == 20
+    with Archive(tmp_path / "cold.db") as archive:
+        assert archive.count(key_prefix="k") == (20, 40)
 
 
 def test_what_is_archived_is_on_disk_before_it_is_purged(

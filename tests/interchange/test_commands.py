@@ -72,7 +72,7 @@ def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
     assert (bad.returncode, "holds no line that can be read" in bad.stderr) == (1, True)
     assert home("import", "missing").returncode == 1
     assert home("import", str(CONVERSATION), "--format", "foo").returncode == 2
-    assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 3
+    assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 2
 
 
 def test_exit_codes_of_export(home: Any) -> None:

@@ -20,7 +20,7 @@ Every command and every option. `PYTHONPATH=tests python tests/support/command_p
 |---|---|
 | 0 | done |
 | 1 | the answer is no: no such session, nothing found, schema out of date, damage, or a failure |
-| 2 | wrong usage, or the role of the URL may not do that: a person has to change the command or the role |
+| 2 | wrong usage, no such file, or the role of the URL may not do that: a person has to change it |
 | 3 | the database cannot be reached, opened or written, or is busy: a retry may succeed |
 | 130 | interrupted |
 """
