@@ -65,6 +65,7 @@ def test_search_matches_all_words_and_has_no_other_syntax(
 ) -> None:
     if not ranked:
         monkeypatch.setattr("lango_store._operations.search._ranked", cancel)
+        monkeypatch.setattr("lango_store._operations.search._is_small", lambda _: False)
     texts = ["Weather in Oslo?", "The refund (no. 4711) for Oslo.", "In Oslo, weather is cold", "weather/bergen-42"]
     searched.create("a", messages=[message(text) for text in texts])
     assert {words: [seq for _, seq in found(searched, words)] for words in ASKED} == ASKED
@@ -79,6 +80,7 @@ def test_search_of_too_many_matches_returns_the_newest(
     searched.create("new", user_id="bob", messages=[message(f"oslo {number}") for number in range(3_000)])
     assert len(found(searched, "rare")) == 1  # and the queue is drained
     monkeypatch.setattr("lango_store._operations.search._RANKING", 0.0)
+    monkeypatch.setattr("lango_store._operations.search._NEWEST", 3_001)
     first = searched.search("oslo -2997", limit=2)
     assert ([hit.seq for hit in first.items], first.next, first.newest) == ([3_000, 2_999], 2, 4)
     second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
@@ -92,6 +94,19 @@ def test_search_of_too_many_matches_returns_the_newest(
     assert ([(hit.key, hit.seq) for hit in whole.items], whole.newest) == ([("old", 2)], None)
 
 
+def test_search_of_a_small_store_is_ranked_however_long_it_takes(
+    searched: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [message(f"oslo and {number} other words") for number in range(3_000)]
+    searched.create("k", messages=[message("oslo oslo oslo"), *others])
+    assert len(found(searched, "other")) > 1  # and the queue is drained
+    monkeypatch.setattr("lango_store._operations.search._RANKING", 0.0)
+    page = searched.search("oslo", limit=1)
+    assert ([hit.seq for hit in page.items], page.newest) == ([1], None)
+    monkeypatch.setattr("lango_store._operations.search._NEWEST", 3_000)
+    assert [hit.seq for hit in searched.search("oslo", limit=1).items] == [3_001]
+
+
 def cancel(*_: object) -> NoReturn:
     """Rank nothing, as if there were too many matches."""
     raise TimeoutError
@@ -103,6 +118,7 @@ def test_search_leaves_the_settings_of_the_callers_transaction(
     with Store(make_postgres()) as store:
         schema.enable_search(store.engine)
         store.create("a", messages=[message("oslo")])
+        monkeypatch.setattr("lango_store._operations.search._is_small", lambda _: False)
         with store.engine.begin() as connection:
             connection.exec_driver_sql("SET LOCAL statement_timeout = '7s'")
             for _ in range(2):
