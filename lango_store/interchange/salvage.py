@@ -29,8 +29,9 @@ from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownF
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.files import reading
 from lango_store.store import Store
-from lango_store.tables import KNOWN_FEATURES
+from lango_store.tables import BASELINE, KNOWN_FEATURES, VERSION_TABLE
 
+_TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
 _MISSES: Final = 1_000_000  # row numbers in sequence to try in vain below the last row that was read
@@ -53,6 +54,7 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
         with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
             with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
                 source.text_factory = _text
+                source.execute("PRAGMA writable_schema = ON")  # reads files that were cut off, and damaged schemas
                 _reject_unknown_features(source)
                 missing = _Salvage(path, source, sound).run()
             report = copy(sound, target, dry_run=dry_run)
@@ -84,11 +86,12 @@ class _Salvage:
         self._missing: list[Failure] = []
         self._sessions: set[str] = set()
         self._recreated: set[str] = set()
+        self._absent: dict[sa.Table, str] = {}
 
     def run(self) -> list[Failure]:
         """Move all tables, correct the sessions, and return what is missing."""
         with self._sound.context.transaction() as to:
-            for table in (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE):
+            for table in _TABLES:
                 batch: list[Row] = []
                 for values in self._read(table):
                     try:
@@ -102,6 +105,7 @@ class _Salvage:
                         self._put(to, table, batch)
                         batch = []
                 self._put(to, table, batch)
+            self._report_absent()
             self._correct(to)
         return self._missing
 
@@ -117,6 +121,21 @@ class _Salvage:
             times = {"updated_at": sa.func.coalesce(latest, SESSION.c.updated_at)}
             to.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
             self._report(key, f"its own row is lost: it has no title, settings or TTL now; messages: {_gaps(to, key)}")
+
+    def _has_no_changes(self) -> bool:
+        """Return whether the file has the first schema, which had no table of changes."""
+        try:
+            return bool(self._source.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() == (BASELINE,))
+        except sqlite3.Error:
+            return False
+
+    def _report_absent(self) -> None:
+        """Report the tables that cannot be found; `InvalidFile` if there is none at all."""
+        if len(self._absent) == len(_TABLES):
+            reason = f"its tables cannot be found ({self._absent[SESSION]})"
+            raise InvalidFile(self._path, f"{reason}: restore a backup, or try sqlite3 FILE .recover")
+        for table, reason in self._absent.items():
+            self._report("?", f"{table.name} cannot be found ({reason}): all of its rows are lost")
 
     def _report(self, key: object, reason: str) -> None:
         self._missing.append(Failure(key=str(key), reason=reason))
@@ -148,10 +167,9 @@ class _Salvage:
         try:
             self._source.execute(f"{query} LIMIT 0")
         except sqlite3.Error as error:
-            if table is CHANGE and "no such table" in str(error):  # the schema of the file is 0100
-                return
-            reason = f"its tables cannot be found ({error}): restore a backup, or try sqlite3 FILE .recover"
-            raise InvalidFile(self._path, reason) from error
+            if table is not CHANGE or not self._has_no_changes():
+                self._absent[table] = str(error)
+            return
         seen: set[int] = set()
         for order in ("ASC", "DESC"):
             try:
