@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,13 +17,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     initialize,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
 from support.factories import seqs
 from support.session_checks import seen_before
 from support.session_model import ModelSession
-from support.store_beside_model import StoreBesideModel
+from support.store_beside_model import WORDS, StoreBesideModel
 
 from lango_store import (
     Conflict,
@@ -33,7 +35,9 @@ from lango_store import (
     SessionExpired,
     SessionNotFound,
     Store,
+    schema,
 )
+from lango_store.archive import Archive
 from lango_store.testing import Clock
 
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
@@ -76,6 +80,7 @@ class Machine(StoreBesideModel):
             self.open(key, ttl, "create", False, drawn)
             self.save_turn(key, [("user", None, 3, "c1"), ("call", "i1", 4, "c1"), *drawn], usage, None, None)
             self.consolidate(key, 2)
+            self.set_values(key, {"a": 1, "b": "\0"})
 
     @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
@@ -333,6 +338,62 @@ class Machine(StoreBesideModel):
         self.sessions[new] = forked
         assert set(seqs(before) if upto is None else seen_before(before, upto)) <= set(seqs(self.window(new)))
 
+    # Archives
+
+    @rule(key=st.sampled_from([None, None, "a", "b"]), word=st.sampled_from(WORDS), restores=st.booleans())
+    def expire(self, key: str | None, word: str, restores: bool) -> None:
+        """Purge the expired sessions, or one session whatever its TTL."""
+        self.clock.move(milliseconds=1)
+        self.touched = key or self.touched
+        now = self.clock.time
+        due = [s for s in self.sessions.values() if s.key == key or (key is None and s.expired(now))]
+        chosen: dict[str, Any] = {} if key is None else {"key_prefix": key, "created_before": now}
+        report = self.face.expire(archive=self.archive, **chosen)
+        assert (report.sessions, report.messages) == (len(due), sum(len(s.messages) for s in due))
+        for session in due:
+            self.archived.add(self.sessions.pop(session.key))
+        assert {info.key for info in self.face.iter_sessions(expired=None)} == self.sessions.keys()
+        with Archive(self.archive) as archive:
+            hits = sorted((hit["key"], hit["seq"]) for hit in archive.search(word, limit=1_000))
+        assert hits == self.archived.with_word(word)
+        for session in due if restores else ():
+            self.restore(session.key, session.ttl)
+
+    @precondition(lambda self: self.archive.exists())
+    @rule(key=keys, ttl=st.sampled_from([None, TTL]))
+    def restore(self, key: str, ttl: timedelta | None) -> None:
+        self.clock.move(milliseconds=1)
+        self.touched = key
+        restored = self.archived.restored(self.clock.time, key, ttl)
+        if restored is None or key in self.sessions:
+            with pytest.raises(SessionNotFound if restored is None else SessionExists):
+                self.face.restore(self.archive, key, ttl=ttl)
+            return
+        session = self.face.restore(self.archive, key, ttl=ttl)
+        assert (session.messages, session.updated_at) == (restored.window, self.clock.time)
+        self.sessions[key] = restored
+
+    @precondition(lambda self: self.archive.exists())
+    @rule(key=keys, depth=depths, by_id=ids)
+    def redact_archived(self, key: str, depth: int, by_id: str | None) -> None:
+        session = self.sessions.get(key)
+        known = session or self.archived.latest(key)
+        place = by_id or max((known.last_seq if known else 0) - depth, 0)
+
+        def call(conversation: Conversation) -> Message:
+            return conversation.redact_message(place, reason="r", archive=self.archive)
+
+        def model(session: ModelSession) -> Message:
+            message = session.redact_message(place, "r")
+            self.archived.redact_copy(session, message.seq, "r")
+            return message
+
+        life = self.archived.latest_with(key, place)
+        if life is None or self.refusal(key) is SessionExpired or (session and session.find(place)):
+            self.act(key, call, model)
+        else:
+            assert call(self.handle(key)) == life.redact_archived(place, "r")
+
     # What goes on while a summary is being written
 
     def meanwhile(self, key: str, word: str) -> None:
@@ -370,10 +431,11 @@ class Machine(StoreBesideModel):
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
-def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock) -> None:
+def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock, tmp_path: Path) -> None:
+    schema.enable_search(store.engine)
     halves = (not isinstance(store, Store)) + (store.engine.dialect.name == "postgresql")
     run_state_machine_as_test(
-        cast(Any, lambda: Machine(store, clock)),  # any function that makes a machine will do
+        cast(Any, lambda: Machine(store, clock, tmp_path / "archive.db")),  # any function that makes a machine will do
         settings=settings(
             max_examples=-(-EXAMPLES // 2**halves),
             stateful_step_count=STEPS,

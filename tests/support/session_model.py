@@ -113,6 +113,10 @@ class ModelLog:
         summaries = [turn.turn_no for turn in self.turns if turn.kind == "compaction"]
         return [m for m in self.messages if m.turn_no not in summaries]
 
+    def is_life_of(self, other: ModelLog) -> bool:
+        """Return whether both are copies of one session, and not of two that had the same key one after the other."""
+        return (self.key, self.created_at) == (other.key, other.created_at)
+
     def messages_of(self, turn: Turn) -> list[Message]:
         return [m for m in self.log if m.turn_no == turn.turn_no]
 
@@ -218,6 +222,15 @@ class ModelSession(ModelLog):
 
     def redact_message(self, place: int | str, reason: str | None) -> Message:
         old = self.at(place)
+        return self.put_instead(old, self.redacted(old, reason))
+
+    def redact_archived(self, place: int | str, reason: str | None) -> Message:
+        """Redact a message of a session in an archive, where that uses up no seq."""
+        old = self.at(place)
+        new = self.log[self.log.index(old)] = self.redacted(old, reason)
+        return new
+
+    def redacted(self, old: Message, reason: str | None) -> Message:
         tokens = None if old.tokens is None else 0
         extra = {} if reason is None else {"redacted": reason}
         is_summary = any(turn.turn_no == old.turn_no and turn.kind == "compaction" for turn in self.turns)
@@ -227,7 +240,7 @@ class ModelSession(ModelLog):
             "extra": extra,
             "tokens": tokens,
         }
-        return self.put_instead(old, old.model_copy(update=left))
+        return old.model_copy(update=left)
 
     def delete_message(self, place: int | str, *, stale: bool = False) -> None:
         self.expect(None, stale=stale)
@@ -391,11 +404,13 @@ class ModelSession(ModelLog):
         self.turns.append(turn)
         return turn
 
+    def find(self, place: int | str) -> Message | None:
+        return next((m for m in self.log if place == (m.id if isinstance(place, str) else m.seq)), None)
+
     def at(self, place: int | str) -> Message:
-        for m in self.log:
-            if place == (m.id if isinstance(place, str) else m.seq):
-                return m
-        raise MessageNotFound(self.key, place)
+        if (found := self.find(place)) is None:
+            raise MessageNotFound(self.key, place)
+        return found
 
     def take(self, gone: Message) -> None:
         """Take one message away; one that was consolidated is counted no more. A summary ends with its last message."""

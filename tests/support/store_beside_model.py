@@ -4,6 +4,7 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from support.archive_model import ModelArchive
 from support.factories import message_of
 from support.session_checks import assert_alike, assert_sound, unexplained
 from support.session_model import ModelSession
@@ -29,18 +31,23 @@ from lango_store import (
 )
 from lango_store.testing import Clock
 
+WORDS = ("oak", "elm", "fir")
+"""The words of messages: each has a number, and one of these."""
+
 
 class StoreBesideModel(RuleBasedStateMachine):
-    """Does everything twice, in the store and in the model, and compares what came of it; subclasses say what."""
+    """Does everything twice, in the store and in the model, and compares the results; subclasses have the rules."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, archive: Path) -> None:
         super().__init__()
         self.store = self.face = store
         self.clock = clock
+        self.archive, self.archived = archive, ModelArchive()
         self.sessions: dict[str, ModelSession] = {}
         self.connection: sa.Connection | None = None
         self.before: dict[str, ModelSession] = {}
         self.numbers = itertools.count(1)
+        self.steps = 0
         self.touched = "a"
         for key in "ab":
             store.delete(key)
@@ -52,7 +59,8 @@ class StoreBesideModel(RuleBasedStateMachine):
         return self.handles[key] if self.connection is None else self.face.conversation(key)
 
     def made(self, drawn: Sequence[tuple[str, str | None, int | None, str]]) -> list[Message]:
-        return [message_of(f"m{next(self.numbers)}", *each) for each in drawn]
+        numbers = itertools.islice(self.numbers, len(drawn))
+        return [message_of(f"m{n} {WORDS[n % 3]}", *each) for n, each in zip(numbers, drawn, strict=True)]
 
     def act(self, key: str, call: Callable[[Conversation], Any], model: Callable[[ModelSession], Any]) -> Any:
         """Ask the store and the model: one answer, or one refusal."""
@@ -130,7 +138,30 @@ class StoreBesideModel(RuleBasedStateMachine):
         with nullcontext(self.connection) if self.connection is not None else self.store.engine.connect() as connection:
             assert unexplained(connection, key) == set()
 
+    @invariant()
+    def messages_are_found_by_their_words(self) -> None:
+        """Search after every third step: the changes of the others wait in the queue of the index."""
+        self.steps += 1
+        turn, waits = divmod(self.steps, 3)
+        if not waits:
+            self.search(WORDS[turn % 3], None if turn % 2 else self.touched)
+
+    def search(self, word: str, key: str | None) -> None:
+        if key is not None and (refused := self.refusal(key)) is not None:
+            with pytest.raises(SessionNotFound) as raised:
+                self.handle(key).search(word)
+            assert raised.type is refused
+            return
+        page = (self.face if key is None else self.handle(key)).search(word, limit=1_000)
+        live = [s for s in self.sessions.values() if key in (None, s.key) and not s.expired(self.clock.time)]
+        expected = {(s.key, m.seq) for s in live for m in s.messages if word in str(m.content)}
+        found = {(hit.key, hit.seq) for hit in page.items}
+        assert found <= expected
+        assert found == expected or page.waiting or page.newest is not None  # the last one on a slow machine
+        assert self.connection is not None or page.waiting == 0
+
     def teardown(self) -> None:
         if self.connection is not None:
             self.end(commit=True)
+        self.archive.unlink(missing_ok=True)
         assert_sound(self.store)

@@ -1,0 +1,42 @@
+"""An archive as a list of sessions: what a real one is compared with."""
+
+import copy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from support.session_model import ModelSession
+
+
+@dataclass
+class ModelArchive:
+    """The lives of sessions in the order in which they were archived; one archived again replaces its first copy."""
+
+    lives: list[ModelSession] = field(default_factory=list)
+
+    def add(self, session: ModelSession) -> None:
+        self.lives = [each for each in self.lives if not each.is_life_of(session)] + [copy.deepcopy(session)]
+
+    def latest(self, key: str) -> ModelSession | None:
+        return next((each for each in reversed(self.lives) if each.key == key), None)
+
+    def restored(self, now: datetime, key: str, ttl: timedelta | None) -> ModelSession | None:
+        """Return what a restore makes of the latest life of a session: the same, but with this TTL."""
+        session = copy.deepcopy(self.latest(key))
+        if session is not None:
+            session.ttl = ttl
+            session.slide(now)
+        return session
+
+    def latest_with(self, key: str, place: int | str) -> ModelSession | None:
+        """Return the latest life of a session that has this message."""
+        return next((each for each in reversed(self.lives) if each.key == key and each.find(place)), None)
+
+    def redact_copy(self, session: ModelSession, seq: int, reason: str) -> None:
+        """Redact the message of a session in the archived copy of the same life, if there is one."""
+        for each in self.lives:
+            if each.is_life_of(session) and each.find(seq):
+                each.redact_archived(seq, reason)
+
+    def with_word(self, word: str) -> list[tuple[str, int]]:
+        """Return the places of all messages and records with this word, sorted."""
+        return sorted((each.key, m.seq) for each in self.lives for m in each.log if word in str(m.content))
