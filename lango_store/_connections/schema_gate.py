@@ -56,10 +56,10 @@ class SchemaGate:
             file.check()
 
     def check_file(self, engine: sa.Engine) -> None:
-        """Check the database's file once more: a call may have waited long for SQLite's write lock."""
+        """Check the database's file in any case: a call may have waited for SQLite's write lock."""
         file = self._passed.get(engine)
         if file is not None:
-            file.check()
+            file.look()
 
     def check_again(self, connection: sa.Connection) -> None:
         """Check the schema, the tables and the database's file, checked before or not."""

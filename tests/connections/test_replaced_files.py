@@ -92,7 +92,6 @@ def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tm
         assert store.info("k").message_count == 2
 
 
-@pytest.mark.usefixtures("looks_always")
 @pytest.mark.parametrize("verb", ["append", "truncate"])
 def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, verb: str) -> None:
     def replace(*_: object) -> None:  # after the first look at the file, and before the write lock
