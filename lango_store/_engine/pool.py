@@ -160,8 +160,8 @@ class DatabaseFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._identity = _identity(path)
+        self._path = Path(path)
+        self._identity = _identity(self._path)
         self._fault: str | None = None
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
@@ -203,9 +203,9 @@ def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
 _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDictionary()
 
 
-def _identity(path: str | Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        status = Path(path).stat()
+        status = path.stat()
     except OSError:
         return None
     return status.st_dev, status.st_ino
