@@ -54,6 +54,10 @@ def test_redaction_leaves_message_of_another_life_created_at_the_same_time(
     for word in ("hunter2", "hunter3"):
         store.create("k", messages=[message(word, created_at=clock.time)])
         store.expire(older_than=timedelta(0), archive=path)
+    store.create("k", messages=[message("never archived", created_at=clock.time)])
+    store.conversation("k").redact_message(1, archive=path)
+    assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, True)
+    store.delete("k")
     store.restore(path, "k")
     store.conversation("k").redact_message(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
