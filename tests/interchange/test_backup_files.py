@@ -280,13 +280,13 @@ def test_a_long_session_is_never_in_memory_as_a_whole(
 
     put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))
     copied("short")  # what is compiled once
-    put(source, session_row("k", last_seq=300, message_count=300))
-    put(source, *(message_row("k", seq, content=f'"{"x" * 10_000}"') for seq in range(1, 301)))
+    put(source, session_row("k", last_seq=900, message_count=900))
+    put(source, *(message_row("k", seq, content=f'"{"x" * 10_000}"') for seq in range(1, 901)))
     tracemalloc.start()
     try:
         copied("k")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert target.info("k").message_count == 300
-    assert peak < 1_500_000  # of 3,000,000
+    assert target.info("k").message_count == 900
+    assert peak < 3_000_000  # of 9,000,000
