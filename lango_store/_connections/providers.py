@@ -16,7 +16,7 @@ from lango_store._connections.schema_gate import SchemaGate, reject_translated
 from lango_store._dialect import AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import ALONE, OBSERVER, Observer
-from lango_store._engine import pool
+from lango_store._engine import checkpoints, pool
 from lango_store.errors import LangoStoreError
 
 
@@ -193,6 +193,8 @@ class _Single:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
                 self._options = pooled.options() if is_observed else _USED_ALONE
                 self._dialect = dialect_of(self)
+                if self._writes:
+                    checkpoints.make_if_due(self._driver, proxy.info)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
                 if self._started:
                     pooled.gate.check_file(pooled.engine)

@@ -103,7 +103,6 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     safe_checkpoints = None
     if not in_memory and is_affected(sqlite.sqlite_version_info):
         safe_checkpoints = checkpoints.Checkpoints(sqlite)
-        event.listen(engine, "reset", pool.returned_sqlite)
 
     if not in_memory:
 

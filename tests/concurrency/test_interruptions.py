@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -26,9 +26,7 @@ from lango_store._dialect import base, postgresql, sqlite, statement
 from lango_store._engine import pool
 
 # Before 2.1 SQLAlchemy itself loses a connection whose return is interrupted there.
-LOSING = (
-    {pool.given_back.__code__, pool.returned_sqlite.__code__} if sa.__version__.startswith("2.0.") else set[CodeType]()
-)
+LOSING = pool.given_back.__code__ if sa.__version__.startswith("2.0.") else None
 OURS = {module.__file__ for module in (providers, base, postgresql, sqlite, pool, statement)}
 
 
@@ -51,7 +49,7 @@ def interrupt_at(line: int, call: Callable[[], object], files: set[Any] = OURS) 
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename not in files or frame.f_code in LOSING:
+        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
             return None
         if event == "line":
             seen += 1
@@ -79,7 +77,7 @@ def places(call: Callable[[], object], files: set[Any]) -> list[int]:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename not in files or frame.f_code in LOSING:
+        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
             return None
         if event == "line":
             seen += 1
@@ -161,8 +159,10 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
 
 
 def test_interrupted_pipeline_raises_what_interrupted_it(make_postgres: MakeDatabase) -> None:
-    base = pytest.importorskip("psycopg._pipeline_base", reason="psycopg before 3.3 may lose an interruption itself")
-    files = {sys.modules["psycopg._pipeline"].__file__, base.__file__}
+    pipeline_base = pytest.importorskip(
+        "psycopg._pipeline_base", reason="psycopg before 3.3 may lose an interruption itself"
+    )
+    files = {sys.modules["psycopg._pipeline"].__file__, pipeline_base.__file__}
     engine = create_engine(make_postgres(), pool_size=1, pool_timeout=5)
     with Store(engine) as store:
         store.create("k")
