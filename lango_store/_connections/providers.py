@@ -82,7 +82,7 @@ class Pooled:
 
     @contextmanager
     def _open(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
-        self.gate.check_engine(self.engine)
+        file = self.gate.check_engine(self.engine)
         with (
             translated_errors(self.engine),
             self.engine.connect() as connection,
@@ -92,7 +92,8 @@ class Pooled:
             self.dialect.bytes_for_bad_text(connection),
             _leaving_interrupted(connection),
         ):
-            self.gate.check_file(self.engine)
+            if file is not None:
+                file.look()
             yield connection
 
     def options(self) -> Mapping[str, Any]:
@@ -184,7 +185,7 @@ class _Single:
 
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
-        pooled.gate.check_engine(pooled.engine)
+        file = pooled.gate.check_engine(pooled.engine)
         try:
             # If this is interrupted, the pool gets the connection back when the proxy is garbage collected.
             self._proxy = proxy = pool.take(pooled.engine)
@@ -196,8 +197,8 @@ class _Single:
                 if self._writes:
                     checkpoints.make_if_due(self._driver, proxy.info)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
-                if self._started:
-                    pooled.gate.check_file(pooled.engine)
+                if self._started and file is not None:
+                    file.look()
             except BaseException as error:
                 self._give_back(error)
                 raise

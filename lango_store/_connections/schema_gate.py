@@ -30,16 +30,21 @@ class SchemaGate:
         renew_lock_in_children(self)
         self._closed = False
 
-    def check_engine(self, engine: sa.Engine) -> None:
-        """Check the schema, the first time, and the database's file."""
+    def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
+        """Check the schema, the first time, and the database's file; return that file.
+
+        A write checks the file once more when it has SQLite's lock, for which it may have waited.
+        """
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
             with self._lock, translated_errors(engine):
                 if engine not in self._passed:
                     self._reject_closed()
                     self._migrate_and_check(engine)
+                file = self._passed.get(engine)
         elif file is not None:
             file.check()
+        return file  # type: ignore[no-any-return]
 
     def check_connection(self, connection: sa.Connection) -> None:
         """Check the schema of a caller's connection, the first time, and the database's file."""
@@ -54,12 +59,6 @@ class SchemaGate:
                 raise
         if file is not None:
             file.check()
-
-    def check_file(self, engine: sa.Engine) -> None:
-        """Check the database's file in any case: a call may have waited for SQLite's write lock."""
-        file = self._passed.get(engine)
-        if file is not None:
-            file.look()
 
     def check_again(self, connection: sa.Connection) -> None:
         """Check the schema, the tables and the database's file, checked before or not."""
