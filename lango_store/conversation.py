@@ -200,8 +200,9 @@ class Conversation:
         """Put a message in the place of the one with this `seq` or id, and return it as stored.
 
         It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
-        there is no such message, `InvalidMessage` if another one has its id. An id that it had before is free again: a
-        late retry of the append that wrote it is written. `expect` as in `update`.
+        there is no such message, `InvalidMessage` if another one has its id, or if a message of a summary would become
+        a record. An id that it had before is free again: a late retry of the append that wrote it is written. `expect`
+        as in `update`.
         """
         message = self._context.counted(message)
         try:

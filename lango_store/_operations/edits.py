@@ -28,7 +28,7 @@ from lango_store._operations.sessions import ANYTHING, Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._values.model import Message, MessageRole
-from lango_store.errors import MessageNotFound
+from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
@@ -78,12 +78,16 @@ def update(
 ) -> Message:
     """Replace a message, which keeps its turn, and its id and time unless the new one has them.
 
-    The database refuses an id that another message has.
+    The database refuses an id that another message has. A message of a summary cannot become a record.
     """
     new = encode_message(message)
     new["created_at"] = dialect_of(connection).time(new["created_at"])
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
+    if new["role"] == MessageRole.RECORD.value != edit.row["role"] and edit.is_in_summary():
+        raise InvalidMessage(
+            "role", "a summary without messages would leave an empty window: delete the message instead"
+        )
     edit.replace("update", new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
     return edit.message()
 

@@ -239,6 +239,15 @@ def test_discarded_summary_without_messages_keeps_what_its_turns_cost(
     assert_sound(store)
 
 
+def test_message_of_a_summary_cannot_become_a_record(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_message(message())
+    conversation.compact(lambda window: [message("summary")])
+    with pytest.raises(InvalidMessage, match="delete the message"):
+        conversation.update_message(conversation.messages()[0].seq, message({"note": 1}, role="record"))
+    assert [each.content for each in conversation.messages()] == ["summary"]
+
+
 def test_redacted_summary_has_content_that_providers_accept(store: Store, clock: Clock, tmp_path: Path) -> None:
     conversation = store.open("k", ttl=timedelta(days=1), messages=messages(2))
     conversation.compact(lambda window: [message("a password", role="user", tokens=9)])

@@ -9,7 +9,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
-from lango_store import Conflict, Conversation, InvalidCut, Message, MessageNotFound, MessageRole, Store, Turn
+from lango_store import (
+    Conflict,
+    Conversation,
+    InvalidCut,
+    InvalidMessage,
+    Message,
+    MessageNotFound,
+    MessageRole,
+    Store,
+    Turn,
+)
 
 
 class Racer:
@@ -113,7 +123,8 @@ class Racer:
 
     def update_message(self) -> None:
         def update(found: Message) -> None:
-            assert self.conversation.update_message(found.seq, self.message()).seq == found.seq
+            with suppress(InvalidMessage):  # a message of a summary cannot become a record
+                assert self.conversation.update_message(found.seq, self.message()).seq == found.seq
 
         self.edit(update)
 

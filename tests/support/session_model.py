@@ -214,6 +214,8 @@ class ModelSession(ModelLog):
         other = self.with_id(new.id)
         if other is not None and other is not old:
             raise InvalidMessage("id", "is the id of another message")
+        if new.role is RECORD is not old.role and self.is_in_summary(old):
+            raise InvalidMessage("role", "a message of a summary cannot become a record")
         left = {"seq": old.seq, "turn_no": old.turn_no, "replayed": False}
         given = {"id": new.id or old.id, "created_at": new.created_at or old.created_at}
         if self.is_consolidated(old):
@@ -224,6 +226,9 @@ class ModelSession(ModelLog):
         old = self.at(place)
         return self.put_instead(old, self.redacted(old, reason))
 
+    def is_in_summary(self, message: Message) -> bool:
+        return any(turn.turn_no == message.turn_no and turn.kind == "compaction" for turn in self.turns)
+
     def redact_archived(self, place: int | str, reason: str | None) -> Message:
         """Redact a message of a session in an archive, where that uses up no seq."""
         old = self.at(place)
@@ -233,9 +238,8 @@ class ModelSession(ModelLog):
     def redacted(self, old: Message, reason: str | None) -> Message:
         tokens = None if old.tokens is None else 0
         extra = {} if reason is None else {"redacted": reason}
-        is_summary = any(turn.turn_no == old.turn_no and turn.kind == "compaction" for turn in self.turns)
         left: dict[str, Any] = {
-            "content": "(redacted)" if is_summary else None,
+            "content": "(redacted)" if self.is_in_summary(old) else None,
             "tool_calls": [],
             "extra": extra,
             "tokens": tokens,
