@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.databases import MakeDatabase
+from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message
 from support.searches import findings, found
 
@@ -20,6 +20,8 @@ from lango_store import (
     schema,
 )
 from lango_store.testing import Clock
+
+pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 
 @pytest.fixture
