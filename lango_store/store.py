@@ -458,7 +458,7 @@ class Store:
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
         """Check the store, and return what is wrong: schema, indexes, counters, summaries, orphans, values, settings.
 
-        With `repair` mends what can be mended without guessing, and says so in the findings. It reads every row, which
+        With `repair`, fix what can be fixed without guessing; the findings say so. It reads every row, which
         takes minutes for millions of messages: `on_check` gets the name of each check when it begins.
         """
         return maintenance.examine(self._context, repair=repair, on_check=on_check)

@@ -84,7 +84,8 @@ def update(
     new["created_at"] = dialect_of(connection).time(new["created_at"])
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
-    if new["role"] == MessageRole.RECORD.value != edit.row["role"] and edit.is_in_summary():
+    record = MessageRole.RECORD.value
+    if new["role"] == record and edit.row["role"] != record and edit.is_in_summary():
         raise InvalidMessage(
             "role", "a summary without messages would leave an empty window: delete the message instead"
         )
