@@ -1,4 +1,4 @@
-"""The command line. It parses options, calls the functions of the package and prints what they return."""
+"""The command line: it parses options, calls functions of the package and prints their results."""
 
 import sys
 from importlib.metadata import version
@@ -7,27 +7,30 @@ from typing import Annotated
 import typer
 
 from lango_store.cli import db, demo, interchange, maintenance, search, serve, sessions
+from lango_store.cli.options import example
 from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
 
 FAILED, REFUSED, UNREACHABLE = 1, 2, 3
-"""Exit codes: the answer is no; a person has to change the command or its rights; a retry may succeed."""
+"""Exit codes. `FAILED`: the result is negative, or the command failed. `REFUSED`: a person has to change the command or
+its permissions. `UNREACHABLE`: a retry may succeed."""
 
 app = typer.Typer(
     name="lango-store",
-    help="Manage a store of sessions and messages: its schema and its content.",
+    help="Manage a store of agent sessions and its database schema.",
+    epilog=example("sessions list --url sqlite:///agent.db"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(maintenance.expire)
-app.command()(maintenance.stats)
-app.command()(maintenance.doctor)
-app.command("import")(interchange.import_)
-app.command()(interchange.export)
-app.command()(interchange.copy)
-app.command()(serve.serve)
-app.command()(demo.demo)
+app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(maintenance.expire)
+app.command(epilog=example("stats --url sqlite:///agent.db"))(maintenance.stats)
+app.command(epilog=example("doctor --url sqlite:///agent.db"))(maintenance.doctor)
+app.command("import", epilog=example("import backup/lango_store.jsonl --url sqlite:///agent.db"))(interchange.import_)
+app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)
+app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
+app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
+app.command(epilog=example("demo --file demo.db"))(demo.demo)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(search.app, name="search")
 app.add_typer(maintenance.archive_app, name="archive")
@@ -43,14 +46,14 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line; errors become one line on standard error and an exit code."""
+    """Run the command line. An error is printed as one line on standard error and sets the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -67,7 +70,7 @@ def _exit_code(error: Exception) -> int:
             return REFUSED
         case DatabaseUnavailable() | DatabaseBusy():
             return UNREACHABLE
-        case ValueError() if not isinstance(error, InvalidFile):  # the store refuses a value of an option
+        case ValueError() if not isinstance(error, InvalidFile):  # the store rejects the value of an option
             return REFUSED
         case _:
             return FAILED

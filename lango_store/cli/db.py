@@ -1,4 +1,4 @@
-"""`lango-store db`: migrate and check the schema with the functions of `lango_store.schema`."""
+"""`lango-store db`: migrate and check the schema, with the functions of `lango_store.schema`."""
 
 import json
 from collections.abc import Callable
@@ -15,60 +15,68 @@ from lango_store.cli.options import (
     YesOption,
     confirm,
     database,
+    example,
     open_store,
 )
-from lango_store.cli.output import migration_progress
+from lango_store.cli.output import migration_progress, quantity
 
-app = typer.Typer(help="Migrate the schema, and see whether it is the one this release needs.", no_args_is_help=True)
+app = typer.Typer(help="Migrate and check the database schema.", no_args_is_help=True)
 
-Target = Annotated[str, typer.Argument(help="The revision to go to.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
+Target = Annotated[str, typer.Argument(help="Target migration revision.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL statements without running them.")]
 
 
-@app.command()
+@app.command(epilog=example("db upgrade --url sqlite:///agent.db"))
 def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Bring the schema up to a revision. Several at once are safe: one works, the others wait up to a minute.
+    """Upgrade the schema to a migration revision, by default the latest.
 
-    It is one transaction: if it is killed, nothing has changed; run it again.
+    The upgrade is one transaction: if the command is killed, nothing has
+    changed, and you can run it again. If several upgrades start together,
+    one runs and the others wait for up to a minute.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
 
-@app.command()
+@app.command(epilog=example("db downgrade base --url sqlite:///agent.db"))
 def downgrade(
-    revision: Annotated[str, typer.Argument(help='The revision to go back to; "base" drops the tables.')],
+    revision: Annotated[str, typer.Argument(help='Target migration revision; "base" drops all tables.')],
     url: UrlOption = None,
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
     yes: YesOption = False,
 ) -> None:
-    """Downgrade the schema to a revision, and drop what later revisions added."""
+    """Downgrade the schema to a migration revision. This deletes tables and columns that newer revisions added."""
     with open_store(url) as store:
-        loss = f"all {store.count(expired=None):,} sessions" if revision == "base" else "what later revisions added"
+        loss = (
+            f"all {quantity(store.count(expired=None), 'session')}"
+            if revision == "base"
+            else "the tables and columns that newer revisions added"
+        )
         confirm(f"downgrading {store.engine.url} to {revision} drops {loss}", yes=yes)
         print(_state(schema.downgrade(store.engine, revision, lock_timeout=lock_timeout)))
 
 
-@app.command()
+@app.command(epilog=example("db stamp head --url sqlite:///agent.db"))
 def stamp(
-    revision: Annotated[str, typer.Argument(help="The revision the schema is at.")],
+    revision: Annotated[str, typer.Argument(help="Migration revision to record.")],
     url: UrlOption = None,
 ) -> None:
-    """Record that the schema is at a revision, without running anything."""
+    """Record a migration revision in the database without running any migration."""
     print(_state(schema.stamp(database(url, new=True), revision)))
 
 
-@app.command()
+@app.command(epilog=example("db current --url sqlite:///agent.db"))
 def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print the revision the database is at, and the one this release needs."""
+    """Print the migration revision of the database and the revision that this release needs."""
     state, text = _current(database(url))
     print(json.dumps(state) if as_json else text)
 
 
-@app.command()
+@app.command(epilog=example("db status --url postgresql://localhost/agents"))
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print the revision, the features in use, and on PostgreSQL the releases of this package that are connected.
+    """Print the migration revision, the optional features in use and the connected releases.
 
-    A pooler, or an application_name in the URL, may hide the release of a connection.
+    Connected releases of this package are known on PostgreSQL only. A
+    connection pooler, or an application_name in the URL, can hide them.
     """
     state, text = _current(database(url))
     features, releases = schema.features(database(url)), schema.releases(database(url))
@@ -82,61 +90,70 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
         print(f"release {release}: {connections} connected")
 
 
-@app.command()
+@app.command(epilog=example("db check --url sqlite:///agent.db"))
 def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print whether the schema is the one this release needs; exit code 1 if it is not."""
+    """Compare the schema with the one this release needs. Exit code 1 if they differ."""
     differences = schema.check(database(url))
     if as_json:
         print(json.dumps({"ok": not differences, "differences": differences}))
     else:
-        for difference in differences or ["the schema is the one this release needs"]:
+        for difference in differences or ["the schema matches this release"]:
             print(difference)
     if differences:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=example("db sql --url postgresql://localhost/agents"))
 def sql(
     revision: Target = "head",
     url: UrlOption = None,
-    start: Annotated[str | None, typer.Option("--from", help="Where to start; else the database is asked.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="REVISION", help="Revision to start from. Default: the current revision of the database."
+        ),
+    ] = None,
 ) -> None:
-    """Print the SQL that an upgrade would run."""
+    """Print the SQL statements of an upgrade without running them."""
     print(schema.sql(database(url, new=start is not None), revision, start=start), end="")
 
 
-@app.command()
+@app.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Spread the tables over the nodes of a Citus cluster, by the session's key. Writers wait until it is done.
+    """Distribute the tables over the nodes of a Citus cluster, by session key.
 
-    If it is killed, nothing was changed. It may be run again.
+    Writers wait until the command has finished. If the command is killed,
+    nothing has changed, and you can run it again.
     """
-    _move(schema.distribute, "distributed by the session's key", url, dry_run, lock_timeout)
+    _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
 
 
-@app.command()
+@app.command(epilog=example("db undistribute --dry-run --url postgresql://localhost/agents"))
 def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Bring the tables back from the nodes of a Citus cluster to its coordinator. Writers wait until it is done."""
-    _move(schema.undistribute, "not distributed", url, dry_run, lock_timeout)
+    """Move the tables from the nodes of a Citus cluster back to the coordinator.
+
+    Writers wait until the command has finished.
+    """
+    _move(schema.undistribute, "on the coordinator", url, dry_run, lock_timeout)
 
 
 def _move(move: Callable[..., list[str]], state: str, url: str | None, dry_run: bool, lock_timeout: float) -> None:
     with migration_progress("moving") as on_progress:
         statements = move(database(url), dry_run=dry_run, lock_timeout=lock_timeout, on_progress=on_progress)
     if not statements:
-        print(f"nothing to do: the tables are {state} already")
+        print(f"nothing to do: the tables are already {state}")
     elif dry_run:
         print("\n".join(f"{statement};" for statement in ("BEGIN", *statements, "COMMIT")))
     else:
-        print(f"the tables are {state} now")
+        print(f"the tables are now {state}")
 
 
 def _current(url: str) -> tuple[dict[str, str | None], str]:
-    """Return where the schema is at, as data and as a line."""
-    found, needed, namespace = schema.current(url), schema.head(), schema.namespace(url)
-    where = "" if namespace is None else f" in schema {namespace!r}"
-    state = {"revision": found, "needed": needed, "schema": namespace}
-    return state, f"{_state(found)}{where}, this release needs {needed}"
+    """Return the state of the schema, as data and as a line of text."""
+    current, needed, namespace = schema.current(url), schema.head(), schema.namespace(url)
+    location = "" if namespace is None else f" in schema {namespace!r}"
+    state = {"revision": current, "needed": needed, "schema": namespace}
+    return state, f"{_state(current)}{location}, this release needs {needed}"
 
 
 def _state(revision: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`lango-store demo`: store a conversation, load it, show it and list the sessions."""
+"""`lango-store demo`: store a conversation, load it and print it."""
 
 from typing import Annotated
 
@@ -39,9 +39,9 @@ CONVERSATION = [
 
 
 def demo(
-    file: Annotated[str, typer.Option("--file", help="The SQLite file to write.")] = "demo.db",
+    file: Annotated[str, typer.Option("--file", metavar="FILE", help="SQLite file to write to.")] = "demo.db",
 ) -> None:
-    """Store a conversation with tool calls in a SQLite file, load it back, show it, and list the sessions."""
+    """Store a conversation with tool calls in a SQLite file, load it and print it."""
     with Store(f"sqlite:///{file}", migrate=True) as store:
         store.delete(KEY)
         store.create(KEY, agent_id="planner", title="A free Saturday", model="gpt-x", settings={"thinking": "high"})

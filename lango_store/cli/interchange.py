@@ -1,4 +1,4 @@
-"""`lango-store import`, `export` and `copy`: files of other systems, backups, and whole databases."""
+"""`lango-store import`, `export` and `copy`: backups, files of other systems, and copies of databases."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from lango_store import interchange
 from lango_store._engine.engine import database_file
 from lango_store.cli.options import JsonOption, UrlOption, User, open_store
-from lango_store.cli.output import one_line, print_json, progress, say
+from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
 from lango_store.interchange.copying import CopyReport
@@ -22,19 +22,22 @@ _WRITABLE = ", ".join(interchange.writable())
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(help="A file, or a folder of files.")],
+    source: Annotated[Path, typer.Argument(help="File, or folder of files.")],
     url: UrlOption = None,
-    format: Annotated[str | None, typer.Option(help=f"One of {_NAMES}; else it is recognised.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report, and write nothing.")] = False,
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help=f"One of {_NAMES}. Default: detected for each file.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be imported. Write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Import sessions; exit code 1 if a file could not be imported, of which nothing is written.
+    """Import sessions from a file or a folder. Exit code 1 if a file cannot be imported.
 
-    Existing sessions and the files are not changed: run it again if it was interrupted.
+    Nothing of such a file is written. Existing sessions are never changed.
+    If the command is interrupted, run it again.
     """
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
-    with open_store(url, "looking at" if dry_run else "importing into") as store:
+    with open_store(url, "comparing with" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
         with progress("importing", total, quiet=json_) as update:
 
@@ -56,40 +59,48 @@ def _print_problems(report: FileReport) -> None:
     if report.error is not None:
         say(f"error: {report.error}")
     elif report.format is None:
-        say(f"{report.path}: no format recognises it, left out")
+        say(f"{report.path}: skipped, the format is unknown")
     for key in report.collided:
-        print(one_line(f"{report.path}: {key} collides with another session, which stays as it is"))
+        print(one_line(f"{report.path}: {key} collides with an existing session, which was not changed"))
     for each in report.skipped:
         say(f"{report.path}, line {each.line}: {each.reason}")
 
 
 def _summarize(reports: list[FileReport], *, dry_run: bool) -> str:
-    read = sum(each.format is not None and each.error is None for each in reports)
+    files = sum(each.format is not None and each.error is None for each in reports)
     return (
-        f"{'would import' if dry_run else 'imported'} {sum(each.sessions for each in reports):,} sessions, "
-        f"{sum(each.messages for each in reports):,} messages from {read:,} files; "
+        f"{'would import' if dry_run else 'imported'} {quantity(sum(each.sessions for each in reports), 'session')}, "
+        f"{quantity(sum(each.messages for each in reports), 'message')} from {quantity(files, 'file')}; "
         f"{sum(len(each.already_there) for each in reports):,} already there, "
         f"{sum(len(each.collided) for each in reports):,} collided, "
-        f"{sum(len(each.skipped) for each in reports):,} lines skipped or changed, "
-        f"{sum(each.error is not None for each in reports):,} files failed"
+        f"{quantity(sum(len(each.skipped) for each in reports), 'line')} skipped or changed, "
+        f"{quantity(sum(each.error is not None for each in reports), 'file')} failed"
     )
 
 
 def export(
     to: Annotated[
-        str, typer.Option("--to", help="A folder; or, as jsonl, a file such as today.jsonl.gz, or - for the output.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="PATH",
+            help="Folder to write to. With jsonl also a file such as today.jsonl.gz, or - for standard output.",
+        ),
     ],
-    format: Annotated[str, typer.Option(help=f"One of {_WRITABLE}.")] = "jsonl",
-    keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {_WRITABLE}.")] = "jsonl",
+    keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to export.")] = None,
     url: UrlOption = None,
     user: User = None,
-    all_: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist with other content.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Export all sessions.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files that have other content.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Write sessions to files; exit code 1 if a file exists with other content, which is not changed.
+    """Export sessions to files. Exit code 1 if a session is not exported.
 
-    Expired sessions are left out, except as jsonl: that is for backups, one file of all of them.
+    The format jsonl is for backups: it writes all sessions to one file,
+    including expired ones. The other formats write one file for each live
+    session. Without --force, an existing file with other content is not
+    changed, and the command reports an error.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
@@ -120,12 +131,12 @@ def export(
             on_file=on_file,
         )
     failed, unchanged = sum(each.error is not None for each in done), sum(each.unchanged for each in done)
+    exported = quantity(len(done) - failed - unchanged, "session")
     summary = (
-        f"exported {len(done) - failed - unchanged:,} sessions to {'standard output' if is_output else to}, "
-        f"{unchanged:,} unchanged, {failed:,} failed"
+        f"exported {exported} to {'standard output' if is_output else to}, {unchanged:,} unchanged, {failed:,} failed"
     )
     if records := sum(each.records for each in done):
-        summary += f"; {records:,} records were left out, as {format} has none: jsonl keeps them"
+        summary += f"; {quantity(records, 'record')} left out: only jsonl can hold records"
     if is_output:
         say(summary)
     elif not json_:
@@ -136,19 +147,28 @@ def export(
 
 def copy(
     source_url: Annotated[
-        str, typer.Option("--from", help="The database to copy from; it is only read. With --salvage, a SQLite file.")
+        str,
+        typer.Option(
+            "--from", metavar="URL", help="Database to copy from. It is only read. With --salvage, a SQLite file."
+        ),
     ],
-    target_url: Annotated[str, typer.Option("--to", help="The database to copy to; its schema must be there.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and say what would be copied.")] = False,
+    target_url: Annotated[
+        str, typer.Option("--to", metavar="URL", help="Database to copy to. Create its schema first, with db upgrade.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Compare the databases, and report what would be copied. Write nothing.")
+    ] = False,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Copy the readable rows of a damaged SQLite file, which is not opened.")
+        bool,
+        typer.Option("--salvage", help="Copy the readable rows of a damaged SQLite file. The file is not changed."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Copy all sessions, expired ones too; exit code 1 if some are missing, or in the target with other content.
+    """Copy all sessions, including expired ones, to another database.
 
-    If it is killed, run it again: it continues where it stopped. A session that the target has with other content is
-    reported and not changed.
+    Exit code 1 if a session cannot be copied, or exists in the target with
+    other content. Such a session is reported and not changed. If the command
+    is killed, run it again: it continues where it stopped.
     """
     if salvage:
         _finish(_salvaged(source_url, target_url, dry_run=dry_run), json_=json_)
@@ -173,9 +193,9 @@ def _salvaged(source: str, target_url: str, *, dry_run: bool) -> CopyReport:
     with open_store(target_url) as target:
         file = database_file(target.engine.url)
         if file is not None and Path(path).exists() and file.samefile(path):
-            raise typer.BadParameter("names the damaged file itself: give another database", param_hint="--to")
+            raise typer.BadParameter("this is the damaged file itself: give another database", param_hint="--to")
         target.ping()
-        say(f"copying what can be read of {path} to {target.engine.url}")
+        say(f"copying the readable rows of {path} to {target.engine.url}")
         return salvage_file(Path(path), target, dry_run=dry_run)
 
 
@@ -190,17 +210,17 @@ def _finish(report: CopyReport, *, json_: bool) -> None:
 
 def _print_copied(report: CopyReport) -> None:
     for key in report.differing:
-        say(f"differs, left alone: {key!r}")
+        say(f"differs, not changed: {key!r}")
     for scope, name in report.differing_values:
-        say(f"differs, left alone: value {name!r} of scope {scope!r}")
+        say(f"differs, not changed: value {name!r} of scope {scope!r}")
     for failure in report.missing:
         say(f"missing: {quoted(failure.key)}: {failure.reason}")
     for failure in report.failed:
         say(f"failed: {failure.key!r}: {failure.reason}")
-    values = f", {report.values:,} shared values" if report.values else ""
+    values = f", {quantity(report.values, 'shared value')}" if report.values else ""
     print(
-        f"{'would copy' if report.dry_run else 'copied'} {report.copied:,} sessions, {report.messages:,} messages"
-        f"{values}; {report.already_there:,} were there already, "
+        f"{'would copy' if report.dry_run else 'copied'} {quantity(report.copied, 'session')}, "
+        f"{quantity(report.messages, 'message')}{values}; {report.already_there:,} already there, "
         f"{len(report.differing) + len(report.differing_values):,} differ, {len(report.failed):,} failed; "
         f"{report.seconds:.1f} s"
     )

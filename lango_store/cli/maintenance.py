@@ -25,37 +25,61 @@ from lango_store.cli.options import (
     YesOption,
     confirm,
     duration,
+    example,
     open_store,
     time,
 )
-from lango_store.cli.output import NOTHING_FOUND, Columns, console, print_json, print_table, printable, progress, say
+from lango_store.cli.output import (
+    NOTHING_FOUND,
+    Columns,
+    console,
+    print_json,
+    print_table,
+    printable,
+    progress,
+    quantity,
+    say,
+)
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
-_ROOM_FOR_BARS: Final = 80
-"""The columns of a terminal that also shows bars."""
+_MIN_WIDTH_FOR_BARS: Final = 80
+"""The minimum width of a terminal, in columns, for the bars of `stats`."""
 
 
 def expire(
     url: UrlOption = None,
     older_than: Annotated[
-        Any, typer.Option(parser=duration, help="Also sessions idle for that long: 30d, 12h.")
+        Any,
+        typer.Option(
+            parser=duration, metavar="DURATION", help="Also purge sessions not updated for this long: 30d, 12h."
+        ),
     ] = None,
     created_before: Annotated[
-        Any, typer.Option(parser=time, help="Also sessions made before: 2026-01-01, or 90d ago.")
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Also purge sessions created before this time: 2026-01-01, or 90d ago."
+        ),
     ] = None,
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Most sessions in a transaction.")] = 500,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many sessions.")] = None,
-    archive: Annotated[Path | None, typer.Option(help="Store what is purged in this SQLite file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged, and purge nothing.")] = False,
+    batch_size: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="Maximum number of sessions per transaction.")
+    ] = 500,
+    limit: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="Maximum number of sessions to purge. Default: all.")
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Copy sessions to this SQLite file before they are purged.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Purge sessions past their TTL, in batches; Ctrl-C stops it after the current batch.
+    """Purge sessions whose TTL has passed, in batches. Ctrl-C stops after the current batch.
 
-    Exit code 1 if rows of another table reference some of them.
+    Exit code 1 if some sessions are kept because rows of another table
+    reference them.
     """
     policy: dict[str, Any] = {
         "older_than": older_than,
@@ -75,7 +99,8 @@ def expire(
         report = state
         update(completed=state.sessions)
         if not (has_bar or json_):
-            say(f"batch {state.batches}: {state.sessions:,} sessions, {state.messages:,} messages so far")
+            done = f"{quantity(state.sessions, 'session')}, {quantity(state.messages, 'message')}"
+            say(f"batch {state.batches}: {done} so far")
         if signals:
             raise KeyboardInterrupt
 
@@ -97,7 +122,7 @@ def expire(
                 signal.signal(signal.SIGINT, handler)
     _print(report, json_=json_, action="would purge" if dry_run else "purged")
     for key, constraint in report.held.items() if not json_ else ():
-        say(f"{key} stays: {constraint} references it")
+        say(f"{key} is not purged: {constraint} references the session")
     if report.held:
         raise typer.Exit(1)
 
@@ -106,45 +131,47 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     if json_:
         print_json(report)
         return
-    batches = "" if report.dry_run else f" in {report.batches} batches"
-    print(f"{action} {report.sessions:,} sessions, {report.messages:,} messages{batches}, {report.seconds:.1f} s")
+    batches = "" if report.dry_run else f" in {quantity(report.batches, 'batch')}"
+    sessions, messages = quantity(report.sessions, "session"), quantity(report.messages, "message")
+    print(f"{action} {sessions}, {messages}{batches}, {report.seconds:.1f} s")
 
 
 def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Print totals: sessions, turns, messages, bytes; the largest agents; and how many sessions expire when.
+    """Print totals of the store, the largest agents, and when sessions expire.
 
-    Tokens are those of messages. `sessions show` sums the usage of a session's turns, docs/howto/queries.md of many.
+    Tokens are the token counts of messages, not the usage of turns. The
+    command `sessions show` prints the total usage of one session.
     """
     with open_store(url) as store, progress("reading all sessions", quiet=json_):
-        found = store.stats()
+        totals = store.stats()
     if json_:
-        print_json(found)
+        print_json(totals)
         return
-    turns = f"{found.turns:,} turns, " if found.turns else ""
-    records = f"{found.records:,} records, " if found.records else ""
-    tokens = f"{found.tokens:,} message tokens, " if found.tokens else ""
+    turns = f"{quantity(totals.turns, 'turn')}, " if totals.turns else ""
+    records = f"{quantity(totals.records, 'record')}, " if totals.records else ""
+    tokens = f"{quantity(totals.tokens, 'message token')}, " if totals.tokens else ""
     console().print(
-        f"{found.sessions:,} sessions ({found.expired:,} expired), {turns}{found.messages:,} messages, {records}"
-        f"{tokens}{filesize.decimal(found.bytes)} on disk",
+        f"{quantity(totals.sessions, 'session')} ({totals.expired:,} expired), {turns}"
+        f"{quantity(totals.messages, 'message')}, {records}{tokens}{filesize.decimal(totals.bytes)} on disk",
         soft_wrap=not sys.stdout.isatty(),
     )
-    if not found.sessions:
+    if not totals.sessions:
         return
-    agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in found.agents[:20]]
+    agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in totals.agents[:20]]
     _print_bars("By agent", ("agent", "sessions", "message tokens", "messages"), agents)
-    _print_bars("When they expire", ("expires", "sessions"), found.expiring.items())
+    _print_bars("By time to expiry", ("expires", "sessions"), totals.expiring.items())
 
 
 def _print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int, ...]]) -> None:
     rows = list(rows)
-    most = max(int(row[-1]) for row in rows)
+    longest = max(int(row[-1]) for row in rows)
     out = console()
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        whole = [*column.split(), *(f"{row[place]:,}" for row in rows if place)]
-        table.add_column(column, min_width=max(map(len, whole)), justify="right" if place else "left")
+    for index, column in enumerate(columns):
+        uncut = [*column.split(), *(f"{row[index]:,}" for row in rows if index)]
+        table.add_column(column, min_width=max(map(len, uncut)), justify="right" if index else "left")
     for name, *numbers in rows:
-        bar = [Bar(most, 0, float(numbers[-1]), width=30)] if out.width >= _ROOM_FOR_BARS else []
+        bar = [Bar(longest, 0, float(numbers[-1]), width=30)] if out.width >= _MIN_WIDTH_FOR_BARS else []
         table.add_row(Text(printable(str(name)), overflow="fold"), *(f"{number:,}" for number in numbers), *bar)
     out.print()
     out.print(table)
@@ -152,10 +179,12 @@ def _print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | i
 
 def doctor(
     url: UrlOption = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what needs no guess.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair each problem that has only one correct repair.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Examine the store and print each problem with its remedy; exit code 1 if a problem remains."""
+    """Check the store, and print each problem with its remedy. Exit code 1 if a problem remains."""
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
         findings = store.examine(repair=repair, on_check=lambda name: update(description=f"checking: {name}"))
@@ -166,67 +195,76 @@ def doctor(
             state = "repaired" if finding.repaired else finding.remedy
             print(printable(f"{finding.name}: {finding.detail}\n  {state}"))
     if not (findings or json_):
-        print("nothing is wrong")
+        print("no problems found")
     if any(not finding.repaired for finding in findings if finding.name != "settings"):
         raise typer.Exit(1)
 
 
-archive_app = typer.Typer(help="Search, restore and forget what expire --archive stored.", no_args_is_help=True)
+archive_app = typer.Typer(
+    help="Search, restore and delete sessions in the file of `expire --archive`.", no_args_is_help=True
+)
 
-_FOUND: Final[Columns[dict[str, Any]]] = {
-    "key": lambda found: found["key"],
-    "seq": lambda found: found["seq"],
-    "role": lambda found: found["role"],
-    "time (UTC)": lambda found: datetime.fromisoformat(found["created_at"]),
-    "text": lambda found: found["text"],
+_MATCH_COLUMNS: Final[Columns[dict[str, Any]]] = {
+    "key": lambda match: match["key"],
+    "seq": lambda match: match["seq"],
+    "role": lambda match: match["role"],
+    "time (UTC)": lambda match: datetime.fromisoformat(match["created_at"]),
+    "text": lambda match: match["text"],
 }
 
-File = Annotated[Path, typer.Argument(help="The archive's file.")]
-Key = Annotated[str, typer.Argument(help="The session's key.")]
+File = Annotated[Path, typer.Argument(help="Archive file.")]
+Key = Annotated[str, typer.Argument(help="Session key.")]
 
 
-@archive_app.command()
+@archive_app.command(epilog=example('archive search "oslo weather" cold.db'))
 def search(
-    text: Annotated[str, typer.Argument(help="Words that a message holds, all of them.")],
+    text: Annotated[str, typer.Argument(help="Words that a message must all contain, as one argument.")],
     file: File,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of messages to print.")] = 20,
     json_: JsonOption = False,
 ) -> None:
-    """Find archived messages, the best first; exit code 1 if there is none."""
+    """Search archived messages, and print the best matches first. Exit code 1 if no message matches."""
     if not text.split():
-        raise typer.BadParameter("give a word or more", param_hint="TEXT")
+        raise typer.BadParameter("give at least one word", param_hint="TEXT")
     with Archive(file) as archive:
-        found = archive.search(text, limit=limit)
+        matches = archive.search(text, limit=limit)
     if json_:
-        for each in found:
-            print(json.dumps(each))
+        for match in matches:
+            print(json.dumps(match))
     else:
-        print_table(_FOUND, [found])
-    if not found:
+        print_table(_MATCH_COLUMNS, [matches])
+    if not matches:
         say(NOTHING_FOUND)
         raise typer.Exit(1)
 
 
-@archive_app.command()
+@archive_app.command(epilog=example("archive restore telegram:42 cold.db --url sqlite:///agent.db"))
 def restore(
     key: Key,
     file: File,
     url: UrlOption = None,
-    ttl: Annotated[Any, typer.Option(parser=duration, help="A TTL such as 30d; else it never expires.")] = None,
+    ttl: Annotated[
+        Any,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="TTL of the restored session, such as 30d. Default: never expires.",
+        ),
+    ] = None,
 ) -> None:
-    """Bring an archived session back into the store."""
+    """Restore an archived session to the store."""
     with open_store(url, "restoring on") as store:
         session = store.restore(file, key, ttl=ttl)
-    print(f"restored {session.message_count} messages")
+    print(f"restored {quantity(session.message_count, 'message')}")
 
 
-@archive_app.command()
+@archive_app.command(epilog=example("archive forget cold.db --user ann"))
 def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
-    """Delete archived sessions of a user, an agent or a key prefix, so that the file keeps no trace."""
+    """Delete the archived sessions of a user, an agent or a key prefix from the file, leaving no trace."""
     filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if not any(filters.values()):
         raise typer.BadParameter("give --user, --agent or --prefix")
     with Archive(file) as archive:
         sessions, messages = archive.count(**filters)
-        confirm(f"forgetting {sessions:,} sessions, {messages:,} messages in {file}", yes=yes)
-        print(f"forgot {archive.forget(**filters)} sessions")
+        confirm(f"forgetting {quantity(sessions, 'session')}, {quantity(messages, 'message')} in {file}", yes=yes)
+        print(f"forgot {quantity(archive.forget(**filters), 'session')}")

@@ -1,4 +1,4 @@
-"""Options that several commands share, the database they name, and confirmations."""
+"""Options shared by several commands, and functions that parse them, open the store and ask for confirmation."""
 
 import re
 import sys
@@ -19,20 +19,33 @@ from lango_store.store import Store
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help=f"The database; else ${', else $'.join(URL_VARIABLES)}."),
+    typer.Option("--url", metavar="URL", help=f"Database URL. Default: ${', then $'.join(URL_VARIABLES)}."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Agent = Annotated[str | None, typer.Option("--agent", help="Sessions of this agent id.")]
-User = Annotated[str | None, typer.Option("--user", help="Sessions of this user id.")]
-Prefix = Annotated[str | None, typer.Option("--prefix", help="Sessions whose key begins so.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only sessions with this agent id.")]
+User = Annotated[str | None, typer.Option("--user", metavar="ID", help="Only sessions with this user id.")]
+Prefix = Annotated[
+    str | None, typer.Option("--prefix", metavar="TEXT", help="Only sessions whose key starts with this prefix.")
+]
 LockTimeout = Annotated[
     float,
-    typer.Option("--lock-timeout", min=0.001, max=2_147_483, help="Seconds to wait for a table in use (PostgreSQL)."),
+    typer.Option(
+        "--lock-timeout",
+        metavar="SECONDS",
+        min=0.001,
+        max=2_147_483,
+        help="Maximum time to wait for a table lock, on PostgreSQL.",
+    ),
 ]
 LOCK_TIMEOUT = schema.LOCK_TIMEOUT
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def example(command: str) -> str:
+    """Return the text that ends the help of a command. In a separate paragraph the command is not wrapped."""
+    return f"Example:\n\nlango-store {command}"
 
 
 def duration(text: str) -> timedelta:
@@ -62,11 +75,11 @@ def time(text: str) -> datetime:
 
 
 def database(url: str | None, *, new: bool = False) -> str:
-    """Return the URL of the database; a SQLite file must exist unless it may be `new`."""
+    """Return the database URL from the option or the environment. A SQLite file must exist, unless `new` is True."""
     url = url or url_from_environment()
     if not url:
         raise typer.BadParameter(
-            f"no database was given: give --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
+            f"no database is configured: add --url sqlite:///agent.db, or set {URL_VARIABLES[0]}", param_hint="--url"
         )
     try:
         engine = create_engine(url)
@@ -83,7 +96,7 @@ def database(url: str | None, *, new: bool = False) -> str:
 
 @contextmanager
 def open_store(url: str | None, announcement: str | None = None) -> Iterator[Store]:
-    """Open the store, and print the announcement with its URL without the password."""
+    """Open the store. An announcement is printed first, with the URL without its password."""
     with Store(database(url)) as store:
         if announcement is not None:
             say(f"{announcement} {store.engine.url}")
@@ -91,7 +104,7 @@ def open_store(url: str | None, announcement: str | None = None) -> Iterator[Sto
 
 
 def confirm(action: str, *, yes: bool) -> None:
-    """Print what will be destroyed and ask on a terminal; elsewhere --yes is required."""
+    """Print the destructive action. Ask for confirmation on a terminal; require `--yes` elsewhere."""
     if yes:
         say(action)
     elif sys.stdin.isatty():

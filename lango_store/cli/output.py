@@ -1,4 +1,4 @@
-"""Printing: stored text made harmless, tables, JSON, errors, progress bars and the pager."""
+"""Output of the commands: escaped text, tables, JSON, errors, progress bars and the pager."""
 
 import json
 import os
@@ -19,41 +19,48 @@ from lango_store._values.document import ESCAPES, ON_ONE_LINE, PICTURES
 
 Item = TypeVar("Item")
 Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
-"""The columns of a table by name, and how each value is read from an item."""
+"""The columns of a table: each name with a function that reads the value from an item."""
 
 NOTHING_FOUND = "nothing found"
 
 _NARROW, _WHOLE = 120, 16
-"""Terminals with fewer columns leave out the wide columns of a table; values this short are never cut."""
+"""Terminals narrower than `_NARROW` omit the wide columns of a table. Values up to `_WHOLE` wide are never cut."""
 
-_IN_JSON = {code: text for code, text in ESCAPES.items() if code >= 0x7F}  # JSON itself escapes those below
+_IN_JSON = {code: text for code, text in ESCAPES.items() if code >= 0x7F}  # JSON already escapes lower codes
 
 
 def printable(text: str) -> str:
-    """Return stored text with visible characters in place of those that control a terminal."""
+    """Return stored text with each terminal control character replaced by a visible one."""
     return text.translate(PICTURES)
 
 
 def one_line(text: str) -> str:
-    """Return printable text without line breaks and tabs."""
+    """Return printable text on one line: line breaks and tabs are replaced too."""
     return text.translate(ON_ONE_LINE)
 
 
 def escaped(text: str) -> str:
-    r"""Return stored text as a lossless field between tabs: `\t`, `\n`, `\r`, `\\`, `\u001b`."""
+    r"""Return stored text as one field of a tab-separated line. Escapes such as `\t` and `\u001b` lose nothing."""
     return text.translate(ESCAPES)
 
 
+def quantity(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 turn", "2 turns", "1,000 batches"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def console() -> Console:
-    """Return the console for answers. It reads no markup, since stored text may look like it."""
+    """Return the console for results. Markup is off, because stored text may contain it."""
     is_plain = bool(os.environ.get("NO_COLOR"))
     return Console(color_system=None if is_plain else "auto", highlight=False, markup=False, emoji=False)
 
 
 def captured(out: Console, *, no_pager: bool = False) -> AbstractContextManager[Capture | None]:
-    """Collect what the console prints on a terminal, for `page`; otherwise print it at once.
+    """Collect the output of the console for `page` on a terminal; otherwise print it at once.
 
-    The pager opens when all of it is read, so that the database is not open while a person reads.
+    The pager opens after all output is collected, so that the database is closed while a person reads.
     """
     if no_pager or not sys.stdout.isatty() or os.environ.get("PAGER") == "":
         return nullcontext()
@@ -61,21 +68,21 @@ def captured(out: Console, *, no_pager: bool = False) -> AbstractContextManager[
 
 
 def page(out: Console, text: str) -> None:
-    """Print a text that the terminal has room for, and show a longer one in `$PAGER`, else `less`."""
+    """Print a text that fits on the terminal. Show a longer text in `$PAGER`, by default `less`."""
     if text.count("\n") < out.height:
         print(text, end="")
     else:
-        os.environ.setdefault("LESS", "-FRX")  # with colors, and the text stays on the screen
+        os.environ.setdefault("LESS", "-FRX")  # show colors, and leave the text on the screen
         SystemPager().show(text)
 
 
 def say(text: str) -> None:
-    """Print a line that is not an answer, on standard error."""
+    """Print a line about the run, rather than a result, on standard error."""
     print(printable(text), file=sys.stderr)
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as one line on standard error, with the command that helps."""
+    """Print an error as one line on standard error, with the command that fixes its cause."""
     match error:
         case errors.SessionExpired():
             text = f"{error.fact}: `sessions touch` revives it, `sessions show --expired` shows it"
@@ -86,14 +93,14 @@ def print_error(error: Exception) -> None:
         case errors.SchemaOutOfDate():
             text = f"{error.fact}: {error.remedy}"
         case errors.DamagedMessage():
-            text = f"{error.fact}; `sessions show` shows what can be read, `doctor` lists all damage"
+            text = f"{error.fact}; `sessions show` shows the readable messages, `doctor` lists all damage"
         case _:
             text = str(error)
     say(f"error: {text}")
 
 
 def print_json(value: BaseModel) -> None:
-    """Print a value as one line of JSON, in ASCII if the encoding of the output lacks a character.
+    """Print a value as one line of JSON, in ASCII if the output encoding lacks a character.
 
     Characters that control a terminal or reverse a line are escaped.
     """
@@ -106,11 +113,11 @@ def print_json(value: BaseModel) -> None:
 
 
 def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:
-    """Print a table for each page on a terminal; elsewhere a line for each item, its fields between tabs.
+    """Print a table for each page on a terminal, and tab-separated lines elsewhere.
 
     Args:
-        columns: The columns. The first, the key, is folded where the others are cut.
-        pages: The items.
+        columns: The columns. Long values of the first column, the key, are wrapped; those of other columns are cut.
+        pages: The items, one table for each page.
         wide: Names of columns that only a wide terminal shows.
     """
     if not sys.stdout.isatty():
@@ -143,14 +150,14 @@ def _cell(value: str | int | datetime | None, *, is_key: bool) -> Text:
 
 @contextmanager
 def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """Show a progress bar if standard error is a terminal, and yield a function that updates it."""
+    """Show a progress bar if standard error is a terminal. Yields a function that updates the bar."""
     if quiet or not sys.stderr.isatty():
         yield lambda **state: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Answers are printed above the bar, but only on a terminal: elsewhere rich would print them on standard error.
+    # Results are printed above the bar, but only on a terminal: elsewhere rich would print them on standard error.
     redirect = sys.stdout.isatty()
     out = Console(stderr=True)
     with Progress(*columns, console=out, redirect_stdout=redirect, transient=total is None) as bar:
@@ -160,6 +167,6 @@ def progress(description: str, total: int | None = None, *, quiet: bool = False)
 
 @contextmanager
 def migration_progress(action: str) -> Iterator[schema.OnProgress]:
-    """Show the progress of a migration, table by table, if standard error is a terminal."""
+    """Show the progress of a migration for each table, if standard error is a terminal."""
     with progress(action) as update:
         yield lambda state: update(description=f"{action} {state.table}", completed=state.rows, total=state.total)

@@ -11,23 +11,23 @@ from rich.text import Text
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
 from lango_store._values.usage import describe
-from lango_store.cli.output import one_line, printable
+from lango_store.cli.output import one_line, printable, quantity
 from lango_store.errors import DamagedMessage
 
 _MAX_LINES, _MAX_LINE = 12, 1_000
-"""The lines of a content, and the characters of a line, that are shown without `full`."""
+"""The number of lines of a content, and of characters in a line, that are shown unless `full` is True."""
 
 _STYLES: Final = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
 
 
 def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int = 0) -> Panel:
-    """Return a panel with the facts about a session; `omitted` is the number of messages not shown."""
-    records = f"{info.record_count:,} records, " if info.record_count else ""
-    tokens = f"{info.token_count:,} message tokens, " if info.token_count else ""
-    turns = f"{info.turn_count:,} turns, " if info.turn_count else ""
+    """Return a panel that describes a session; `omitted` is the number of messages that are not shown."""
+    records = f"{quantity(info.record_count, 'record')}, " if info.record_count else ""
+    tokens = f"{quantity(info.token_count, 'message token')}, " if info.token_count else ""
+    turns = f"{quantity(info.turn_count, 'turn')}, " if info.turn_count else ""
     lines = [
         f"agent {info.agent_id or '–'}   user {info.user_id or '–'}   model {info.model or '–'}",
-        f"{info.message_count:,} messages, {records}{tokens}{turns}last seq {info.last_seq:,}",
+        f"{quantity(info.message_count, 'message')}, {records}{tokens}{turns}last seq {info.last_seq:,}",
         f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
     ]
     if usage:
@@ -36,12 +36,13 @@ def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int 
         lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
     lines += [f"{name} {_json(value)}" for name in ("settings", "metadata") if (value := getattr(info, name))]
     if omitted:
-        lines.append(f"… {omitted:,} earlier messages{' and records' if records else ''}, --all shows them")
+        earlier = f"{omitted:,} earlier messages and records" if records else quantity(omitted, "earlier message")
+        lines.append(f"… {earlier} not shown: use --all")
     return _panel(Text(printable("\n".join(lines))), f"{info.key} · {info.title}" if info.title else info.key)
 
 
 def render_message(message: Message | DamagedMessage, *, full: bool = False) -> RenderableType:
-    """Return a panel with a message, or one line for a record; long contents are cut unless `full`."""
+    """Return a panel with a message, or one line for a record. Long contents are cut unless `full` is True."""
     if isinstance(message, DamagedMessage):
         title = f"{message.seq} damaged: {message.field}"
         return _panel(Text(printable(str(message))), title, border_style="red")
@@ -54,7 +55,7 @@ def render_message(message: Message | DamagedMessage, *, full: bool = False) -> 
     texts = calls if message.content is None else [_content(message.content), *calls]
     facts = [f"{message.created_at:%H:%M:%S}"] if message.created_at else []
     if message.tokens is not None:
-        facts.append(f"{message.tokens:,} tokens")
+        facts.append(quantity(message.tokens, "token"))
     return _panel(
         Group(*(Text(printable(text)) if full else _cut(printable(text)) for text in texts)),
         title,
@@ -95,9 +96,9 @@ def _cut(text: str) -> Text:
     lines = text.removesuffix("\n").split("\n")
     shown = Text()
     for line in lines[:_MAX_LINES]:
-        more = f"… (+{len(line) - _MAX_LINE:,} characters)" if len(line) > _MAX_LINE else ""
+        more = f"… (+{quantity(len(line) - _MAX_LINE, 'character')})" if len(line) > _MAX_LINE else ""
         shown.append(f"{line[:_MAX_LINE]}{more}\n")
     if len(lines) > _MAX_LINES:
-        shown.append(f"… {len(lines) - _MAX_LINES} more lines, --full shows them", style="dim")
+        shown.append(f"… {quantity(len(lines) - _MAX_LINES, 'more line')}: use --full", style="dim")
     shown.rstrip()
     return shown

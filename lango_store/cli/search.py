@@ -20,6 +20,7 @@ from lango_store.cli.options import (
     YesOption,
     confirm,
     database,
+    example,
     open_store,
     time,
 )
@@ -31,6 +32,7 @@ from lango_store.cli.output import (
     one_line,
     print_json,
     printable,
+    quantity,
     say,
 )
 
@@ -40,39 +42,59 @@ class _WordsOrCommand(TyperGroup):
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            args = ["for", *args]  # before an option of it, or words that look like one, are taken for the group's
+            args = ["for", *args]  # otherwise click would parse the options of `for` as options of the group
         return super().parse_args(context, args)
 
 
 app = typer.Typer(
     cls=_WordsOrCommand,
     no_args_is_help=True,
-    help='Find messages by their words, `search "oslo weather" --user ann`, and keep the index that finds them.',
+    help="Search messages with `search WORDS`, and maintain the search index.",
+    epilog=example('search "oslo weather" --user ann --url sqlite:///agent.db'),
 )
 
 
-@app.command("for")
+@app.command("for", epilog=example('search for "oslo weather" --url sqlite:///agent.db'))
 def for_(
     words: Annotated[
-        list[str], typer.Argument(help='A message has to contain all of them; "a phrase" in quotes, -word, prefix*.')
+        list[str],
+        typer.Argument(
+            help='Words that a message must all contain. Also "a phrase" in quotes, -word to exclude it, and prefix*.'
+        ),
     ],
     url: UrlOption = None,
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    role: Annotated[MessageRole | None, typer.Option(help="Messages of this role.")] = None,
-    since: Annotated[Any, typer.Option(parser=time, help="Written since then: 2026-11-21, or 30d ago.")] = None,
-    until: Annotated[Any, typer.Option(parser=time, help="Written before then: 2026-11-21, or 30d ago.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many.")] = 20,
-    offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the best.")] = 0,
+    role: Annotated[MessageRole | None, typer.Option(help="Only messages with this role.")] = None,
+    since: Annotated[
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Only messages created at or after this time: 2026-11-21, or 30d ago."
+        ),
+    ] = None,
+    until: Annotated[
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Only messages created before this time: 2026-11-21, or 30d ago."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, max=1_000, help="Maximum number of messages to print.")
+    ] = 20,
+    offset: Annotated[
+        int, typer.Option(metavar="NUMBER", min=0, help="Number of best matches to skip, to print the next page.")
+    ] = 0,
     json_: JsonOption = False,
 ) -> None:
-    """Find messages by their words, the best first; exit code 1 if there is none.
+    """Search messages, and print the best matches first. Exit code 1 if no message matches.
 
-    `search WORDS` is the same, unless the first word is a command here.
+    `search WORDS` is short for `search for WORDS`. Use the long form if the
+    first word is the name of a command, such as `status`.
 
-    In a pipe: a line a message, no header; between tabs its session's key, its seq, role, time and title, and what was
-    found. Control characters are escaped with a backslash.
+    In a pipe, each message is one line of tab-separated fields without a
+    header: session key, seq, role, time, session title, and the matching
+    text. Control characters are escaped with a backslash.
     """
     with open_store(url) as store:
         page = store.search(
@@ -98,9 +120,9 @@ def for_(
     if page.next is not None:
         say(f"… and more: --offset {page.next}")
     if page.newest is not None:
-        say(f"too many messages match: only the newest {page.newest:,} were searched; give more words or a filter")
+        say(f"too many matches: only the newest {page.newest:,} messages were searched; add words or a filter")
     if page.waiting:
-        say(f"{page.waiting:,} changes are not indexed yet: `lango-store search enable` indexes them")
+        say(f"{quantity(page.waiting, 'change')} not indexed yet: run `lango-store search enable`")
     if not page.items:
         say(NOTHING_FOUND)
         raise typer.Exit(1)
@@ -117,15 +139,18 @@ def _render(hit: SearchHit) -> Text:
     return text.append(one_line(hit.snippet[end:]))
 
 
-@app.command()
+@app.command(epilog=example("search enable --url sqlite:///agent.db"))
 def enable(url: UrlOption = None) -> None:
-    """Create the search index and fill it, while the store is in use. If it is killed, run it again: it continues."""
+    """Create and fill the search index. The store can be in use.
+
+    If the command is killed, run it again: it continues where it stopped.
+    """
     _build(schema.enable_search, url)
 
 
-@app.command()
+@app.command(epilog=example("search rebuild --url sqlite:///agent.db"))
 def rebuild(url: UrlOption = None) -> None:
-    """Rebuild the search index, damaged or not, while the store is in use."""
+    """Rebuild the search index, for example after damage. The store can be in use."""
     _build(schema.rebuild_search, url)
 
 
@@ -135,18 +160,18 @@ def _build(build: Callable[..., SearchStatus], url: str | None) -> None:
     print(_describe(status))
 
 
-@app.command()
+@app.command(epilog=example("search disable --url sqlite:///agent.db"))
 def disable(url: UrlOption = None, yes: YesOption = False) -> None:
-    """Drop the search index. No message is changed."""
+    """Drop the search index. Messages are not changed."""
     with open_store(url) as store:
         confirm(f"dropping the search index of {store.engine.url}", yes=yes)
         dropped = schema.disable_search(store.engine)
     print("the search index is dropped" if dropped else "there was no search index")
 
 
-@app.command()
+@app.command(epilog=example("search status --url sqlite:///agent.db"))
 def status(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Print how the search index is; exit code 1 if messages cannot be searched."""
+    """Print the state of the search index. Exit code 1 if messages cannot be searched."""
     state = schema.search_status(database(url))
     if json_:
         print_json(state)
@@ -158,8 +183,8 @@ def status(url: UrlOption = None, json_: JsonOption = False) -> None:
 
 def _describe(status: SearchStatus) -> str:
     if status.state == "disabled":
-        return "there is no search index: `lango-store search enable` makes it"
+        return "there is no search index: create one with `lango-store search enable`"
     if status.state != "ready":
         return printable(f"the search index cannot be used: {status.reason}")
-    waiting = f", {status.waiting:,} wait" if status.waiting else ""
-    return f"{status.indexed:,} messages are indexed{waiting}"
+    waiting = f", {quantity(status.waiting, 'change')} not indexed yet" if status.waiting else ""
+    return f"{quantity(status.indexed, 'message')} indexed{waiting}"

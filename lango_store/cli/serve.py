@@ -1,4 +1,4 @@
-"""`lango-store serve`: browse a store in a web browser."""
+"""`lango-store serve`: show a store in a web browser, read-only."""
 
 import errno
 import socket
@@ -13,12 +13,16 @@ from lango_store.store import Store
 
 def serve(
     url: UrlOption = None,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless told otherwise.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 is any that is free.", min=0, max=65_535)] = 8321,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. The default accepts only this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Port to listen on. 0 selects a free port.", min=0, max=65_535)
+    ] = 8321,
 ) -> None:
-    """Serve lists and conversations to a browser, read only, at an address that holds a secret token.
+    """Serve read-only web pages of the sessions, at an address with a secret token.
 
-    Needs the extra `web`.
+    Requires the extra `web` of the package.
     """
     try:
         import uvicorn
@@ -51,6 +55,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            reason = f"port {port} is in use or not allowed: choose another, or 0 for any that is free"
+            reason = f"port {port} is in use or not allowed: choose another port, or 0 for a free one"
             raise typer.BadParameter(reason, param_hint="--port") from None
         raise typer.BadParameter(f"{host!r} is not an address of this machine", param_hint="--host") from None

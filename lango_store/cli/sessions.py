@@ -23,10 +23,21 @@ from lango_store.cli.options import (
     YesOption,
     confirm,
     duration,
+    example,
     open_store,
     time,
 )
-from lango_store.cli.output import Columns, captured, console, page, print_error, print_json, print_table, say
+from lango_store.cli.output import (
+    Columns,
+    captured,
+    console,
+    page,
+    print_error,
+    print_json,
+    print_table,
+    quantity,
+    say,
+)
 from lango_store.cli.rendering import render_message, render_session
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, quoted
 from lango_store.interchange.files import atomic_writer
@@ -35,7 +46,7 @@ from lango_store.store import Store
 app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
 
 LAST = 50
-"""The number of messages that a terminal shows by default."""
+"""The number of messages that `sessions show` prints on a terminal by default."""
 
 COLUMNS: Final[Columns[SessionInfo]] = {
     "key": lambda info: info.key,
@@ -52,26 +63,52 @@ WIDE: Final = ("agent", "user", "message tokens", "turns", "expires (UTC)")
 """The columns that only a wide terminal shows."""
 
 
-@app.command("list")
+@app.command("list", epilog=example("sessions list --url sqlite:///agent.db --user ann"))
 def list_(
     url: UrlOption = None,
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    since: Annotated[Any, typer.Option(parser=time, help="Updated since then: 2026-11-21, or 12h ago.")] = None,
-    title: Annotated[str | None, typer.Option(help="Sessions whose title holds this; A to Z count as a to z.")] = None,
-    created_since: Annotated[Any, typer.Option(parser=time, help="Made since then: 2026-11-21, or 12h ago.")] = None,
-    created_before: Annotated[Any, typer.Option(parser=time, help="Made before then: 2026-11-21, or 12h ago.")] = None,
-    order: Annotated[Order, typer.Option(help="The first sessions: last updated or last created.")] = "updated",
-    expired: Annotated[bool, typer.Option("--expired", help="Expired sessions that are not purged yet.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Continue a list; it printed the cursor at its end.")] = None,
+    since: Annotated[
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Only sessions updated at or after this time: 2026-11-21, or 12h ago."
+        ),
+    ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only sessions whose title contains this text, ignoring the case of A to Z."),
+    ] = None,
+    created_since: Annotated[
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Only sessions created at or after this time: 2026-11-21, or 12h ago."
+        ),
+    ] = None,
+    created_before: Annotated[
+        Any,
+        typer.Option(
+            parser=time, metavar="TIME", help="Only sessions created before this time: 2026-11-21, or 12h ago."
+        ),
+    ] = None,
+    order: Annotated[
+        Order, typer.Option(help="List the most recently updated, or the most recently created, sessions first.")
+    ] = "updated",
+    expired: Annotated[
+        bool, typer.Option("--expired", help="List expired sessions that are not purged yet, instead of live ones.")
+    ] = False,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of sessions to list.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Continue a list at the cursor that it printed at its end.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """List sessions, the last updated or created first.
+    """List sessions, the most recently updated first.
 
-    In a pipe: a line a session, no header; between tabs its key, title, agent, user, numbers of messages, of tokens of
-    messages and of turns, when it was updated, and when it expires. Control characters are escaped with a backslash.
+    In a pipe, each session is one line of tab-separated fields without a
+    header: key, title, agent, user, number of messages, number of message
+    tokens, number of turns, time of the last update, and time of expiry.
+    Control characters are escaped with a backslash.
     """
 
     def pages(store: Store) -> Iterator[list[SessionInfo]]:
@@ -106,25 +143,36 @@ def list_(
                 print_table(COLUMNS, pages(store), wide=WIDE)
     except InvalidCursor as error:
         raise typer.BadParameter(
-            f"{quoted(cursor)} is not a cursor: copy the one that a list ended with", param_hint="--cursor"
+            f"{quoted(cursor)} is not a cursor: copy the cursor from the end of a list", param_hint="--cursor"
         ) from error
     if cursor is not None:
         say(f"… and more: --cursor {cursor}")
 
 
-@app.command()
+@app.command(epilog=example("sessions show telegram:42 --last 10 --url sqlite:///agent.db"))
 def show(
-    key: Annotated[str, typer.Argument(help="The session's key.")],
+    key: Annotated[str, typer.Argument(help="Session key.")],
     url: UrlOption = None,
-    last: Annotated[int | None, typer.Option(min=1, help=f"Only the last messages; on a terminal {LAST}.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All messages, on a terminal too.")] = False,
-    expired: Annotated[bool, typer.Option("--expired", help="Also a session past its TTL, which stays so.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Do not fold long contents.")] = False,
-    no_pager: Annotated[bool, typer.Option("--no-pager", help="Print it, however long it is.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write an HTML document for people into this file.")] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            help=f"Show only this many of the last messages. Default: {LAST} on a terminal, all elsewhere.",
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show all messages on a terminal too.")] = False,
+    expired: Annotated[
+        bool, typer.Option("--expired", help="Show the session even if its TTL has passed. This does not revive it.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten long contents.")] = False,
+    no_pager: Annotated[bool, typer.Option("--no-pager", help="Never open a pager.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the session to this file as an HTML document.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show a session, the usage of its turns, and its messages: roles, authors, tool calls with their outputs."""
+    """Show a session: its fields, the total usage of its turns, and its messages with tool calls."""
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
     is_damaged = False
@@ -176,27 +224,27 @@ def show(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=example("sessions delete --user ann --url sqlite:///agent.db"))
 def delete(
-    keys: Annotated[list[str] | None, typer.Argument(help="The sessions' keys.")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to delete.")] = None,
     url: UrlOption = None,
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete sessions by key, or all of a user, an agent or a key prefix, expired ones too."""
+    """Delete sessions by key, or all sessions of a user, an agent or a key prefix. Expired sessions are included."""
     filters: dict[str, Any] = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if bool(keys) == any(filters.values()):
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with open_store(url) as store:
         count = len(set(keys)) if keys else store.count(**filters, expired=None)
-        confirm(f"deleting {count:,} sessions on {store.engine.url}", yes=yes)
+        confirm(f"deleting {quantity(count, 'session')} on {store.engine.url}", yes=yes)
         if not keys:
-            print(f"deleted {store.delete_where(**filters)} sessions")
+            print(f"deleted {quantity(store.delete_where(**filters), 'session')}")
             return
         missing = [key for key in keys if not store.delete(key)]
-    print(f"deleted {len(keys) - len(missing)} sessions")
+    print(f"deleted {quantity(len(keys) - len(missing), 'session')}")
     for key in missing:
         print_error(LangoStoreError(f"no session {quoted(key)}"))
     if missing:
@@ -207,14 +255,21 @@ def _ttl(text: str) -> timedelta | str:
     return text if text == "never" else duration(text)
 
 
-@app.command()
+@app.command(epilog=example("sessions touch telegram:42 --ttl 30d --url sqlite:///agent.db"))
 def touch(
-    key: Annotated[str, typer.Argument(help="The session's key.")],
+    key: Annotated[str, typer.Argument(help="Session key.")],
     url: UrlOption = None,
-    ttl: Annotated[Any, typer.Option(parser=_ttl, help="A new TTL such as 30d, or never.")] = None,
+    ttl: Annotated[
+        Any,
+        typer.Option(
+            parser=_ttl,
+            metavar="DURATION",
+            help="New TTL, such as 30d, or never. Default: the current TTL of the session.",
+        ),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Move a session's expiry, its TTL from now; revives an expired session."""
+    """Restart the TTL of a session from now. An expired session that is not purged yet is live again."""
     with open_store(url) as store:
         info = store.touch(key, ttl=UNSET if ttl is None else None if ttl == "never" else ttl)
     if json_:

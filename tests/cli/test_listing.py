@@ -161,7 +161,7 @@ def test_show_on_terminal_gives_the_last_messages_to_a_pager(long: str, pager: d
     assert "\x1b" not in shown  # NO_COLOR is set
     assert "message 71." in shown
     assert "message 70." not in shown
-    assert "70 earlier messages, --all shows them" in shown
+    assert "70 earlier messages not shown: use --all" in shown
     everything, _ = run_on_terminal("sessions", "show", "long", "--all", "--url", long)
     assert "message 1." in everything
     assert "earlier messages" not in everything

@@ -91,11 +91,11 @@ def test_commands_do_what_the_functions_do(cluster: str) -> None:
     assert shown.stdout.endswith(";\nCOMMIT;\n")
     assert not distributed(cluster)
     for words, said in (
-        (("db", "distribute"), "the tables are distributed by the session's key now\n"),
-        (("db", "distribute"), "nothing to do: the tables are distributed by the session's key already\n"),
-        (("db", "check"), "the schema is the one this release needs\n"),
-        (("db", "undistribute"), "the tables are not distributed now\n"),
-        (("db", "undistribute"), "nothing to do: the tables are not distributed already\n"),
+        (("db", "distribute"), "the tables are now distributed by session key\n"),
+        (("db", "distribute"), "nothing to do: the tables are already distributed by session key\n"),
+        (("db", "check"), "the schema matches this release\n"),
+        (("db", "undistribute"), "the tables are now on the coordinator\n"),
+        (("db", "undistribute"), "nothing to do: the tables are already on the coordinator\n"),
     ):
         done = run(*words, environment=environment)
         assert (done.returncode, done.stdout) == (0, said), done.stderr
@@ -118,7 +118,7 @@ def test_a_terminal_shows_that_a_table_is_moved(cluster: str) -> None:
     shown, code = run_on_terminal("db", "distribute", "--url", cluster)
     assert code == 0, shown
     assert "moving lango_" in shown  # which of them it shows depends on how fast they are
-    assert "the tables are distributed by the session's key now" in shown
+    assert "the tables are now distributed by session key" in shown
 
 
 @pytest.mark.citus

@@ -50,7 +50,7 @@ def test_a_downgrade_says_what_goes_and_does_nothing_without_a_yes(filled: str) 
 
 def test_a_delete_says_what_goes_and_does_nothing_without_a_yes(filled: str) -> None:
     for words, said in {
-        ("chat:0",): "deleting 1 sessions",
+        ("chat:0",): "deleting 1 session",
         ("chat:0", "chat:1"): "deleting 2 sessions",
         ("--user", "ann"): "deleting 2 sessions",
         ("--prefix", "chat"): "deleting 3 sessions",

@@ -64,7 +64,7 @@ def test_show(filled: str) -> None:
         '→ get_weather({"city": "Oslo"})',
         '← get_weather: {"celsius": -3}',
         "3 tokens",
-        "18 more lines, --full shows them",
+        "18 more lines: use --full",
     ):
         assert shown in done.stdout, shown
     assert "more lines" not in run("sessions", "show", "chat:0", "--full", "--url", filled).stdout
@@ -111,11 +111,11 @@ def test_show_of_a_damaged_message(filled: str) -> None:
 
 def test_delete(filled: str) -> None:
     done = run("sessions", "delete", "chat:0", "nobody", "--yes", "--url", filled)
-    assert (done.stdout, done.returncode) == ("deleted 1 sessions\n", 1)
+    assert (done.stdout, done.returncode) == ("deleted 1 session\n", 1)
     assert "nobody" in done.stderr
     assert run("sessions", "delete", "--url", filled).returncode == 2
     assert run("sessions", "delete", "chat:1", "--user", "u1", "--url", filled).returncode == 2
-    assert run("sessions", "delete", "--user", "u2", "--yes", "--url", filled).stdout == "deleted 1 sessions\n"
+    assert run("sessions", "delete", "--user", "u2", "--yes", "--url", filled).stdout == "deleted 1 session\n"
     with Store(filled) as store:
         assert {info.key for info in store.list_sessions(expired=None).items} == {"chat:1", "chat:3"}
 
@@ -142,9 +142,9 @@ def test_expire(filled: str, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     done = run("expire", "--archive", str(cold), "--batch-size", "1", "--limit", "1", *at)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("purged 1 sessions, 4 messages")
+    assert done.stdout.startswith("purged 1 session, 4 messages")
     assert "purging on" in done.stderr
-    assert "batch 1: 1 sessions" in done.stderr
+    assert "batch 1: 1 session" in done.stderr
     before = datetime.now(UTC)
     done = run("expire", "--archive", str(cold), "--json", *at)
     report = ExpiryReport.model_validate_json(done.stdout)
@@ -163,7 +163,7 @@ def test_expire(filled: str, tmp_path: Path) -> None:
     assert restored.stdout == "restored 4 messages\n"
     assert run("archive", "restore", "chat:3", str(cold), *at).returncode == 1
     assert run("archive", "restore", "nobody", str(cold), *at).returncode == 1
-    assert run("archive", "forget", str(cold), "--user", "u2", "--yes").stdout == "forgot 1 sessions\n"
+    assert run("archive", "forget", str(cold), "--user", "u2", "--yes").stdout == "forgot 1 session\n"
     assert run("archive", "forget", str(cold)).returncode == 2
     assert run("archive", "search", "x", str(tmp_path / "none.db")).returncode == 1
     for wrong in (("--older-than", "soon"), ("--created-before", "once"), ("--batch-size", "0"), ("--limit", "-1")):

@@ -147,5 +147,5 @@ def test_command_names_held_sessions(url: str, engine: sa.Engine, clock: Clock) 
     done = run("expire", "--url", url, "--json")
     assert (done.returncode, json.loads(done.stdout)["held"], done.stderr) == (1, {"held": named(engine)}, "")
     done = run("expire", "--url", url)
-    assert f"held stays: {named(engine)} references it" in done.stderr
+    assert f"held is not purged: {named(engine)} references the session" in done.stderr
     assert run("sessions", "delete", "held", "--yes", "--url", url).returncode == 1

@@ -29,7 +29,7 @@ def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> 
     done = home("import", str(DATA / "nanobot_g1"))
     assert done.returncode == 0, done.stderr
     assert "imported 8 sessions, 14 messages from 8 files" in done.stdout
-    assert "golden.json: no format recognises it, left out" in done.stderr
+    assert "golden.json: skipped, the format is unknown" in done.stderr
     again = home("import", str(DATA / "nanobot_g1"))
     assert again.returncode == 0
     assert "imported 0 sessions, 0 messages from 8 files; 8 already there, 0 collided" in again.stdout
@@ -96,11 +96,11 @@ def test_exit_codes_of_export(home: Any) -> None:
 
 def test_import_and_export_print_a_summary(home: Any) -> None:
     assert home("import", str(CONVERSATION)).stdout.splitlines() == [
-        "imported 1 sessions, 6 messages from 1 files; 0 already there, 0 collided, 0 lines skipped or changed, "
+        "imported 1 session, 6 messages from 1 file; 0 already there, 0 collided, 0 lines skipped or changed, "
         "0 files failed"
     ]
     done = home("export", "--all", "--to", "out", "--format", "nanobot")
-    assert (done.stdout, done.stderr) == ("exported 1 sessions to out, 0 unchanged, 0 failed\n", "")
+    assert (done.stdout, done.stderr) == ("exported 1 session to out, 0 unchanged, 0 failed\n", "")
 
 
 @pytest.mark.parametrize("format", ["jsonl", "nanobot", "dive", "shepherd"])
@@ -130,7 +130,7 @@ def test_a_backup_may_be_a_file_packed_or_not_and_comes_in_again(home: Any, make
         again = home("export", "--all", "--to", f"nights/{name}")
         assert (again.returncode, again.stdout) == (0, f"exported 0 sessions to nights/{name}, 8 unchanged, 0 failed\n")
         back = home("import", f"nights/{name}", "--url", make_sqlite())
-        assert "imported 8 sessions, 14 messages from 1 files" in back.stdout
+        assert "imported 8 sessions, 14 messages from 1 file" in back.stdout
     packed, plain = Path("nights/today.jsonl.gz"), Path("nights/today.jsonl")
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     for damaged in (packed.read_bytes()[:-20], packed.read_bytes()[:40] + b"xx" + packed.read_bytes()[42:], b"no"):
@@ -146,7 +146,7 @@ def test_a_backup_goes_to_the_output_and_nothing_else_does(home: Any, make_sqlit
     assert done.returncode == 2
     done = run("export", "telegram:12345678", "nobody", "--to", "-", "--url", _url())
     assert done.returncode == 1
-    assert "exported 1 sessions to standard output, 0 unchanged, 1 failed" in done.stderr
+    assert "exported 1 session to standard output, 0 unchanged, 1 failed" in done.stderr
     Path("out.jsonl").write_text(done.stdout)
     assert home("import", "out.jsonl", "--url", make_sqlite()).returncode == 0
 

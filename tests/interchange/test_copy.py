@@ -144,7 +144,7 @@ def test_the_command_copies_and_its_exit_code_says_whether_all_is_well(source: S
     assert different.returncode == 1
     found = json.loads(different.stdout)
     assert (found["copied"], found["already_there"], found["differing"]) == (0, 3, ["more"])
-    assert "differs, left alone: 'more'" in run(*words).stderr
+    assert "differs, not changed: 'more'" in run(*words).stderr
 
 
 def test_a_target_without_our_tables_is_named_with_what_to_do(

@@ -99,7 +99,7 @@ def test_an_export_to_another_system_leaves_records_out_and_says_how_many(
         assert (again.already_there, again.error) == ([key], None)
     ran = run("export", "--url", url, "--format", format, "--to", str(tmp_path / "more"), "--all")
     assert ran.returncode == 0
-    assert f"3 records were left out, as {format} has none" in ran.stdout
+    assert "3 records left out" in ran.stdout
 
 
 SPOKEN = [message("hello"), message("hi", role="assistant")]

@@ -14,35 +14,47 @@ PAGE: Final = ROOT / "docs" / "reference" / "commands.md"
 
 _INTRODUCTION: Final = """# Commands
 
-Every command and every option. `PYTHONPATH=tests python tests/support/command_pages.py` writes this page.
+This page lists every command with its arguments and options. It is generated from the command line itself, with
+`PYTHONPATH=tests python tests/support/command_pages.py`. `lango-store COMMAND --help` prints the same text.
+
+`lango-store --install-completion` installs completion of commands and options for your shell: bash, zsh, fish or
+PowerShell. Completion works in shells that you start afterwards.
+
+## Exit codes
 
 | exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | the answer is no: no such session, nothing found, schema out of date, damage, or a failure |
-| 2 | wrong usage, no such file, or the role of the URL may not do that: a person has to change it |
-| 3 | the database cannot be reached, opened or written, or is busy: a retry may succeed |
+| 0 | success |
+| 1 | a negative result, such as no match, no such session, an outdated schema or damage; or the command failed |
+| 2 | wrong usage, a missing file, or missing permissions of the database role: change the command or the permissions |
+| 3 | the database is busy, or cannot be reached, opened or written: a retry may succeed |
 | 130 | interrupted |
 """
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Return each command by its full name, in the order of the help."""
+    """Yield each command with its full name, in the order of the help."""
     return _below("lango-store", typer.main.get_command(app))
 
 
 def page() -> str:
-    """Write the page."""
+    """Return the text of the page."""
     return "\n".join([_INTRODUCTION, *(_section(name, command) for name, command in commands())])
 
 
 def options(command: Any) -> Iterator[tuple[str, str]]:
-    """Return a command's arguments and options by how they are written, with what they are for."""
+    """Yield the arguments and options of a command, each with its help text."""
     for each in command.params:
         if each.param_type_name == "argument":
             yield (each.metavar or each.name.upper()), each.help or ""
         elif not each.hidden:
             yield ", ".join([*each.opts, *each.secondary_opts]), each.help or ""
+
+
+def example_of(command: Any) -> str:
+    """Return the example at the end of a command's help, "" if it has none."""
+    title, _, line = (command.epilog or "").partition("\n\n")
+    return line if title == "Example:" else ""
 
 
 def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -57,7 +69,8 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _section(name: str, command: Any) -> str:
     rows = [f"| `{written}` | {_cell(meaning)} |" for written, meaning in options(command)]
     table = ["| argument or option | meaning |", "|---|---|", *rows, ""] if rows else []
-    return "\n".join([f"## {name}", "", inspect.cleandoc(command.help or ""), "", *table])
+    block = ["```sh", example_of(command), "```", ""]
+    return "\n".join([f"## {name}", "", inspect.cleandoc(command.help or ""), "", *block, *table])
 
 
 def _cell(text: str) -> str:
