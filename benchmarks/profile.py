@@ -131,7 +131,7 @@ class Works:
             return appends.append(connection, self._context.moment(connection), key, new)
 
     def _rows(self, key: str) -> list[Any]:
-        incarnation, row = sessions.life_of(self._connection, self._context.moment(self._connection), key)
+        incarnation, row = sessions.row_with_incarnation(self._connection, self._context.moment(self._connection), key)
         removed = row["last_seq"] - row["message_count"] - row["record_count"]
         return messages._window[False].run(self._connection, row | {"incarnation": incarnation, "removed": removed})
 

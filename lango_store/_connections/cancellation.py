@@ -19,59 +19,59 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        self._deciding = threading.Lock()
+        self._lock = threading.Lock()
         self._writes = False
         self._cancelled = False
-        self._pausing: threading.Event | None = None
+        self._pause: threading.Event | None = None
 
     def run(self, call: Callable[[], R]) -> R:
         """Run the call in this thread."""
-        _HERE.cancellation = self
+        _CURRENT.cancellation = self
         try:
             return call()
         finally:
-            _HERE.cancellation = None
+            _CURRENT.cancellation = None
 
     def begin_write(self) -> None:
         """Note that a transaction is about to write; raise `Cancelled` if the call was cancelled."""
-        with self._deciding:
+        with self._lock:
             if self._cancelled:
                 raise Cancelled
             self._writes = True
 
     def cancel(self) -> bool:
         """Prevent further writes, and return whether the call has begun one."""
-        with self._deciding:
+        with self._lock:
             self._cancelled = True
-            if self._pausing is not None:
-                self._pausing.set()
+            if self._pause is not None:
+                self._pause.set()
             return self._writes
 
     def pause(self, seconds: float) -> bool:
         """Wait before a retry; return False on cancellation."""
-        with self._deciding:
+        with self._lock:
             if self._cancelled:
                 return False
-            self._pausing = threading.Event()
-        return not self._pausing.wait(seconds)
+            self._pause = threading.Event()
+        return not self._pause.wait(seconds)
 
 
-class _Here(threading.local):
+class _CurrentCall(threading.local):
     cancellation: Cancellation | None = None
 
 
-_HERE: Final = _Here()
+_CURRENT: Final = _CurrentCall()
 
 
 def pause(seconds: float) -> bool:
     """Wait before a retry of the call in this thread; return False if it was cancelled."""
-    if _HERE.cancellation is not None:
-        return _HERE.cancellation.pause(seconds)
+    if _CURRENT.cancellation is not None:
+        return _CURRENT.cancellation.pause(seconds)
     time.sleep(seconds)
     return True
 
 
 def begin_write() -> None:
     """Note that the call in this thread is about to write, if it can be cancelled."""
-    if _HERE.cancellation is not None:
-        _HERE.cancellation.begin_write()
+    if _CURRENT.cancellation is not None:
+        _CURRENT.cancellation.begin_write()

@@ -18,7 +18,7 @@ from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
 from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._dialect.postgresql import written
+from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
@@ -78,7 +78,7 @@ class Context:
             self._gates.append(SchemaGate(migrate=False))
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
-        self._anywhere = True
+        self._allow_replica = True
         self._is_bound = False
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
@@ -126,7 +126,7 @@ class Context:
             return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
-    def identified(self, message: Message) -> Message:
+    def with_id(self, message: Message) -> Message:
         """Give a message an id that has none, where it may be sent twice."""
         if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
             return message
@@ -139,20 +139,20 @@ class Context:
     # Tries
 
     def trying(self, call: Callable[[], R], *, if_lost: bool = True, detects_repeats: bool = False) -> R:
-        """Call, and retry after a transient error; see `Retry.again`."""
+        """Call, and retry after a transient error; see `Retry.retry_after`."""
         try:
             return call()
         except (DatabaseBusy, DatabaseUnavailable) as error:
             failed = error
-        return self.again(call, failed, if_lost=if_lost, detects_repeats=detects_repeats)
+        return self.retry_after(call, failed, if_lost=if_lost, detects_repeats=detects_repeats)
 
-    def again(
+    def retry_after(
         self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool = False
     ) -> R:
         """Retry a call that failed with a transient error; raise any other."""
         if self.in_callers_transaction:  # which is over, or the caller's to repeat
             raise error
-        return self._retry.again(call, error, if_lost=if_lost, detects_repeats=detects_repeats)
+        return self._retry.retry_after(call, error, if_lost=if_lost, detects_repeats=detects_repeats)
 
     # Operations, each over a connection of its own and called again where that may help
 
@@ -162,7 +162,7 @@ class Context:
         """Run an operation that needs no snapshot to read, on a replica too."""
 
         def run() -> R:
-            with self.single_read(anywhere=self._anywhere) as connection:
+            with self.single_read(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
 
         return self.trying(run)
@@ -173,7 +173,7 @@ class Context:
         """Run an operation of several reads that see one moment, on a replica too."""
 
         def run() -> R:
-            with self.snapshot(anywhere=self._anywhere) as connection:
+            with self.snapshot(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
 
         return self.trying(run)
@@ -209,18 +209,18 @@ class Context:
 
     # Connections
 
-    def single_read(self, *, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads without a transaction; a replica's if `anywhere`."""
-        return self._connections.single(writes=False, anywhere=anywhere)
+    def single_read(self, *, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
+        """Open a connection for single reads without a transaction; a replica's if `allow_replica`."""
+        return self._connections.single(writes=False, allow_replica=allow_replica)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
         """Open a connection for one write, committed with as few round trips as the database allows."""
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
-    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; a replica's if `anywhere`."""
-        return self._connections.snapshot(anywhere=anywhere)
+    def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Open a connection for several reads of one snapshot; a replica's if `allow_replica`."""
+        return self._connections.snapshot(allow_replica=allow_replica)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several writes in one transaction."""
@@ -237,7 +237,7 @@ class Context:
         if not dialect_of(self.engine).has_replicas:
             return None
         with self.single_read() as connection:
-            return text_of(written(connection))
+            return text_of(write_position(connection))
 
     def at(self, position: str | None) -> Context:
         """Return the same context for reads that must include all writes up to a position."""
@@ -270,7 +270,7 @@ class Context:
     def on_primary(self) -> Context:
         """Return the same context for reads that are never a replica's."""
         context = copy.copy(self)
-        context._anywhere = False
+        context._allow_replica = False
         return context
 
     def ignoring_expiry(self) -> Context:

@@ -15,7 +15,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from lango_store._connections.schema_gate import SchemaGate, reject_translated
 from lango_store._dialect import AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
-from lango_store._dialect.statement import ALONE, OBSERVER, Observer
+from lango_store._dialect.statement import OBSERVER, SINGLE_OPERATION, Observer
 from lango_store._engine import checkpoints, pool
 from lango_store.errors import LangoStoreError
 
@@ -23,14 +23,14 @@ from lango_store.errors import LangoStoreError
 class Connections(Protocol):
     """Opens connections, each for one operation."""
 
-    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+    def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads, or for one write, with as few round trips as the database allows.
 
-        Reads `anywhere` may use a replica.
+        Reads `allow_replica` may use a replica.
         """
 
-    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; a replica's if `anywhere`."""
+    def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
+        """Open a connection for several reads of one snapshot; a replica's if `allow_replica`."""
 
     def at(self, position: int) -> Connections:
         """Return the same provider for reads that must include all writes up to a position."""
@@ -53,12 +53,12 @@ class Pooled:
         """The dialect detected for the engine."""
         return dialect_of(self.engine)
 
-    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+    def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a driver's connection, or SQLAlchemy's if the host listens to transaction events."""
         return self._open(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
     def snapshot(
-        self, *, anywhere: bool = False, before: Callable[[sa.Connection], None] | None = None
+        self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several reads of one snapshot, after calling `before`."""
         if before is None:
@@ -86,11 +86,11 @@ class Pooled:
         with (
             translated_errors(self.engine),
             self.engine.connect() as connection,
-            _learning_from_errors(connection, self.gate),
+            _handling_connection_errors(connection, self.gate),
             around(connection),
             observed(connection, self.on_statement),
             self.dialect.bytes_for_bad_text(connection),
-            _leaving_interrupted(connection),
+            _invalidating_interrupted(connection),
         ):
             if file is not None:
                 file.look()
@@ -98,7 +98,7 @@ class Pooled:
 
     def options(self) -> Mapping[str, Any]:
         """Return the execution options of a connection with an observer."""
-        return {**_USED_ALONE, OBSERVER: observer_of(self.engine, self.on_statement)}
+        return {**_SINGLE_OPERATION, OBSERVER: observer_of(self.engine, self.on_statement)}
 
 
 class Callers:
@@ -117,17 +117,17 @@ class Callers:
         self._gate = gate
         self._on_statement = on_statement
 
-    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+    def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
         """Use the connection, with a savepoint if an append takes several statements."""
         if writes:
             self._reject_snapshot()
-        return self._open(_append_whole if writes else nullcontext)
+        return self._open(_append_savepoint if writes else nullcontext)
 
     def at(self, position: int) -> Callers:
         """Return itself: the caller chose the connection."""
         return self
 
-    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+    def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
         """Use the connection unchanged: the caller chose its isolation level."""
         return self._open(nullcontext)
 
@@ -152,19 +152,19 @@ class Callers:
             self._gate.check_connection(connection)
             with (
                 observed(connection, self._on_statement),
-                _learning_from_errors(connection, self._gate),
+                _handling_connection_errors(connection, self._gate),
                 within(connection),
                 dialect_of(connection).bytes_for_bad_text(connection),
-                _leaving_interrupted(connection),
+                _invalidating_interrupted(connection),
             ):
                 yield connection
 
 
-def _append_whole(connection: sa.Connection) -> AbstractContextManager[None]:
-    return dialect_of(connection).append_whole(connection)
+def _append_savepoint(connection: sa.Connection) -> AbstractContextManager[None]:
+    return dialect_of(connection).append_savepoint(connection)
 
 
-_USED_ALONE: Final[Mapping[str, Any]] = {ALONE: True}
+_SINGLE_OPERATION: Final[Mapping[str, Any]] = {SINGLE_OPERATION: True}
 
 
 class _Single:
@@ -192,7 +192,7 @@ class _Single:
             self.connection = self._driver = proxy.dbapi_connection
             try:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
-                self._options = pooled.options() if is_observed else _USED_ALONE
+                self._options = pooled.options() if is_observed else _SINGLE_OPERATION
                 self._dialect = dialect_of(self)
                 if self._writes:
                     checkpoints.make_if_due(self._driver, proxy.info)
@@ -200,7 +200,7 @@ class _Single:
                 if self._started and file is not None:
                     file.look()
             except BaseException as error:
-                self._give_back(error)
+                self._return_to_pool(error)
                 raise
         except Exception as error:
             translate(error, pooled.engine)
@@ -212,12 +212,12 @@ class _Single:
             try:
                 self._dialect.finish(self._driver, self._started, failed=error is not None)
             except BaseException as ending:
-                self._give_back(ending)
+                self._return_to_pool(ending)
                 raise
             if error is None:
                 self._proxy.close()
             else:
-                self._give_back(error)
+                self._return_to_pool(error)
         except Exception as ending:
             if error is None:  # otherwise the first error is raised
                 translate(ending, self._pooled.engine)
@@ -225,44 +225,46 @@ class _Single:
         if error is not None:
             translate(error, self._pooled.engine)
 
-    def _give_back(self, error: BaseException) -> None:
+    def _return_to_pool(self, error: BaseException) -> None:
         driver, pooled = self._driver, self._pooled
-        _learn(error, driver, self._proxy, pooled.gate, pooled.engine)
-        interrupted = not isinstance(error, Exception) or dialect_of(self).is_answering(driver)
+        _handle_connection_error(error, driver, self._proxy, pooled.gate, pooled.engine)
+        interrupted = not isinstance(error, Exception) or dialect_of(self).has_unread_answer(driver)
         if interrupted or getattr(driver, "closed", False):
             self._proxy.invalidate()
         self._proxy.close()
 
 
 @contextmanager
-def _leaving_interrupted(connection: sa.Connection) -> Iterator[None]:
+def _invalidating_interrupted(connection: sa.Connection) -> Iterator[None]:
     """Invalidate a connection whose statement was interrupted: a rollback would fail and hide the interruption."""
     driver = connection.connection.driver_connection
     try:
         yield
     except BaseException:
-        if dialect_of(connection).is_answering(driver):
+        if dialect_of(connection).has_unread_answer(driver):
             connection.invalidate()
         raise
 
 
 @contextmanager
-def _learning_from_errors(connection: sa.Connection, gate: SchemaGate) -> Iterator[None]:
+def _handling_connection_errors(connection: sa.Connection, gate: SchemaGate) -> Iterator[None]:
     proxy = connection.connection
     driver = proxy.dbapi_connection
     try:
         yield
     except Exception as error:
-        _learn(of_driver(error), driver, proxy, gate, connection.engine)
+        _handle_connection_error(of_driver(error), driver, proxy, gate, connection.engine)
         raise
 
 
-def _learn(error: BaseException, driver: Any, proxy: PoolProxiedConnection, gate: SchemaGate, engine: Any) -> None:
+def _handle_connection_error(
+    error: BaseException, driver: Any, proxy: PoolProxiedConnection, gate: SchemaGate, engine: Any
+) -> None:
     """Retire the pool's connections if this one is useless, and check the schema again if it has changed."""
     dialect = dialect_of(engine)
-    if dialect.is_spent(driver, error):
+    if dialect.is_connection_unusable(driver, error):
         pool.retire(engine, proxy)
-    if dialect.is_outgrown(error):
+    if dialect.needs_new_dialect(error):
         gate.reset(engine)
 
 

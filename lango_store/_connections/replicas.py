@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from lango_store._connections.providers import Pooled
-from lango_store._dialect import AnyConnection, Passing
-from lango_store._dialect.postgresql import replayed, written
+from lango_store._dialect import AnyConnection, TransientReason
+from lango_store._dialect.postgresql import replay_position, write_position
 from lango_store._engine.pool import renew_lock_in_children
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SchemaOutOfDate, quoted
 
@@ -22,14 +22,14 @@ C = TypeVar("C", bound=AnyConnection)
 
 _CATCH_UP_TIMEOUT: Final = 0.1
 _PAUSE: Final = 0.005
-_LEFT_ALONE: Final = 5.0
+_REPLICA_COOLDOWN: Final = 5.0
 
 
 class ReplicaLost(DatabaseUnavailable):
     """A replica was lost, or cancelled a read: the primary can answer."""
 
 
-class _Behind(Exception):
+class _ReplicaBehind(Exception):
     """A replica has not replayed the position yet."""
 
 
@@ -62,7 +62,7 @@ class Written:
 
 
 class Replicated:
-    """Opens connections of a primary's pool, and for reads `anywhere` those of a replica's."""
+    """Opens connections of a primary's pool, and for reads `allow_replica` those of a replica's."""
 
     def __init__(self, primary: Pooled, replica: Pooled, written: Written | None = None, least: int = 0) -> None:
         self._primary = primary
@@ -71,40 +71,40 @@ class Replicated:
         self._least = least
         self._replayed: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waits = True
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
 
     def at(self, position: int) -> Replicated:
         """Return the same provider for reads that must include all writes up to a position."""
         return Replicated(self._primary, self._replica, self._written, max(self._least, position))
 
-    def single(self, *, writes: bool, anywhere: bool = False) -> AbstractContextManager[AnyConnection]:
+    def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads, or for one append."""
         if writes:
-            return self._noting(self._primary.single(writes=True))
-        if not anywhere:
+            return self._recording_position(self._primary.single(writes=True))
+        if not allow_replica:
             return self._primary.single(writes=False)
         return self._open(self._primary.single(writes=False), self._checked_single())
 
-    def snapshot(self, *, anywhere: bool = False) -> AbstractContextManager[sa.Connection]:
+    def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several reads of one snapshot."""
-        if not anywhere:
+        if not allow_replica:
             return self._primary.snapshot()
         return self._open(self._primary.snapshot(), self._replica.snapshot(before=self._reject_behind))
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several writes in one transaction."""
-        return self._noting(self._primary.transaction())
+        return self._recording_position(self._primary.transaction())
 
     # Writes
 
     @contextmanager
-    def _noting(self, opened: AbstractContextManager[C]) -> Iterator[C]:
+    def _recording_position(self, opened: AbstractContextManager[C]) -> Iterator[C]:
         with opened as connection:
             yield connection
         number = self._written.count()
         try:
             with self._primary.single(writes=False) as connection:
-                position = written(connection)
+                position = write_position(connection)
         except LangoStoreError:
             return  # the write is committed; until another write notes its position, reads use the primary
         self._written.note(number, position)
@@ -120,21 +120,21 @@ class Replicated:
                 yield stack.enter_context(primary) if connection is None else connection
         except (DatabaseUnavailable, DatabaseBusy) as error:
             cause = error.driver_error
-            reason = None if cause is None else self._replica.dialect.passing(cause)
-            if connection is None or reason not in (Passing.LOST, Passing.UNDONE):
+            reason = None if cause is None else self._replica.dialect.transient_reason(cause)
+            if connection is None or reason not in (TransientReason.LOST, TransientReason.ROLLED_BACK):
                 raise
-            self._away_until = monotonic() + _LEFT_ALONE
+            self._unavailable_until = monotonic() + _REPLICA_COOLDOWN
             raise ReplicaLost(str(error)) from error
 
     def _from_replica(self, stack: ExitStack, replica: AbstractContextManager[C]) -> C | None:
-        if not self._written.is_known or monotonic() < self._away_until:
+        if not self._written.is_known or monotonic() < self._unavailable_until:
             return None
         try:
             return stack.enter_context(replica)
-        except _Behind:
+        except _ReplicaBehind:
             return None
         except (DatabaseUnavailable, DatabaseBusy, SchemaOutOfDate):
-            self._away_until = monotonic() + _LEFT_ALONE
+            self._unavailable_until = monotonic() + _REPLICA_COOLDOWN
             return None
 
     @contextmanager
@@ -144,18 +144,21 @@ class Replicated:
             yield connection
 
     def _reject_behind(self, connection: AnyConnection) -> None:
-        """Raise `_Behind` if a replica lacks a required write; wait briefly first, unless the last wait was in vain."""
+        """Raise `_ReplicaBehind` if a replica has not replayed a required write.
+
+        Waits briefly for the replica first, unless the previous wait timed out.
+        """
         needed = max(self._least, self._written.position)
         driver = getattr(connection.connection, "dbapi_connection", connection.connection)
         if self._replayed.get(driver, 0) >= needed:
             return
         deadline = monotonic() + _CATCH_UP_TIMEOUT
-        while (found := replayed(connection)) < needed:
+        while (position := replay_position(connection)) < needed:
             if not self._waits or monotonic() > deadline:
                 self._waits = False
-                raise _Behind
+                raise _ReplicaBehind
             sleep(_PAUSE)
-        self._replayed[driver] = found
+        self._replayed[driver] = position
         self._waits = True
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from lango_store._connections import cancellation
 from lango_store._connections.replicas import ReplicaLost
-from lango_store._dialect import Passing, dialect_of
+from lango_store._dialect import TransientReason, dialect_of
 from lango_store.errors import (
     Conflict,
     DatabaseBusy,
@@ -29,7 +29,7 @@ _SHORTEST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
 _DOUBLINGS: Final = 7
 
-_REFUSALS: Final = (SessionExists, MessageNotFound, Conflict)
+_REPEAT_ERRORS: Final = (SessionExists, MessageNotFound, Conflict)
 """Errors that a repeated call may raise because the first one was committed."""
 
 
@@ -45,7 +45,7 @@ class Retry:
         """True if more is retried than calls that other transactions aborted."""
         return self._seconds > 0
 
-    def again(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
+    def retry_after(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
         """Retry a call that failed with this error until it succeeds or the time is up.
 
         A call whose connection was lost may have been committed: it is retried only `if_lost`. Unless a second call is
@@ -54,7 +54,7 @@ class Retry:
         first, since, calls, lost = error, monotonic(), 1, False
         while True:
             reason = self._reason(error)
-            lost = lost or reason is Passing.LOST
+            lost = lost or reason is TransientReason.LOST
             left = since + self._wait_for(reason) - monotonic()
             pause = random.uniform(0, min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(calls, _DOUBLINGS)))
             if left <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, left)):
@@ -64,7 +64,7 @@ class Retry:
                 done = call()
             except (DatabaseBusy, DatabaseUnavailable) as failed:
                 error = failed
-            except _REFUSALS as refusal:
+            except _REPEAT_ERRORS as refusal:
                 if not lost or detects_repeats:
                     raise
                 raise DatabaseUnavailable(
@@ -80,12 +80,12 @@ class Retry:
             logger.warning("given up after %d tries in %.1f s: %s", calls, monotonic() - since, error)
         raise error
 
-    def _reason(self, error: LangoStoreError) -> Passing | None:
+    def _reason(self, error: LangoStoreError) -> TransientReason | None:
         if isinstance(error, ReplicaLost):
-            return Passing.UNDONE
-        return None if error.driver_error is None else dialect_of(self._engine).passing(error.driver_error)
+            return TransientReason.ROLLED_BACK
+        return None if error.driver_error is None else dialect_of(self._engine).transient_reason(error.driver_error)
 
-    def _wait_for(self, reason: Passing | None) -> float:
+    def _wait_for(self, reason: TransientReason | None) -> float:
         if reason is None:
             return 0
-        return max(self._seconds, _LOCK_TIMEOUT) if reason is Passing.UNDONE else self._seconds
+        return max(self._seconds, _LOCK_TIMEOUT) if reason is TransientReason.ROLLED_BACK else self._seconds

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from lango_store._dialect.base import AnyConnection, AppendMethod, Dialect, Moment, Passing, reflected
+from lango_store._dialect.base import AnyConnection, AppendMethod, Dialect, Moment, TransientReason, reflected
 from lango_store._dialect.citus import Citus, OfTenant, is_tenant
 from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._dialect.sqlite import SQLite
@@ -18,12 +18,12 @@ __all__ = [
     "AnyConnection",
     "AppendMethod",
     "Dialect",
+    "IfTimeBound",
     "Moment",
     "Now",
     "NowTogether",
-    "Passing",
-    "WhereGiven",
-    "compiler",
+    "TransientReason",
+    "compile_dialect",
     "detect_dialect",
     "dialect_of",
     "reflected",
@@ -32,7 +32,7 @@ __all__ = [
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
 _OURS: Final = "lango_store"  # the attribute of an engine's SQLAlchemy dialect with ours
-_IS_GIVEN: Final = "lango_store_time_is_given"
+_TIME_IS_BOUND: Final = "lango_store_time_is_bound"
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
 """The tables of the search index, which are in no revision."""
@@ -52,40 +52,40 @@ class NowTogether(Now):
     inherit_cache = True
 
 
-class WhereGiven(sa.sql.functions.FunctionElement[datetime]):
+class IfTimeBound(sa.sql.functions.FunctionElement[datetime]):
     """The first of two times if the statement's time is bound, or else the second."""
 
-    name = "where_given"
+    name = "if_time_bound"
     type = TimeColumn()
     inherit_cache = True
 
 
 @compiles(Now)
 def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
-    if vars(compiler.dialect).get(_IS_GIVEN, True):
+    if vars(compiler.dialect).get(_TIME_IS_BOUND, True):
         return str(compiler.process(element.clauses, **options))
     return dialect_of(compiler).current(of_transaction=isinstance(element, NowTogether))
 
 
-@compiles(WhereGiven)
-def _compiled_where_given(element: WhereGiven, compiler: Any, **options: Any) -> str:
+@compiles(IfTimeBound)
+def _compiled_if_time_bound(element: IfTimeBound, compiler: Any, **options: Any) -> str:
     given, otherwise = element.clauses
-    is_given = vars(compiler.dialect).get(_IS_GIVEN, True)
+    is_given = vars(compiler.dialect).get(_TIME_IS_BOUND, True)
     return str(compiler.process(given if is_given else otherwise, **options))
 
 
-def compiler(dialect: sa.Dialect, *, time_is_given: bool) -> sa.Dialect:
+def compile_dialect(dialect: sa.Dialect, *, time_is_bound: bool) -> sa.Dialect:
     """Return a dialect that compiles statements with a bound time, or with the database's."""
     # On a copy of the dialect: SQLAlchemy 2.0.30 passes no compiler options into ON CONFLICT. Citus refuses a
     # coalesce() of the two times in one text.
-    made = copy.copy(dialect)
-    vars(made)[_IS_GIVEN] = time_is_given
-    return made
+    compiling = copy.copy(dialect)
+    vars(compiling)[_TIME_IS_BOUND] = time_is_bound
+    return compiling
 
 
 def detect_dialect(connection: sa.Connection) -> None:
     """Detect the dialect of this connection's engine again, since its tables may have been distributed."""
-    dialect = _checked(connection)
+    dialect = _supported_dialect(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS
     vars(connection.dialect)[_OURS] = dialect
@@ -98,10 +98,10 @@ class _HasDialect(Protocol):
 
 def dialect_of(connection: _HasDialect) -> Dialect:
     """Return the dialect of a connection or an engine; ValueError for a database or driver that is not supported."""
-    return vars(connection.dialect).get(_OURS) or _checked(connection)
+    return vars(connection.dialect).get(_OURS) or _supported_dialect(connection)
 
 
-def _checked(connection: _HasDialect) -> Dialect:
+def _supported_dialect(connection: _HasDialect) -> Dialect:
     dialect = _DIALECTS.get(connection.dialect.name)
     if dialect is not None and connection.dialect.driver == "asyncpg":
         raise ValueError(

@@ -32,10 +32,10 @@ class AppendMethod(Enum):
     """Several statements that are sent together, where the database would split a single one into parts."""
 
 
-class Passing(Enum):
+class TransientReason(Enum):
     """The reason for a transient error."""
 
-    UNDONE = auto()
+    ROLLED_BACK = auto()
     """Another transaction was in conflict, and this one was rolled back."""
 
     REFUSED = auto()
@@ -103,7 +103,7 @@ class Dialect(Protocol):
         """Return SQL for the time of a statement, or of the start of a short transaction, if it `tells_time`."""
         raise LookupError(f"{self.name} has no clock")
 
-    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    def is_malformed_time(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         """Return a condition: a time is stored in a form that does not sort among the others."""
         return sa.false()
 
@@ -115,7 +115,7 @@ class Dialect(Protocol):
         next_expiry = self.next_expiry(now, session.ttl_seconds)
         return sa.case((next_expiry > session.expires_at, next_expiry), else_=session.expires_at)
 
-    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    def contains_text(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Return a condition: a text contains a lower-case part; only A to Z are folded."""
 
     def without_index(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -130,7 +130,7 @@ class Dialect(Protocol):
     def join(self, connection: sa.Connection) -> None:
         """Check that the caller's transaction has begun; LangoStoreError if the driver begins none."""
 
-    def append_whole(self, connection: sa.Connection) -> AbstractContextManager[None]:
+    def append_savepoint(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Undo an append that fails half-way in the caller's transaction, which the caller may commit nevertheless."""
         return nullcontext()  # one statement, and after an error the transaction commits nothing
 
@@ -149,7 +149,7 @@ class Dialect(Protocol):
     def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
         """Cancel a statement of the block that takes longer, raise TimeoutError, and keep the transaction."""
 
-    def several(self, connection: AnyConnection) -> AbstractContextManager[None]:
+    def short_transaction(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Commit several statements of a single write together."""
         return nullcontext()  # there is one statement, or a transaction already
 
@@ -174,18 +174,18 @@ class Dialect(Protocol):
     def translate_error(self, error: BaseException) -> LangoStoreError:
         """Return the store's error for a driver's."""
 
-    def passing(self, error: BaseException) -> Passing | None:
+    def transient_reason(self, error: BaseException) -> TransientReason | None:
         """Classify a driver's error: the reason if it is transient, None if it is permanent."""
 
-    def is_spent(self, driver: Any, error: BaseException) -> bool:
+    def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
         """Return whether this error makes a connection, and all that were made before it, useless."""
         return False
 
-    def is_outgrown(self, error: BaseException) -> bool:
+    def needs_new_dialect(self, error: BaseException) -> bool:
         """Return whether an error may mean that the database needs another dialect now."""
         return False
 
-    def is_answering(self, driver: Any) -> bool:
+    def has_unread_answer(self, driver: Any) -> bool:
         """Return whether a statement's answer was not read to its end: such a connection cannot even roll back."""
         return False
 

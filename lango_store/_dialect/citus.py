@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect.base import AnyConnection, AppendMethod, Passing
+from lango_store._dialect.base import AnyConnection, AppendMethod, TransientReason
 from lango_store._dialect.postgresql import PostgreSQL, primary_message, set_config
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
@@ -29,9 +29,9 @@ class Citus(PostgreSQL):
     takes_arrays = False  # the rows of an INSERT ... SELECT go through temporary files of the coordinator
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
 
-    def is_outgrown(self, error: BaseException) -> bool:
+    def needs_new_dialect(self, error: BaseException) -> bool:
         # A statement that another thread began before the dialect was detected.
-        return super().is_outgrown(error) and bool(_OF_ONE_SERVER.search(str(error)))
+        return super().needs_new_dialect(error) and bool(_OF_ONE_SERVER.search(str(error)))
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
         if _is_lost_commit(error):
@@ -40,8 +40,8 @@ class Citus(PostgreSQL):
             )
         return super().translate_error(error)
 
-    def passing(self, error: BaseException) -> Passing | None:
-        return Passing.LOST if _is_lost_commit(error) else super().passing(error)
+    def transient_reason(self, error: BaseException) -> TransientReason | None:
+        return TransientReason.LOST if _is_lost_commit(error) else super().transient_reason(error)
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
         return _later(now, sa.cast(ttl, sa.Double).op("*")(sa.literal_column("interval '1 second'")))
@@ -53,7 +53,7 @@ class Citus(PostgreSQL):
         return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
 
     @contextmanager
-    def several(self, connection: AnyConnection) -> Iterator[None]:
+    def short_transaction(self, connection: AnyConnection) -> Iterator[None]:
         driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
         if not driver.autocommit or driver.pgconn.transaction_status:
             yield
@@ -88,7 +88,7 @@ class Citus(PostgreSQL):
         return sorted({*Base.metadata.tables, VERSION_TABLE} - done) if done else []
 
     @contextmanager
-    def append_whole(self, connection: sa.Connection) -> Iterator[None]:
+    def append_savepoint(self, connection: sa.Connection) -> Iterator[None]:
         with connection.begin_nested():  # several statements, and the caller may catch an error of ours
             yield
 
@@ -107,7 +107,7 @@ class OfTenant(Citus):
 
 
 @contextmanager
-def together(driver: Any) -> Iterator[None]:
+def pipelined(driver: Any) -> Iterator[None]:
     """Send the statements of a block and a commit, and then wait for all of them."""
     first: BaseException | None = None
     try:

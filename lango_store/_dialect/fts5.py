@@ -34,7 +34,7 @@ class Fts5(SearchIndex):
     """FTS5."""
 
     tables = (*TABLES, *_SHADOWS)
-    place, place_of_message, entries = "id", "rowid", "lango_search_docsize"
+    id_columns, message_id_columns, entries = "id", "rowid", "lango_search_docsize"
     # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
     is_one_of = (
         "lango_message.rowid IN (SELECT m.rowid FROM json_each(:keys) AS wanted CROSS JOIN lango_message AS m "

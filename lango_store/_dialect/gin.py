@@ -57,7 +57,7 @@ _AS_SPACES: Final = str.maketrans(string.punctuation, " " * len(string.punctuati
 class Gin(SearchIndex):
     """A GIN index."""
 
-    place = place_of_message = "session_key, seq"
+    id_columns = message_id_columns = "session_key, seq"
     entries = "lango_search"
     is_one_of = (
         '(session_key, seq) IN (SELECT (wanted ->> 0) COLLATE "C", CAST(wanted ->> 1 AS bigint) '

@@ -9,7 +9,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect.base import NO_TRANSACTION, AnyConnection, Dialect, Moment, Passing, ensure_transaction
+from lango_store._dialect.base import (
+    NO_TRANSACTION,
+    AnyConnection,
+    Dialect,
+    Moment,
+    TransientReason,
+    ensure_transaction,
+)
 from lango_store._dialect.gin import Gin
 from lango_store._engine.engine import RELEASE
 from lango_store._rows.columns import TimeColumn
@@ -57,7 +64,7 @@ class PostgreSQL(Dialect):
     def time(self, moment: Moment) -> Moment:
         return moment
 
-    def is_outgrown(self, error: BaseException) -> bool:
+    def needs_new_dialect(self, error: BaseException) -> bool:
         # Distributed tables refuse some expressions of these statements, before anything is written.
         return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
 
@@ -93,7 +100,7 @@ class PostgreSQL(Dialect):
         seconds = sa.cast(ttl, sa.Double)  # a NULL that is bound has no type
         return sa.type_coerce(now.op("+")(seconds.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
-    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    def contains_text(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         # Each collation folds other letters; C folds A to Z, as SQLite does.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
@@ -174,7 +181,7 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        with self.transaction(connection), unbounded(connection):
+        with self.transaction(connection), without_timeouts(connection):
             # Every append waits for a migration that waits for a table.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
             set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
@@ -195,7 +202,9 @@ class PostgreSQL(Dialect):
         self.reject_worker(connection)
         deadline = time.monotonic() + _MIGRATION_TIMEOUT
         driver: Any = connection.connection.dbapi_connection
-        with changed(driver, prepare_threshold=None):  # a prepared statement keeps its snapshot until the next one
+        with driver_settings(
+            driver, prepare_threshold=None
+        ):  # a prepared statement keeps its snapshot until the next one
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
                 if time.monotonic() > deadline:
                     raise DatabaseBusy("another migration of lango_store has run for a minute: try again after it")
@@ -235,7 +244,7 @@ class PostgreSQL(Dialect):
             return SessionHeld(None, f"foreign key {error.diag.constraint_name} of {error.diag.table_name}")
         if state in ("40001", "40P01", "55P03", "57014"):
             return DatabaseBusy(f"{reason}; try again")
-        if self.is_outgrown(error):
+        if self.needs_new_dialect(error):
             return DatabaseBusy(f"{reason}; its tables may have been changed or distributed just now: try again")
         if state == _READ_ONLY:
             return DatabaseUnavailable(
@@ -255,25 +264,27 @@ class PostgreSQL(Dialect):
             )
         return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
 
-    def is_answering(self, driver: Any) -> bool:
+    def has_unread_answer(self, driver: Any) -> bool:
         return bool(driver.pgconn.transaction_status == _ACTIVE)
 
-    def is_spent(self, driver: Any, error: BaseException) -> bool:
+    def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
         # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
         return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
 
-    def passing(self, error: BaseException) -> Passing | None:
+    def transient_reason(self, error: BaseException) -> TransientReason | None:
         state = getattr(error, "sqlstate", None)
         if state in ("40001", "40P01"):
-            return Passing.UNDONE
-        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.is_outgrown(error):
-            return Passing.REFUSED
+            return TransientReason.ROLLED_BACK
+        if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
+            return TransientReason.REFUSED
         kinds = _kinds(error)
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
             # psycopg's errors of connections that were not made have no SQLSTATE.
             unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
-            return Passing.REFUSED if unmade else Passing.LOST
-        return Passing.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
+            return TransientReason.REFUSED if unmade else TransientReason.LOST
+        return (
+            TransientReason.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
+        )
 
     def connected_releases(self, connection: sa.Connection) -> dict[str, int]:
         query = (
@@ -318,7 +329,7 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
         yield
         return
     settings = {} if read_only is None else {"read_only": read_only}
-    with changed(driver, autocommit=False, isolation_level=level, **settings):
+    with driver_settings(driver, autocommit=False, isolation_level=level, **settings):
         try:
             yield
         finally:
@@ -327,17 +338,17 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
 
 
 @contextmanager
-def unbounded(connection: sa.Connection) -> Iterator[None]:
+def without_timeouts(connection: sa.Connection) -> Iterator[None]:
     """Wait for the server without end during a longer change, and prepare no statement."""
     # With a pooler, a prepared statement would belong to another connection to the server.
     driver: Any = connection.connection.dbapi_connection
     timeout = {"answer_timeout": None} if hasattr(driver, "answer_timeout") else {}  # only with `statement_timeout`
-    with changed(driver, prepare_threshold=None, **timeout):
+    with driver_settings(driver, prepare_threshold=None, **timeout):
         yield
 
 
 @contextmanager
-def changed(driver: Any, **settings: Any) -> Iterator[None]:
+def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
     """Change settings of the driver for a block; a connection that is closed or interrupted keeps them."""
     before = {name: getattr(driver, name) for name in settings}
     changes = {name: value for name, value in settings.items() if value != before[name]}
@@ -359,16 +370,16 @@ def set_config(connection: sa.Connection, name: str, value: object, *, local: bo
 # Positions in the write-ahead log
 
 
-def written(connection: AnyConnection) -> int:
+def write_position(connection: AnyConnection) -> int:
     """Return the position up to which the server has written; earlier commits are before it."""
     # The insert position, not the one on disk: with synchronous_commit off the last commit may not be there.
     return _position(connection, "pg_current_wal_insert_lsn()")
 
 
-def replayed(connection: AnyConnection) -> int:
+def replay_position(connection: AnyConnection) -> int:
     """Return the position up to which a replica has replayed the log."""
     driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-    with changed(driver, autocommit=True):  # in a transaction, this would set its snapshot
+    with driver_settings(driver, autocommit=True):  # in a transaction, this would set its snapshot
         return _position(
             connection,
             "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",

@@ -40,8 +40,8 @@ class SearchIndex(Protocol):
     """The search index of a database."""
 
     tables: tuple[str, ...] = TABLES
-    place: str  # the columns of the queue, and of the entries, that identify a message
-    place_of_message: str  # the same columns of a message
+    id_columns: str  # the columns of the queue, and of the entries, that identify a message
+    message_id_columns: str  # the same columns of a message
     entries: str  # the table with one row for each indexed message
     is_one_of: str  # a condition: a message has one of the :keys, a JSON array of MessageKey
     select_names: str  # selects the names of the tables and enabled triggers that exist
@@ -86,7 +86,7 @@ class SearchIndex(Protocol):
     def fill_queue(self, connection: sa.Connection) -> None:
         """Queue all messages."""
         connection.exec_driver_sql(
-            f"INSERT INTO {QUEUE} ({self.place}) SELECT {self.place_of_message} FROM lango_message "
+            f"INSERT INTO {QUEUE} ({self.id_columns}) SELECT {self.message_id_columns} FROM lango_message "
             "WHERE role <> 'record' ON CONFLICT DO NOTHING"
         )
 
@@ -104,8 +104,8 @@ class SearchIndex(Protocol):
 
     def differences(self, connection: sa.Connection) -> tuple[int, int]:
         """Count messages without an entry, and entries without a message, apart from those in the queue."""
-        messages = f"SELECT {self.place_of_message} FROM lango_message WHERE role <> 'record'"
-        entries, queue = (f"SELECT {self.place} FROM {table}" for table in (self.entries, QUEUE))
+        messages = f"SELECT {self.message_id_columns} FROM lango_message WHERE role <> 'record'"
+        entries, queue = (f"SELECT {self.id_columns} FROM {table}" for table in (self.entries, QUEUE))
         one, other = (f"{' EXCEPT '.join(each)} EXCEPT {queue}" for each in ((messages, entries), (entries, messages)))
         counts = f"SELECT (SELECT count(*) FROM ({one}) missing), (SELECT count(*) FROM ({other}) extra)"
         missing, extra = connection.exec_driver_sql(counts).one()

@@ -19,7 +19,7 @@ from lango_store._dialect.base import (
     AppendMethod,
     Dialect,
     Moment,
-    Passing,
+    TransientReason,
     ensure_transaction,
 )
 from lango_store._dialect.fts5 import Fts5
@@ -53,7 +53,7 @@ class SQLite(Dialect):
     def time(self, moment: Moment) -> str | None:
         return None if moment is None else encode_time_text(moment)
 
-    def misformed(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    def is_malformed_time(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         digits = "[0-9][0-9]"
         form = f"{digits}{digits}-{digits}-{digits}T{digits}:{digits}:{digits}.{digits}{digits}{digits}+00:00"
         text = sa.type_coerce(column, sa.Text)
@@ -74,7 +74,7 @@ class SQLite(Dialect):
         digits = sa.func.printf(sa.literal_column("'.%06d+00:00'"), micros % million, type_=sa.Text)
         return sa.case((ttl.is_not(None), sa.type_coerce(seconds.concat(digits), TimeColumn())))
 
-    def holds(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    def contains_text(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         return sa.func.instr(sa.func.lower(column), part) > sa.literal_column("0")
 
     def without_index(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -116,7 +116,7 @@ class SQLite(Dialect):
             connection.execution_options(**{BEGIN_OPTION: before})
 
     @contextmanager
-    def append_whole(self, connection: sa.Connection) -> Iterator[None]:
+    def append_savepoint(self, connection: sa.Connection) -> Iterator[None]:
         # An append is several statements. Past SQLAlchemy, whose savepoint takes three times as long as the append.
         driver: Any = connection.connection.driver_connection
         cursor: Any = connection.connection.cursor()
@@ -242,10 +242,10 @@ class SQLite(Dialect):
             case _:
                 return LangoStoreError(reason)
 
-    def passing(self, error: BaseException) -> Passing | None:
+    def transient_reason(self, error: BaseException) -> TransientReason | None:
         code = getattr(error, "sqlite_errorcode", None)
         busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        return Passing.REFUSED if busy else None
+        return TransientReason.REFUSED if busy else None
 
     def is_undecodable(self, error: BaseException) -> bool:
         # The driver sets no code, and may be another one than Python's.

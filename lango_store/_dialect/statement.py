@@ -14,8 +14,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
-from lango_store._dialect import AnyConnection, Dialect, compiler, dialect_of
-from lango_store._dialect.citus import together
+from lango_store._dialect import AnyConnection, Dialect, compile_dialect, dialect_of
+from lango_store._dialect.citus import pipelined
 
 Observer = Callable[[str, float], None]
 """A function that receives the text of each statement, and the seconds until its rows were read."""
@@ -28,7 +28,7 @@ _PAGE: Final = 200
 OBSERVER: Final = "lango_store_observer"
 """The execution option with the observer of a connection: SQLAlchemy has no events for our cursors."""
 
-ALONE: Final = "lango_store_alone"
+SINGLE_OPERATION: Final = "lango_store_alone"
 """The execution option of a connection for one operation, which may commit."""
 
 
@@ -45,14 +45,14 @@ class Statement:
         values: Mapping[str, Any],
         decode: Decode | None = None,
         *,
-        most: int | None = None,
+        max_chars: int | None = None,
     ) -> list[Any]:
         """Execute a statement with these values, and return its rows, decoded by `decode` if given.
 
-        Rows are decoded in groups, so that all of them are never in memory together with all values. With `most`, rows
-        are read until they hold that many characters.
+        Rows are decoded in groups, to avoid holding all rows and all decoded values in memory at once. With
+        `max_chars`, reading stops once the rows hold that many characters of text.
         """
-        compiled = self._for(connection, values)
+        compiled = self._compiled_for(connection, values)
         # The pool's proxy: inside a host's async engine the driver's connection is asynchronous, and a coroutine that
         # is never awaited would store nothing.
         cursor = connection.connection.cursor()
@@ -60,7 +60,7 @@ class Statement:
         try:
             cursor.execute(compiled.text, compiled.parameters(values))
             if decode is None:
-                rows: list[Any] = cursor.fetchall() if most is None else _upto(most, cursor)
+                rows: list[Any] = cursor.fetchall() if max_chars is None else _fetch_upto(max_chars, cursor)
                 return rows
             decoded: list[Any] = []
             while page := cursor.fetchmany(_PAGE):
@@ -74,13 +74,13 @@ class Statement:
             if observe := connection.get_execution_options().get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
         with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
-            return self.run(connection, values, decode, most=most)
+            return self.run(connection, values, decode, max_chars=max_chars)
 
     def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
         """Execute a statement that returns no rows for each of these values. Needs a transaction."""
         if not values:
             return
-        compiled = self._for(connection, values[0])
+        compiled = self._compiled_for(connection, values[0])
         cursor = connection.connection.cursor()
         started = perf_counter()
         try:
@@ -90,29 +90,32 @@ class Statement:
             if observe := connection.get_execution_options().get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
 
-    def _for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
+    def _compiled_for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
         dialect = dialect_of(connection)
-        time_is_given = not dialect.tells_time or values.get("now") is not None
-        way = dialect, connection.dialect.paramstyle, time_is_given
-        compiled = self._compiled.get(way)
+        time_is_bound = not dialect.tells_time or values.get("now") is not None
+        variant = dialect, connection.dialect.paramstyle, time_is_bound
+        compiled = self._compiled.get(variant)
         if compiled is None:
-            engines = compiler(connection.dialect, time_is_given=time_is_given)
-            compiled = self._compiled[way] = _Compiled(self._write(dialect), engines)
+            engine_dialect = compile_dialect(connection.dialect, time_is_bound=time_is_bound)
+            compiled = self._compiled[variant] = _Compiled(self._write(dialect), engine_dialect)
         return compiled
 
 
-def is_alone(connection: AnyConnection) -> bool:
+def is_single_operation(connection: AnyConnection) -> bool:
     """Return whether a connection is for one operation, which may commit."""
-    return ALONE in connection.get_execution_options()
+    return SINGLE_OPERATION in connection.get_execution_options()
 
 
 def run_together(connection: AnyConnection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[Any]:
-    """Run statements and commit, in one round trip, on a connection that is `ALONE`; return the rows of the last."""
-    compiled = [statement._for(connection, values) for statement in statements]
+    """Run statements and commit them in one round trip; return the rows of the last statement.
+
+    The connection needs the option `SINGLE_OPERATION`, because this function commits.
+    """
+    compiled = [statement._compiled_for(connection, values) for statement in statements]
     cursor = None
     started = perf_counter()
     try:
-        with together(connection.connection):
+        with pipelined(connection.connection):
             for each in compiled:
                 cursor = connection.connection.cursor()
                 cursor.execute(each.text, each.parameters(values))
@@ -133,12 +136,12 @@ def run_in_order(connection: AnyConnection, statements: Sequence[Statement], val
     return last.run(connection, values)
 
 
-def _upto(most: int, cursor: Any) -> list[Any]:
+def _fetch_upto(max_chars: int, cursor: Any) -> list[Any]:
     rows: list[Any] = []
-    held = 0
-    while held < most and (row := cursor.fetchone()) is not None:
+    chars = 0
+    while chars < max_chars and (row := cursor.fetchone()) is not None:
         rows.append(row)
-        held += size_of(row)
+        chars += size_of(row)
     return rows
 
 

@@ -24,7 +24,7 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
-from lango_store._operations.rows import MESSAGE_GIVEN
+from lango_store._operations.rows import MESSAGE_INPUT_FIELDS
 from lango_store._rows.columns import TimeColumn
 from lango_store.tables import live_at
 
@@ -69,16 +69,20 @@ def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
     return upsert.returning(*_COUNTED)  # type: ignore[no-any-return]
 
 
-def _given_messages() -> Any:
+def _bound_messages() -> Any:
     """Return a table of the messages that are bound as arrays."""
-    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_GIVEN} | {
+    kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_INPUT_FIELDS} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
     }
     arrays: list[Any] = [
-        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_GIVEN
+        sa.bindparam(name, type_=postgresql.ARRAY(kinds[name]), required=True) for name in MESSAGE_INPUT_FIELDS
     ]
-    return sa.func.unnest(*arrays).table_valued(*MESSAGE_GIVEN, with_ordinality="position").render_derived(name="given")
+    return (
+        sa.func.unnest(*arrays)
+        .table_valued(*MESSAGE_INPUT_FIELDS, with_ordinality="position")
+        .render_derived(name="given")
+    )
 
 
 def _insert_messages(
@@ -93,11 +97,11 @@ def _insert_messages(
     """Insert the bound messages, the last one with `last_seq`. A single one is bound as values, several as arrays."""
     source = session
     if one:  # arrays of one value would cost a fifth more
-        row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN} | {"seq": last_seq}
+        row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS} | {"seq": last_seq}
     else:
-        given = _given_messages()
+        given = _bound_messages()
         source = session.join(given, sa.true())
-        row = {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_GIVEN}
+        row = {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_INPUT_FIELDS}
         row["seq"] = last_seq - number("added") + given.c.position
     row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now)}
     if turn_no is not None:
@@ -143,7 +147,7 @@ count: Final = Statement(_count)
 
 @functools.cache
 def insert_messages(*names: str) -> Statement:
-    """Return the statement that inserts messages with values for these columns of `MESSAGE_GIVEN`."""
+    """Return the statement that inserts messages with values for these columns of `MESSAGE_INPUT_FIELDS`."""
     row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
     row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
     return Statement(lambda _: sa.insert(MESSAGE).values(row))

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
-from lango_store._dialect.statement import is_alone, run_in_order, run_together
+from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
 from lango_store._operations import messages, removals, sessions
 from lango_store._operations.binds import MESSAGE, of_session
 from lango_store._operations.messages import check_seq
-from lango_store._operations.rows import MESSAGE_GIVEN, encode_message, stored_time, whole_number
+from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message, MessageRole
@@ -110,12 +110,12 @@ def append_new_ids(
     sessions.lock(connection, now, key)
     if not new.rows:
         return append(connection, now, key, new, expected)
-    stored = messages.with_ids(connection, key, new.ids)
-    fresh = unstored(new, stored)
-    return merged(new, stored, append(connection, now, key, fresh, expected) if fresh.rows else [])
+    stored = messages.read_by_ids(connection, key, new.ids)
+    fresh = select_unstored(new, stored)
+    return merge_stored(new, stored, append(connection, now, key, fresh, expected) if fresh.rows else [])
 
 
-def unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
+def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
     """Return the messages whose ids are not stored; of two with one id, the first."""
     seen: set[str | None] = set(stored)
     positions: list[int] = []
@@ -126,7 +126,7 @@ def unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
     return new.only(positions)
 
 
-def merged(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
+def merge_stored(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
     """Return all messages as stored, in their order: the `written` ones, and those that existed."""
     existing: dict[str | None, Message] = dict(stored.items())
     fresh = iter(written)
@@ -180,7 +180,7 @@ def write(
         bound |= {f"turn_{name}": value for name, value in vars(turn).items()}
         bound |= {"seqs_added": added + turn.skipped, "turns_added": 1}
     method = _METHODS[dialect.append_method]
-    tries = sessions.TRIES
+    tries = sessions.MAX_TRIES
     while (row := method(connection, now, bound, new.rows, create)) is None:
         tries -= 1
         try:
@@ -210,7 +210,7 @@ def _by_statement(
 ) -> Sequence[Any] | None:
     statement = statements.append(one=len(rows) == 1, turn=bound["turns_added"] > 0, creates=create is not None)
     if create is not None:
-        bound = bound | create.row | sessions.new_life()
+        bound = bound | create.row | sessions.new_incarnation()
     found = statement.run(connection, bound | _messages(rows))
     return found[0] if found else None
 
@@ -232,7 +232,7 @@ def _in_transaction(
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
-    names: Sequence[str] = MESSAGE_GIVEN
+    names: Sequence[str] = MESSAGE_INPUT_FIELDS
     if len(rows) > 1:  # SQLite writes a row with half of the columns a fourth faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
     statements.insert_messages(*names).run_many(connection, rows)
@@ -246,14 +246,14 @@ def _by_pipeline(
 ) -> Sequence[Any] | None:
     together = statements.pipeline(min(len(rows), 2), turn=bound["turns_added"] > 0)
     bound = bound | _messages(rows)
-    if is_alone(connection):
+    if is_single_operation(connection):
         found = run_together(connection, together, bound)
         if found or create is None:
             return found[0] if found else None
     # The server's now() is the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
     bound["now"] = now
-    with dialect_of(connection).several(connection):
+    with dialect_of(connection).short_transaction(connection):
         found = run_in_order(connection, together, bound)
         if not found and create is not None and sessions.insert(connection, now, create):
             found = run_in_order(connection, together, bound)
@@ -261,7 +261,7 @@ def _by_pipeline(
 
 
 def _messages(rows: Sequence[Row]) -> Row:
-    return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_GIVEN}
+    return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_INPUT_FIELDS}
 
 
 _METHODS: Final[Mapping[AppendMethod, _Method]] = {
@@ -283,11 +283,11 @@ def replace(
     """
     check_seq("replace_after", after)
     found = sessions.lock(connection, now, key)
-    stored = messages.with_ids(connection, key, new.ids)
+    stored = messages.read_by_ids(connection, key, new.ids)
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     expected.check(key, found.last_seq, found.revision)
-    removals.reject_blank(connection, key, after)
+    removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, found.last_seq)
     return append_new_ids(connection, now, key, new)
 
@@ -296,6 +296,6 @@ def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> boo
     """Return whether only messages of the batch, by id and in their order, follow a seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
-    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.later(after))
+    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))
     ids = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
     return ids == [id for id in dict.fromkeys(message.id for message in new.messages) if id in ids]

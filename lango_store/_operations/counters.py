@@ -42,7 +42,7 @@ def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str,
 def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[Any, dict[str, tuple[Any, Any]]]]:
     """Yield the sessions, or the one with this key, whose counters are wrong: the stored and the correct ones."""
     stored = [SESSION.c[name] for name in NAMES]
-    columns, rows = _of_rows(key)
+    columns, rows = _computed_counters(key)
     query = sa.select(SESSION.c.key, *stored, *columns.values()).select_from(rows)
     if key is not None:
         query = query.where(of_session(SESSION, key))
@@ -66,7 +66,7 @@ def correct(connection: sa.Connection, key: str) -> None:
         connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(values | sessions.REVISED))
 
 
-def _of_rows(key: str | None) -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
+def _computed_counters(key: str | None) -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
     """Return the counters computed from the rows of one or all sessions, and the joined tables to select them from."""
     messages = _grouped(
         MESSAGE,

@@ -1,7 +1,7 @@
 """One message of a session changed or removed.
 
 Each edit takes a new `last_seq`, as every removal does, so that a load or a compaction in progress notices it; see
-`messages.load_life`. The functions need a transaction.
+`messages.load_with_incarnation`. The functions need a transaction.
 """
 
 import operator
@@ -19,7 +19,7 @@ from lango_store._operations.messages import MAX_SEQ
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_FIELDS,
-    MESSAGE_GIVEN,
+    MESSAGE_INPUT_FIELDS,
     decode_messages,
     encode_message,
     whole_number,
@@ -115,7 +115,7 @@ _replace: Final = Statement(
     lambda _: (
         sa.update(MESSAGE)
         .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
-        .values({name: column(MESSAGE.c[name]) for name in MESSAGE_GIVEN})
+        .values({name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS})
         .returning(MESSAGE.c.seq)
     )
 )

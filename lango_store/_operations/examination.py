@@ -81,7 +81,7 @@ def _times(connection: sa.Connection) -> Iterator[Fault]:
     tables = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
     for column in (column for table in tables for column in table.c if isinstance(column.type, TimeColumn)):
         key = key_column(column.table)
-        wrong = sa.and_(column.is_not(None), dialect_of(connection).misformed(column))
+        wrong = sa.and_(column.is_not(None), dialect_of(connection).is_malformed_time(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
         for owner, number, example in connection.execute(query):
             detail = f"session {owner!r}: {column} holds {number} in a form that does not sort, such as {example!r}"

@@ -19,7 +19,7 @@ from lango_store.tables import expired_at
 MAX_BATCH: Final = 10_000
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
-Keep = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
+ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
 """Copies the sessions of a batch elsewhere; leaving its context commits the copy, an error undoes it."""
 
 
@@ -42,7 +42,7 @@ class Reason:
 class Policy:
     """Which sessions go: those past their TTL, and, where given, those idle or kept for too long.
 
-    `agent_id`, `user_id` and `key_prefix` narrow all of that down. With `everything`, all that is narrowed down to.
+    `agent_id`, `user_id` and `key_prefix` narrow all of that down. With `everything`, all that is filters down to.
     """
 
     older_than: timedelta | None = None
@@ -65,7 +65,7 @@ class Policy:
             reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
         return reasons
 
-    def narrowed(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
+    def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
         """Return what has to hold of a session in any case."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.user_id is not None:
@@ -83,27 +83,30 @@ def purge(
     connection: sa.Connection,
     _: datetime,
     reason: Reason,
-    narrowed: Sequence[sa.ColumnElement[bool]],
-    most: int,
-    rows: int,
-    keep: Keep | None,
+    filters: Sequence[sa.ColumnElement[bool]],
+    max_sessions: int,
+    max_rows: int,
+    archive_batch: ArchiveBatch | None,
     *,
     waits: bool,
 ) -> Purged:
-    """Delete at most `most` sessions of about `rows` rows that go for one reason, and all that belongs to them.
+    """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
 
-    They are locked when they are chosen: an append that came first is seen and its session stays, one that comes later
-    finds none. Sessions that another transaction has locked are left alone, unless this `waits` for them.
+    A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
+    chosen: an append that commits first keeps its session, and a later append does not find the session. Sessions
+    that another transaction has locked are skipped, or waited for with `waits`.
     """
-    due = sa.select(SESSION.c.key).where(reason.condition, *narrowed)
+    due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:
-        keys = _chosen(connection, due.with_for_update(skip_locked=not waits), reason, most, rows)
+        keys = _chosen(connection, due.with_for_update(skip_locked=not waits), reason, max_sessions, max_rows)
     else:
         keys = _locked(
-            connection, due.with_for_update(skip_locked=not waits), _chosen(connection, due, reason, most, rows)
+            connection,
+            due.with_for_update(skip_locked=not waits),
+            _chosen(connection, due, reason, max_sessions, max_rows),
         )
     batch = sa.delete(SESSION).where(of_sessions(SESSION, keys))
-    with keep(connection, keys) if keys and keep is not None else nullcontext():
+    with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
         counts = connection.execute(batch.returning(SESSION.c.message_count)).scalars().all()
     return Purged(len(counts), sum(counts))
 
@@ -112,20 +115,24 @@ def keys(
     connection: sa.Connection,
     _: Moment,
     reason: Reason,
-    narrowed: Sequence[sa.ColumnElement[bool]],
-    most: int,
-    rows: int,
+    filters: Sequence[sa.ColumnElement[bool]],
+    max_sessions: int,
+    max_rows: int,
 ) -> list[str]:
     """List the sessions of a batch."""
-    return _chosen(connection, sa.select(SESSION.c.key).where(reason.condition, *narrowed), reason, most, rows)
+    return _chosen(
+        connection, sa.select(SESSION.c.key).where(reason.condition, *filters), reason, max_sessions, max_rows
+    )
 
 
-def _chosen(connection: sa.Connection, due: sa.Select[Any], reason: Reason, most: int, rows: int) -> list[str]:
-    """Return the first sessions: one, and up to `most` as long as they have at most `rows` rows together."""
+def _chosen(
+    connection: sa.Connection, due: sa.Select[Any], reason: Reason, max_sessions: int, max_rows: int
+) -> list[str]:
+    """Return the keys of the first due sessions: at least one, then more within both limits."""
     keys: list[str] = []
-    for key, size in connection.execute(due.add_columns(_ROWS).order_by(reason.order).limit(most)):
-        rows -= size
-        if keys and rows < 0:
+    for key, size in connection.execute(due.add_columns(_ROWS).order_by(reason.order).limit(max_sessions)):
+        max_rows -= size
+        if keys and max_rows < 0:
             break
         keys.append(key)
     return keys
@@ -142,7 +149,7 @@ def preview(
     connection: sa.Connection,
     now: Moment,
     reasons: Sequence[Reason],
-    narrowed: Sequence[sa.ColumnElement[bool]],
+    filters: Sequence[sa.ColumnElement[bool]],
     limit: int | None,
     shown: int,
 ) -> tuple[int, int, list[SessionInfo]]:
@@ -150,7 +157,7 @@ def preview(
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
-    chosen = sa.select(*SESSION_COLUMNS).where(due, *narrowed).order_by(number, order).limit(limit)
+    chosen = sa.select(*SESSION_COLUMNS).where(due, *filters).order_by(number, order).limit(limit)
     counts = chosen.with_only_columns(SESSION.c.message_count).subquery()
     totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(counts.c.message_count), 0))
     sessions, messages = connection.execute(totals).one()

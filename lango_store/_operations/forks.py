@@ -33,11 +33,13 @@ def fork(
     if upto is not None and upto >= info.last_seq:
         upto = None
     if upto is not None:
-        removals.reject_blank(connection, source, upto)
+        removals.reject_gap(connection, source, upto)
     if sessions.insert(connection, now, created) is None:
         raise sessions.exists_error(connection, now, new)
-    _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.later(upto)]))
-    _copy(connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.summary_before(upto)]))
+    _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
+    _copy(
+        connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)])
+    )
     _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current ones
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}

@@ -95,7 +95,7 @@ _LIMIT: Final = number("limit")
 
 
 def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
-    by_name = _CONDITIONS | {"title": dialect.holds(SESSION.c.title, text("title"))}
+    by_name = _CONDITIONS | {"title": dialect.contains_text(SESSION.c.title, text("title"))}
     if "user_id" in conditions:  # a user has fewer sessions than an agent
         by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
     return query.where(*(by_name[name] for name in conditions))

@@ -86,17 +86,19 @@ _window = {records: Statement(functools.partial(_build_window, records=records))
 
 def load(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Session:
     """Load a live session and its window as of one moment, without a transaction."""
-    return load_life(connection, now, key, records=records)[1]
+    return load_with_incarnation(connection, now, key, records=records)[1]
 
 
-def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> tuple[int, Session]:
+def load_with_incarnation(
+    connection: AnyConnection, now: Moment, key: str, *, records: bool = False
+) -> tuple[int, Session]:
     """Load a live session and its window, and return them with the session's incarnation.
 
     An append raises `last_seq` as much as `message_count` and `record_count`; a removal, an edit or a compaction
     increases their difference. So the window belongs to the session row if neither that difference nor the incarnation
     has changed since. An empty result is either an empty window or a change: the session row is read again.
     """
-    incarnation, row = sessions.life_of(connection, now, key)
+    incarnation, row = sessions.row_with_incarnation(connection, now, key)
     loaded: list[Message] = []
     for _ in range(_TRIES):
         removed = _removed(row)
@@ -107,7 +109,7 @@ def load_life(connection: AnyConnection, now: Moment, key: str, *, records: bool
         if loaded := _window[records].run(connection, values, functools.partial(decode_messages, key)):
             break
         before = incarnation
-        incarnation, latest = sessions.life_of(connection, now, key)
+        incarnation, latest = sessions.row_with_incarnation(connection, now, key)
         if (incarnation, _removed(latest)) == (before, removed):
             break
         row = latest
@@ -209,7 +211,7 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
     return decode_messages(key, rows)[0]
 
 
-def with_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
+def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
     """Return the messages with these ids, by id, if they are stored."""
     found: dict[str, Message] = {}
     wanted = sorted(ids)

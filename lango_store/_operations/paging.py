@@ -53,7 +53,7 @@ class Pages:
         after: Any = self._first
         rows = ROWS
         bounds = {"key": key, "bytes": BYTES}
-        while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, most=BYTES):
+        while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, max_chars=BYTES):
             after = next_start(after, found[-1][self._position])
             # A character takes at most four bytes: a page of fewer was not cut by the bound on bytes.
             complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES

@@ -35,21 +35,21 @@ def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> 
     """Delete the messages, records and turns after a seq; return the number of messages."""
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
-    reject_blank(connection, key, after)
+    reject_gap(connection, key, after)
     return cut(connection, now, key, after, last_seq)
 
 
-def summary_before(after: int) -> sa.ColumnElement[bool]:
+def is_summary_before(after: int) -> sa.ColumnElement[bool]:
     """Match the compactions that cover no message later than a seq, none at the start of a session."""
     return sa.and_(IS_COMPACTION, sa.func.coalesce(TURN.c.replaced_upto, 0) <= after) if after else sa.false()
 
 
-def later(after: int) -> sa.ColumnElement[bool]:
+def is_after(after: int) -> sa.ColumnElement[bool]:
     """Match the messages after a seq, except summaries of earlier messages."""
-    return sa.and_(MESSAGE.c.seq > after, ~sa.exists().where(OF_ITS_TURN, summary_before(after)))
+    return sa.and_(MESSAGE.c.seq > after, ~sa.exists().where(OF_ITS_TURN, is_summary_before(after)))
 
 
-def reject_blank(connection: sa.Connection, key: str, after: int) -> None:
+def reject_gap(connection: sa.Connection, key: str, after: int) -> None:
     """Raise `InvalidCut` for a cut that removes a summary whose messages were discarded, unless it removes all."""
     upto = TURN.c.replaced_upto
     removed = (of_session(TURN, key), IS_COMPACTION, upto > after)
@@ -69,8 +69,8 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
     """Delete the messages after a seq in a locked session, a summary only with messages that it covers."""
     if after > last_seq:
         return 0
-    removed = delete(connection, key, later(after))
-    turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~summary_before(after)))
+    removed = delete(connection, key, is_after(after))
+    turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~is_summary_before(after)))
     if not any(removed) and not turns:
         return 0
     also: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     stays = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     removed = delete(connection, key, ~stays if keep_system else sa.true())
     delete_turns(connection, key, sa.true())
-    leave_turns(connection, key, sa.true())
+    detach_from_turns(connection, key, sa.true())
     count(connection, now, key, removed, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0)
     explain(connection, now, key, last_seq + 1, "clear", 0)
     return removed.messages
@@ -98,7 +98,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
 def remove_compaction(connection: sa.Connection, key: str, turn_no: int) -> dict[str, Any]:
     """Remove a compaction without messages, so that what it replaced is back; return what changes in the session."""
     delete_turns(connection, key, TURN.c.turn_no == turn_no)
-    leave_turns(connection, key, MESSAGE.c.turn_no == turn_no)
+    detach_from_turns(connection, key, MESSAGE.c.turn_no == turn_no)
     return {"turn_count": SESSION.c.turn_count - 1} | latest_summary(key)
 
 
@@ -123,7 +123,7 @@ def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElemen
     return connection.execute(sa.delete(TURN).where(of_session(TURN, key), condition)).rowcount
 
 
-def leave_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:
+def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:
     """Remove the turn number from the remaining messages of deleted turns."""
     left = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None), condition)
     connection.execute(left.values(turn_no=None))

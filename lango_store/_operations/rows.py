@@ -119,7 +119,7 @@ def whole_number(key: str, name: str, stored: Any) -> int:
 
 # Messages
 
-MESSAGE_GIVEN: Final = (
+MESSAGE_INPUT_FIELDS: Final = (
     "id",
     "role",
     "author",
@@ -134,7 +134,7 @@ MESSAGE_GIVEN: Final = (
 )
 """The columns of a message whose values come from the caller."""
 
-MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_GIVEN)
+MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_INPUT_FIELDS)
 MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
 
 _ROLES: Final = {role.value: role for role in MessageRole}

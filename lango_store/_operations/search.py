@@ -266,7 +266,7 @@ def _unreadable(connection: sa.Connection, error: sa.exc.DBAPIError) -> str:
 def _missed(connection: sa.Connection) -> int:
     """Count the messages of a sample that the index does not find by their longest word."""
     index = dialect_of(connection).search_index
-    not_queued = sa.text(f"({index.place_of_message}) NOT IN (SELECT {index.place} FROM {QUEUE})")
+    not_queued = sa.text(f"({index.message_id_columns}) NOT IN (SELECT {index.id_columns} FROM {QUEUE})")
     query = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(MESSAGE.c.role != MessageRole.RECORD, not_queued)
     sample = connection.execute(query.order_by(sa.func.random()).limit(_SAMPLE))
     missed = 0

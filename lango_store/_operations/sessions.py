@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Dialect, Moment, WhereGiven, dialect_of
+from lango_store._dialect import AnyConnection, Dialect, IfTimeBound, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import (
     BEFORE_ANY_EXPIRY,
@@ -32,7 +32,7 @@ from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
 
-TRIES: Final = 3
+MAX_TRIES: Final = 3
 """How often a write is tried that meets no row though its session is live: somebody may have revived it just now."""
 
 
@@ -60,7 +60,7 @@ def server_time(connection: AnyConnection) -> datetime:
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
 
-def new_life() -> dict[str, int]:
+def new_incarnation() -> dict[str, int]:
     """Return random numbers that differ from those of an earlier session with the same key."""
     return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}  # a float holds 53 bits
 
@@ -68,24 +68,24 @@ def new_life() -> dict[str, int]:
 REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
 """What every write to a session changes."""
 
-LIFE: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
-"""What `decoded_life` reads: whether a session lives, which life of its key it is, and what `decode_session` reads."""
+LIVE_ROW_COLUMNS: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
+"""The columns that `decode_live_row` decodes: is the session live, its incarnation, and its fields."""
 
-_select = Statement(lambda _: sa.select(*LIFE).where(of_session(SESSION)))
+_select = Statement(lambda _: sa.select(*LIVE_ROW_COLUMNS).where(of_session(SESSION)))
 
 
 def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
     """Return a live session's row; `SessionNotFound` or `SessionExpired` if there is none."""
-    return life_of(connection, now, key)[1]
+    return row_with_incarnation(connection, now, key)[1]
 
 
-def life_of(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
+def row_with_incarnation(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
     """Return which life of its key a live session is, and its row."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
-    return decoded_life(key, _select.run(connection, values))
+    return decode_live_row(key, _select.run(connection, values))
 
 
-def decoded_life(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str, Any]]:
+def decode_live_row(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str, Any]]:
     """Decode the row that was looked up; `SessionNotFound` or `SessionExpired` if there is none that lives."""
     if not rows:
         raise SessionNotFound(key)
@@ -174,7 +174,7 @@ class Locked(NamedTuple):
 
     @property
     def state(self) -> tuple[int, int]:
-        """What every removal and compaction changes, and no append: see `messages.load_life`."""
+        """What every removal and compaction changes, and no append: see `messages.load_with_incarnation`."""
         return self.incarnation, self.last_seq - self.message_count - self.record_count
 
 
@@ -186,7 +186,7 @@ _lock = Statement(
 def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     """Lock a live session: other writers wait until the transaction ends."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
-    tries = TRIES
+    tries = MAX_TRIES
     while not (rows := _lock.run(connection, values)):
         tries -= 1
         raise_unmatched(connection, now, key, tries_left=tries)
@@ -200,12 +200,12 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
 
 
-_UNSAID: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
-_BOUND: Final = ("key", *_UNSAID, "ttl_seconds", "incarnation", "revision")
+_NULL_FIELDS: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
+_BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
 
 
 def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
-    """Insert a new session with these counters; binds `encoded` and `new_life`.
+    """Insert a new session with these counters; binds `encoded` and `new_incarnation`.
 
     What is left out the table's defaults say, which cost an append less than values that are bound.
     """
@@ -245,20 +245,20 @@ class New:
         self.key = key
         self.ttl = ttl
         self.fields = {name: value for name, value in fields.items() if value is not None}
-        self.row = _UNSAID | encode_session(self.fields) | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
+        self.row = _NULL_FIELDS | encode_session(self.fields) | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
     """Create a session; None if its key is taken, by a live or an expired one."""
-    values = new.row | new_life() | {"now": dialect_of(connection).time(now)}
+    values = new.row | new_incarnation() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
     if not rows:
         return None
     created_at, expires_at, revision = rows[0]
-    return made(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)
+    return info_of_new(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)
 
 
-def made(new: New, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
+def info_of_new(new: New, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
     """Return the value of a session that was just made, without messages."""
     value = SessionInfo(
         key=new.key,
@@ -320,7 +320,7 @@ def update(
     statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in given.items()}
     values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
-    tries = TRIES
+    tries = MAX_TRIES
     while not (rows := _written(connection, statement, values)):
         tries -= 1
         count = row_of(connection, now, key)["message_count"]
@@ -339,7 +339,7 @@ def _build_touch(dialect: Dialect, *, with_ttl: bool) -> sa.Executable:
     values: dict[str, Any] = {"expires_at": dialect.next_expiry(NOW, SESSION.c.ttl_seconds)}
     if with_ttl:
         ttl = column(SESSION.c.ttl_seconds, "ttl")
-        expires_at = WhereGiven(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
+        expires_at = IfTimeBound(column(SESSION.c.expires_at, "until"), dialect.next_expiry(NOW, ttl))
         values = {"ttl_seconds": ttl, "expires_at": expires_at}
     return sa.update(SESSION).where(of_session(SESSION)).values(values | REVISED).returning(*SESSION_COLUMNS)
 

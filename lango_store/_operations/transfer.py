@@ -24,7 +24,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import next_start
-from lango_store._operations.sessions import new_life
+from lango_store._operations.sessions import new_incarnation
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
@@ -233,7 +233,7 @@ def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
-    encoded = row | new_life() if table is SESSION else dict(row)
+    encoded = row | new_incarnation() if table is SESSION else dict(row)
     time = dialect_of(connection).time
     for name in _TIMES[table.name]:
         encoded[name] = time(row[name])

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
 from lango_store._operations import messages, removals, sessions
-from lango_store._operations.appends import Batch, NewTurn, merged, unstored, write
+from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.messages import Range
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
@@ -71,8 +71,8 @@ def save_new(
     if turn.id is not None:
         for there in read(connection, key, TURN.c.id == turn.id):
             return _replayed(connection, now, key, there)
-    stored = messages.with_ids(connection, key, new.ids)
-    fresh = unstored(new, stored)
+    stored = messages.read_by_ids(connection, key, new.ids)
+    fresh = select_unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
         # Some of the messages may have been stored before the turn: only the last turn of them can be it.
         numbers = {message.turn_no for message in stored.values()} - {None}
@@ -80,7 +80,7 @@ def save_new(
             return _replayed(connection, now, key, there)
         turn = replace(turn, id=_id_of(new))
         for there in read(connection, key, TURN.c.id == turn.id):
-            return there.model_copy(update={"messages": merged(new, stored, []), "replayed": True})
+            return there.model_copy(update={"messages": merge_stored(new, stored, []), "replayed": True})
     saved = save(connection, now, key, fresh, expected, turn=turn)
     if fresh.rows and (joining := _last_without_turn(new, stored, last_seq)):
         saved = saved.model_copy(update={"first_seq": joining[0].seq})
@@ -89,7 +89,7 @@ def save_new(
         of_turn = (of_session(TURN, key), TURN.c.turn_no == saved.turn_no)
         connection.execute(sa.update(TURN).where(*of_turn).values(first_seq=saved.first_seq))
         stored |= {str(each.id): each.model_copy(update={"turn_no": saved.turn_no}) for each in joining}
-    return saved.model_copy(update={"messages": merged(new, stored, saved.messages)})
+    return saved.model_copy(update={"messages": merge_stored(new, stored, saved.messages)})
 
 
 def _last_without_turn(new: Batch, stored: Mapping[str, Message], last_seq: int) -> list[Message]:
@@ -176,7 +176,7 @@ class PendingCompaction:
 
 def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> PendingCompaction:
     """Read the window of a live session."""
-    incarnation, session = messages.load_life(connection, now, key, records=records)
+    incarnation, session = messages.load_with_incarnation(connection, now, key, records=records)
     return PendingCompaction(session, incarnation)
 
 
@@ -217,7 +217,7 @@ def finish_compaction(
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
     # Records are kept without a turn: the summarizer did not see them.
     removed = removals.delete(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
-    removals.leave_turns(connection, key, MESSAGE.c.seq <= upto)
+    removals.detach_from_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:
         removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
     left = SESSION.c.last_consolidated - removed.messages
@@ -233,8 +233,8 @@ def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old:
 
 def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
     # A summary may repeat stored messages, which keep their ids, and one message twice.
-    stored = messages.with_ids(connection, key, summary.ids)
-    distinct = unstored(summary, {}).messages
+    stored = messages.read_by_ids(connection, key, summary.ids)
+    distinct = select_unstored(summary, {}).messages
     return Batch([each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct])
 
 

@@ -85,7 +85,7 @@ def write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson,
     if not values:
         sessions.row_of(connection, now, owner)
         return
-    tries = sessions.TRIES
+    tries = sessions.MAX_TRIES
     while not _write(connection, now, owner, values, table):
         tries -= 1
         sessions.raise_unmatched(connection, now, owner, tries_left=tries)
@@ -98,7 +98,7 @@ def _write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson
     if dialect.modifying_cte:
         names, jsons = zip(*values, strict=True)
         return bool(_all[table].run(connection, bound | {"names": list(names), "jsons": list(jsons)}))
-    with dialect.several(connection):
+    with dialect.short_transaction(connection):
         if table is VALUE and not _revised.run(connection, bound):
             return False
         _one[table].run_many(connection, [bound | {"name": name, "value": json} for name, json in values])

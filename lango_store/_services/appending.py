@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 def encoded(context: Context, new: Sequence[Message]) -> Batch:
     """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
-    return Batch([context.identified(context.counted(message)) for message in new])
+    return Batch([context.with_id(context.counted(message)) for message in new])
 
 
 def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
@@ -95,7 +95,7 @@ def append_with_retry(
         try:
             return once()
         except (DatabaseBusy, DatabaseUnavailable) as error:
-            return context.again(once, error, if_lost=True, detects_repeats=has_ids)
+            return context.retry_after(once, error, if_lost=True, detects_repeats=has_ids)
     except SessionNotFound as error:
         if make is None or create is not None:
             raise
@@ -131,7 +131,7 @@ def _try_append(
         except (SessionExpired, NotPermitted):  # a policy for messages may look for a session made before them
             if create is None:
                 raise
-    tries = sessions.TRIES
+    tries = sessions.MAX_TRIES
     while True:
         tries -= 1
         try:

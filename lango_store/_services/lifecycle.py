@@ -15,7 +15,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._operations import appends, expiry, forks, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
-from lango_store._operations.expiry import Keep, Policy, Purged, Reason
+from lango_store._operations.expiry import ArchiveBatch, Policy, Purged, Reason
 from lango_store._operations.pace import Pace
 from lango_store._operations.sessions import Expected, New
 from lango_store._values.model import Unset
@@ -96,7 +96,7 @@ def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
 
 def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
     """Create a session, or find the one that has its key; `NotPermitted` if a policy hides that one."""
-    for _ in range(sessions.TRIES):
+    for _ in range(sessions.MAX_TRIES):
         if (session := _insert(connection, now, new, first)) is not None:
             return session
         try:
@@ -157,25 +157,32 @@ def purge(
     started = perf_counter()
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
-    reasons, narrowed = policy.reasons(now), policy.narrowed(dialect_of(context.engine))
+    reasons, filters = policy.reasons(now), policy.filters(dialect_of(context.engine))
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
-        preview = context.on_primary().read_together(expiry.preview, reasons, narrowed, limit, _SHOWN)
+        preview = context.on_primary().read_together(expiry.preview, reasons, filters, limit, _SHOWN)
         report.sessions, report.messages, report.oldest = preview
         reasons = []
     with ExitStack() as stack:
-        keep = None
+        archive_batch = None
         if archive is not None and not dry_run:
             from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
-            keep = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
+            archive_batch = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
         pace = Pace(dialect_of(context.engine))
         while reasons and (limit is None or report.sessions < limit):
-            most = batch_size if limit is None else min(batch_size, limit - report.sessions)
+            max_sessions = batch_size if limit is None else min(batch_size, limit - report.sessions)
             held = len(report.held)
             with pace.batch():
                 done = _purge_batch(
-                    context, reasons[0], narrowed, most, pace.rows, keep, report.held, waits=policy.everything
+                    context,
+                    reasons[0],
+                    filters,
+                    max_sessions,
+                    pace.rows,
+                    archive_batch,
+                    report.held,
+                    waits=policy.everything,
                 )
             if not done.sessions and len(report.held) == held:
                 reasons.pop(0)
@@ -193,10 +200,10 @@ def purge(
 def _purge_batch(
     context: Context,
     reason: Reason,
-    narrowed: Sequence[sa.ColumnElement[bool]],
-    most: int,
-    rows: int,
-    keep: Keep | None,
+    filters: Sequence[sa.ColumnElement[bool]],
+    max_sessions: int,
+    max_rows: int,
+    archive_batch: ArchiveBatch | None,
     held: dict[str, str],
     *,
     waits: bool,
@@ -205,16 +212,16 @@ def _purge_batch(
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
         raise LangoStoreError(f"{len(held):,} sessions stay because of {constraint}: give that key ON DELETE SET NULL")
-    conditions = [*narrowed, ~of_sessions(SESSION, list(held))] if held else narrowed
+    conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
     try:
-        return context.transact(expiry.purge, reason, conditions, most, rows, keep, waits=waits)
+        return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, waits=waits)
     except SessionHeld:
-        keys = context.on_primary().read_together(expiry.keys, reason, conditions, most, rows)
+        keys = context.on_primary().read_together(expiry.keys, reason, conditions, max_sessions, max_rows)
     purged_sessions = purged_messages = 0
     for key in keys:
-        conditions = [*narrowed, of_session(SESSION, key)]
+        conditions = [*filters, of_session(SESSION, key)]
         try:
-            done = context.transact(expiry.purge, reason, conditions, 1, rows, keep, waits=waits)
+            done = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, waits=waits)
         except SessionHeld as error:
             held[key] = error.constraint
         else:

@@ -150,7 +150,7 @@ def export(
 
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
-    with store.context.snapshot(anywhere=True) as connection:
+    with store.context.snapshot(allow_replica=True) as connection:
         chosen = Filter(user_id=user_id, expired=None if expired else False)
         return lists.keys(connection, store.context.moment(connection), chosen)
 

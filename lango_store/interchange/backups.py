@@ -76,7 +76,7 @@ class Backups:
         before = files.state(path) if path is not None and path.is_file() else None
         with (
             _opened(to if path is None else path, replace=replace) as file,
-            store.context.snapshot(anywhere=True) as connection,
+            store.context.snapshot(allow_replica=True) as connection,
         ):
             faults, unread = write_sessions(connection, chosen, file, shared=shared)
         done: dict[str, Any] = {} if path is None else {"path": str(path), "unchanged": files.state(path) == before}

@@ -139,7 +139,7 @@ class Format:
         before = {path: state(path) for path in to.iterdir() if path.is_file()} if to.is_dir() else {}
         for key in keys:
             try:
-                with store.context.snapshot(anywhere=True) as connection:
+                with store.context.snapshot(allow_replica=True) as connection:
                     draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
                 path = self.write(draft, to, replace=replace)
                 unchanged = before.get(path) == state(path)

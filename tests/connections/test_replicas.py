@@ -135,7 +135,7 @@ def test_several_reads_of_a_replica_see_one_moment(
     store.create("k", messages=messages(3))
     replica.follow(primary)
     standing = sa.text("SELECT pg_is_in_recovery(), (SELECT count(*) FROM lango_message WHERE session_key = 'k')")
-    with store.context.snapshot(anywhere=True) as connection:
+    with store.context.snapshot(allow_replica=True) as connection:
         assert connection.execute(standing).one() == (True, 3)
         store.append_message("k", message())
         replica.follow(primary)
