@@ -9,7 +9,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 FILE: Final = ROOT / "docs" / "figures.json"
-PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "why" / "speed.md")
+PAGES: Final = (ROOT / "docs" / "why" / "speed.md",)
 DATABASES: Final = ("SQLite", "PostgreSQL")
 
 Figures = dict[str, dict[str, float]]

@@ -1,4 +1,4 @@
-"""What the pages tell people to type: every command, option and extra is there."""
+"""Commands, options, extras and make targets on the pages exist."""
 
 import re
 import shlex
@@ -16,17 +16,19 @@ SCRIPTS = blocks_by_place("sh")
 MAKEFILE = (ROOT / "Makefile").read_text().replace("$(BIN)/", "")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
-OURS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
-# Kinds of code blocks, and where a test takes those up that are not the same everywhere.
-READ: Final[dict[str, tuple[str, ...] | None]] = {
-    "python": None,  # each runs: test_readme.py, and the tests of the frameworks' pages
-    "sh": None,  # here
-    "diff": ("docs/frameworks/",),
+CLI_COMMANDS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
+# Pages that may have code blocks of a language, because a test checks them there; None: any page.
+TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
+    "python": None,  # run by test_readme.py and tests/frameworks
+    "sh": None,  # checked in this file
+    "diff": ("README.md", "docs/frameworks/"),
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md",),
     "sql": ("docs/production/postgresql.md", "docs/production/growing.md"),
     "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
     "text": (
+        "README.md",
+        "docs/index.md",
         "docs/frameworks/",
         "docs/why/design.md",
         "docs/howto/testing.md",
@@ -35,23 +37,22 @@ READ: Final[dict[str, tuple[str, ...] | None]] = {
     ),
 }
 
+# Other programs on the pages: test_page_scripts.py and the tests of the ADK page run them.
+OTHER_PROGRAMS: Final = ("adk", "exec", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
 
-# Other programs, which tests run: test_page_scripts.py, and those of ADK's page.
-ELSEWHERE: Final = ("adk", "exec", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
 
-
-def test_every_block_is_of_a_kind_that_a_test_reads() -> None:
+def test_code_blocks_have_a_tested_language() -> None:
     for page, text in PAGES.items():
         fences = re.findall(r"^([ >]*)```(\S*)", text, re.MULTILINE)
-        assert all(not indent for indent, _ in fences), f"{page}: an indented block is found by no test"
+        assert all(not indent for indent, _ in fences), f"{page}: no test finds an indented block"
         assert all(not end for _, end in fences[1::2]), page
         for _, kind in fences[::2]:
-            places = READ.get(kind, ())
+            places = TESTED_BLOCKS.get(kind, ())
             assert places is None or page.startswith(places), f"{page}: {kind or 'no language'}"
 
 
 @pytest.mark.parametrize("place", SCRIPTS)
-def test_a_shell_block_is_shell_and_names_what_is_there(place: str) -> None:
+def test_shell_block_is_valid_and_names_existing_commands(place: str) -> None:
     done = subprocess.run(["sh", "-n"], input=SCRIPTS[place], capture_output=True, text=True, timeout=10)
     assert (done.stderr, done.returncode) == ("", 0)
     for words in commands(SCRIPTS[place]):
@@ -59,7 +60,7 @@ def test_a_shell_block_is_shell_and_names_what_is_there(place: str) -> None:
 
 
 def check(command: str) -> None:
-    """Check that a program is known, and that it has these commands, options and extras."""
+    """Check that a program exists and has these commands, options and extras."""
     program, *words = shlex.split(command)
     program = program.removeprefix(".venv/bin/")
     if program == "lango-store":
@@ -76,34 +77,36 @@ def check(command: str) -> None:
         source = (ROOT / "benchmarks" / f"{module}.py").read_text()
         assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
     else:
-        said = " ".join((program, *words))
-        assert said.startswith(ELSEWHERE) or f"\t{said}\n" in MAKEFILE, said
+        line = " ".join((program, *words))
+        assert line.startswith(OTHER_PROGRAMS) or f"\t{line}\n" in MAKEFILE, line
 
 
 def parse(*words: str) -> Any:
-    """Read a command as `lango-store` does, without running it."""
-    if words[0] == "search" and f"search {words[1]}" not in OURS:
+    """Parse a command as `lango-store` does, without running it."""
+    if words[0] == "search" and f"search {words[1]}" not in CLI_COMMANDS:
         words = ("search", "for", *words[1:])
-    (name,) = named(words)
-    return OURS[name].make_context(name, list(words[len(name.split()) :]))
+    (name,) = command_names(words)
+    return CLI_COMMANDS[name].make_context(name, list(words[len(name.split()) :]))
 
 
-def named(words: Sequence[str]) -> list[str]:
-    """Return the command that these words begin with."""
-    return [name for name in OURS if list(words[: len(name.split())]) == name.split()]
+def command_names(words: Sequence[str]) -> list[str]:
+    """Return the names of commands that are a prefix of these words."""
+    return [name for name in CLI_COMMANDS if list(words[: len(name.split())]) == name.split()]
 
 
-def test_every_command_in_a_sentence_is_there() -> None:
+def test_commands_in_prose_exist() -> None:
     for page, text in PAGES.items():
-        for said in re.findall(r"`lango-store (?!--version`|--install-completion`|COMMAND --help`)([^`|]+)", text):
-            group, *rest = words = said.split()
-            meant = named(words) or [name for name in OURS if name.startswith(f"{group} ") and rest in ([], ["…"])]
-            assert meant, (page, said)
-            options = {option for name in meant for parameter in OURS[name].params for option in parameter.opts}
-            assert {word for word in words if word.startswith("--")} <= options, (page, said)
+        for command in re.findall(r"`lango-store (?!--version`|--install-completion`|COMMAND --help`)([^`|]+)", text):
+            group, *rest = words = command.split()
+            names = command_names(words) or [
+                name for name in CLI_COMMANDS if name.startswith(f"{group} ") and rest in ([], ["…"])
+            ]
+            assert names, (page, command)
+            options = {option for name in names for parameter in CLI_COMMANDS[name].params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= options, (page, command)
 
 
-def test_make_says_what_it_runs() -> None:
+def test_make_targets_on_the_pages_exist() -> None:
     pages = PAGES["README.md"] + PAGES["CONTRIBUTING.md"]
     for target in ("demo", "test", "long", "check", "lowest", "docs", "frameworks", "bench"):
         assert f"make {target}" in pages

@@ -1,4 +1,4 @@
-"""What the README and the documentation show runs as it stands."""
+"""Programs and commands of the README and the documentation run unchanged."""
 
 import json
 import os
@@ -30,13 +30,13 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("place", PROGRAMS)
-def test_programs_run(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
+def test_program_runs(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
     program = PROGRAMS[place].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
     done = run_program(program, folder=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_first_programs_run_one_after_the_other_and_again(tmp_path: Path) -> None:
+def test_first_programs_run_twice_in_one_folder(tmp_path: Path) -> None:
     first = [PROGRAMS[place] for place in PROGRAMS if place.startswith(("README.md", "docs/index.md"))]
     start = [PROGRAMS[place] for place in PROGRAMS if place.startswith("docs/start/first-conversation.md")]
     for program in [*first, *start, *first, start[-1]]:
@@ -44,8 +44,15 @@ def test_the_first_programs_run_one_after_the_other_and_again(tmp_path: Path) ->
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_program_prints_the_output_on_the_page(page: str, tmp_path: Path) -> None:
+    program, output = blocks(page, "python")[0], blocks(page, "text")[0]
+    for _ in range(2):  # the page says that a second run prints the same
+        assert run_program(program, folder=tmp_path).stdout == output
+
+
 @pytest.mark.timeout(300)
-def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
+def test_programs_pass_mypy_without_the_pydantic_plugin(tmp_path: Path) -> None:
     for number, program in enumerate(PROGRAMS.values()):
         (tmp_path / f"program_{number}.py").write_text(program)
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
@@ -66,23 +73,24 @@ def test_programs_pass_mypy_without_pydantics_plugin(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def ours(script: str) -> list[list[str]]:
+def lango_store_arguments(script: str) -> list[list[str]]:
+    """Return the arguments of each `lango-store` command in a script."""
     return [words[1:] for words in commands(script) if words[0] == "lango-store"]
 
 
-def run_ours(script: str, folder: Path) -> None:
-    """Run the commands of a script, on a file in the folder."""
-    for words in ours(script):
+def run_lango_store_commands(script: str, folder: Path) -> None:
+    """Run the `lango-store` commands of a script on agent.db in the folder."""
+    for words in lango_store_arguments(script):
         done = run(*words, folder=folder, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
 
 
-def test_commands_of_migrations_run(tmp_path: Path) -> None:
+def test_migration_commands_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
-    run_ours(block, tmp_path)
+    run_lango_store_commands(block, tmp_path)
 
 
-def test_commands_of_operators_run(tmp_path: Path) -> None:
+def test_operator_commands_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
     (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair  " in script)
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
@@ -95,59 +103,59 @@ def test_commands_of_operators_run(tmp_path: Path) -> None:
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
         store.create("refund", user_id="bob", messages=[Message.user("a refund in Oslo")])
-    run_ours(block, tmp_path)
+    run_lango_store_commands(block, tmp_path)
 
 
-def test_commands_of_nanobots_people_run(tmp_path: Path) -> None:
+def test_nanobot_commands_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
     sessions = DATA / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
-    run_ours(block, tmp_path)
+    run_lango_store_commands(block, tmp_path)
     assert len(list((tmp_path / "everything").iterdir())) == 5
 
 
-def test_commands_of_other_systems_people_run(tmp_path: Path) -> None:
+def test_import_commands_of_other_systems_run(tmp_path: Path) -> None:
     data = DATA
     shutil.copytree(data / "dive", tmp_path / ".myapp" / "sessions", ignore=shutil.ignore_patterns("golden.json"))
     shutil.copy(data / "shepherd" / ".shepherd_session.openai.json", tmp_path)
     shutil.copy(data / "lango" / "lango.db", tmp_path)
     for name in ("import ~/.myapp/sessions", "import .shepherd_session", "import lango.db"):
         (block,) = (script for script in SCRIPTS.values() if name in script)
-        run_ours("lango-store db upgrade\n" + block.replace("~", str(tmp_path)), tmp_path)
+        run_lango_store_commands("lango-store db upgrade\n" + block.replace("~", str(tmp_path)), tmp_path)
 
 
-def test_commands_of_backups_run(tmp_path: Path) -> None:
+def test_backup_commands_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "copy --from sqlite:" in script)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
     shutil.copy(tmp_path / "agent.db", tmp_path / "copy.db")
-    run_ours(block, tmp_path)
+    run_lango_store_commands(block, tmp_path)
     assert (tmp_path / "backup" / "lango_store.jsonl").exists()
 
 
-def test_commands_after_the_first_conversation_show_it(tmp_path: Path) -> None:
+def test_commands_of_first_conversation_show_its_sessions(tmp_path: Path) -> None:
     for place in PROGRAMS:
         if place.startswith("docs/start/first-conversation.md"):
             assert run_program(PROGRAMS[place], folder=tmp_path).returncode == 0
     (block,) = (script for script in SCRIPTS.values() if "sessions list --url sqlite:///agent.db" in script)
-    listed, shown = (run(*words, folder=tmp_path) for words in ours(block))
+    listed, shown = (run(*words, folder=tmp_path) for words in lango_store_arguments(block))
     assert [line.partition("\t")[0] for line in listed.stdout.splitlines()] == ["telegram:77", "telegram:12345678"]
     assert "Messages so far: 1." in shown.stdout
 
 
-def test_commands_of_search_and_documents_run(tmp_path: Path) -> None:
+def test_search_and_html_commands_run(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("telegram:42", user_id="ann", messages=[Message.user("Oslo weather?")])
     (searching,) = (script for script in SCRIPTS.values() if "lango-store search disable" in script)
     (writing,) = (script for script in SCRIPTS.values() if "--html out.html" in script)
-    for words in ours(searching + writing):
+    for words in lango_store_arguments(searching + writing):
         done = run(*words, folder=tmp_path, environment={"LANGO_STORE_URL": "sqlite:///agent.db"})
         assert done.returncode == 0, (words, done.stderr)
         assert "Oslo" in done.stdout or "oslo weather" not in words
     assert "Oslo weather?" in (tmp_path / "out.html").read_text()
 
 
-def test_tests_with_the_fixtures_run(tmp_path: Path) -> None:
+def test_example_tests_with_fixtures_pass(tmp_path: Path) -> None:
     (tests,) = blocks("docs/howto/testing.md", "text")
     (tmp_path / "test_mine.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -158,7 +166,7 @@ def test_tests_with_the_fixtures_run(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_the_backup_on_the_page_has_the_lines_and_fields_of_a_backup(tmp_path: Path) -> None:
+def test_example_backup_has_fields_of_a_real_backup(tmp_path: Path) -> None:
     (shown,) = blocks("docs/reference/formats.md", "text")
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         conversation = store.open("k", settings={"thinking": "high"})
@@ -166,9 +174,9 @@ def test_the_backup_on_the_page_has_the_lines_and_fields_of_a_backup(tmp_path: P
         exported = run("export", "--all", "--format", "jsonl", "--to", "-", "--url", f"sqlite:///{tmp_path}/agent.db")
     assert exported.returncode == 0, exported.stderr
     for line, real in zip(shown.splitlines(), exported.stdout.splitlines(), strict=True):
-        told, written = json.loads(line.replace(",…", "")), json.loads(real)
-        assert told.keys() == written.keys()
-        ((kind, fields),) = list(told.items())[:1]
+        example, written = json.loads(line.replace(",…", "")), json.loads(real)
+        assert example.keys() == written.keys()
+        ((kind, fields),) = list(example.items())[:1]
         if isinstance(fields, dict):
             assert fields.keys() <= written[kind].keys()
             assert "…" in line or fields.keys() == written[kind].keys()
