@@ -1,7 +1,8 @@
-"""Import and export of files: backups, which hold everything, and the files of other systems.
+"""Import and export of sessions: lossless backups, and the files of other systems.
 
-Each other system reads its files into a `Draft` and writes them from one. A copy is an export and an import without a
-file. The commands `import` and `export` print what `import_path` and `export` return.
+The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format of another
+system converts its files to a `Draft`, and writes files from a `Draft`. A copy between stores uses the same code as a
+backup, without a file.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,11 +39,18 @@ FORMATS: Final[dict[str, Format | Backups]] = {
         Format("nanobot", nanobot.recognises, nanobot.read, nanobot.write, nanobot.rank),
     )
 }
-"""The formats by name, in the order in which they are asked whether they recognise a file."""
+"""All formats by name, in the order in which they are tried when the format of a file is detected."""
 
 
 def recognise(path: str | Path) -> str | None:
-    """Return the name of a file's format, None if no format recognises it."""
+    """Detect the format of a file by its name and content.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The name of the format, a key of `FORMATS`; None if the format is unknown.
+    """
     return _recognise(Path(path), FORMATS)
 
 
@@ -51,26 +59,35 @@ def _recognise(path: Path, formats: dict[str, Format | Backups]) -> str | None:
 
 
 def writable() -> list[str]:
-    """Return the names of the formats that sessions can be exported to."""
+    """Return the names of the formats that `export` can write."""
     return [name for name, each in FORMATS.items() if each.is_writable]
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
-    """Return the files that an import would read, each with its format: `source` itself, or those in the folder.
+    """Return the files that `import_path` would read, each with its format.
 
-    Hidden files count only if a format recognises them, unfinished files of a killed export never. With `format`, only
-    the files of a folder that have that format.
+    Args:
+        source: A file, or a folder. Subfolders are not searched.
+        format: Return only the files of a folder that have this format. By default, all files are returned, except
+            hidden files of an unknown format. Unfinished files of an export that was killed are never returned.
+
+    Returns:
+        The path and the format of each file, in the order of import. The format is None if it is unknown.
+
+    Raises:
+        InvalidFile: The folder cannot be read.
+        ValueError: `format` is not the name of a format.
     """
     source = Path(source)
     formats = FORMATS if format is None else {format: _known(format)}
     try:
         if not source.is_dir():
             return [(source, (format or recognise(source)) if source.is_file() else None)]
-        found = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
+        paths = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
     except OSError as error:
-        raise InvalidFile(source, f"cannot be looked at ({error.strerror}): check its permissions") from error
-    named = [(path, _recognise(path, formats)) for path in found]
-    chosen = [(path, name) for path, name in named if name or (format is None and not path.name.startswith("."))]
+        raise InvalidFile(source, f"cannot be read ({error.strerror}): check its permissions") from error
+    detected = [(path, _recognise(path, formats)) for path in paths]
+    chosen = [(path, name) for path, name in detected if name or (format is None and not path.name.startswith("."))]
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
 
 
@@ -82,14 +99,33 @@ def import_path(
     dry_run: bool = False,
     on_file: Callable[[FileReport], None] | None = None,
 ) -> list[FileReport]:
-    """Import a file, or the files of a folder, and return a report of each.
+    """Import the sessions of a file, or of all files in a folder.
 
-    A session whose key exists is not changed, so that a second run imports nothing. A file that cannot be imported has
-    an error in its report, and the next one is read. Each is checked to its end before its first session is written;
-    many sessions are committed in batches, and a run that was interrupted can be repeated. Files are never changed.
-    `on_file` is called after each file; `format` is recognised when not given. A file with a line of more than 256 MB
-    is refused before that line is parsed. An import of `jsonl` takes memory for its largest line, any other for its
-    whole file.
+    A session whose key already exists is never changed, so an import can be repeated: a second run imports nothing.
+    Source files are never changed.
+
+    Each file is checked completely before its first session is written. The sessions of a large file are committed in
+    batches, so that other writers do not wait long. If an import is interrupted, run it again.
+
+    An import of `jsonl` needs memory for the longest line of the file. The other formats need memory for the whole
+    file. A file with a line of more than 256 MiB is refused.
+
+    Args:
+        store: The store to import into.
+        source: A file, or a folder. Subfolders are not searched.
+        format: The format of the files, a key of `FORMATS`. By default, the format of each file is detected.
+        dry_run: Return the reports that an import would have, without writing anything.
+        on_file: Called with the report of each file as soon as the file is finished.
+
+    Returns:
+        A report for each file. If a file cannot be imported, its report has an `error`, and the import continues with
+        the next file.
+
+    Raises:
+        InvalidFile: The folder cannot be read.
+        ValueError: `format` is not the name of a format.
+        DatabaseBusy: The database is busy. Sessions that were committed before are kept; run the import again.
+        DatabaseUnavailable: The database cannot be reached. Sessions that were committed before are kept.
     """
     reports: list[FileReport] = []
     planned: set[str] | None = set() if dry_run else None
@@ -106,13 +142,13 @@ def import_path(
 
 
 _SESSIONS: Final = (".jsonl", PACKED)
-"""Suffixes of session files: in a folder too it is an error if no format recognises such a file."""
+"""Suffixes of session files. Even in a folder, such a file with an unknown format is an error."""
 
 
 def _unknown(path: Path) -> str:
     if not path.is_file():
         return f"{path}: is not a file or folder: check the path"
-    return f"{path}: no format recognises it: name one of {', '.join(FORMATS)}"
+    return f"{path}: the format is unknown: give one of {', '.join(FORMATS)}"
 
 
 def export(
@@ -126,23 +162,45 @@ def export(
     replace: bool = False,
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
-    """Write live sessions to a folder, as `jsonl` expired ones too: of these keys, of a user, or all.
+    """Export sessions to files: some sessions, the sessions of a user, or all sessions.
 
-    As `jsonl` it is one file, with `everything` the values of shared scopes in it; `to` may be its name, ending with
-    `.jsonl` or `.jsonl.gz`, or an open binary file. A session that cannot be written is reported with its error, and
-    the next one is written. A file that is there with the same bytes stays; with other bytes it is an error and stays
-    too, unless `replace` is True. ValueError unless exactly one of `keys`, `user_id` and `everything` says which
-    sessions.
+    The format `jsonl` is a lossless backup: one file with all chosen sessions, live and expired, from one snapshot.
+    Every other format writes one file for each live session.
+
+    A file that already exists with the same content is not written again. A file with other content is not changed
+    unless `replace` is True.
+
+    Args:
+        store: The store to export from.
+        to: The folder to write to; it is created if needed. For `jsonl` also the path of a file that ends with `.jsonl`
+            or `.jsonl.gz`, or an open binary file.
+        format: The format to write, one of `writable()`.
+        keys: The keys of the sessions to export.
+        user_id: Export all sessions of this user.
+        everything: Export all sessions, and as `jsonl` also the values of shared scopes.
+        replace: Replace existing files that have other content.
+        on_file: Called with each result when the session is finished.
+
+    Returns:
+        A result for each session. If a session cannot be exported, its result has an `error`, and the export continues
+        with the next session.
+
+    Raises:
+        InvalidFile: With `jsonl`: the file exists with other content, or cannot be written.
+        ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written;
+            or `to` is an open file and `format` is not `jsonl`.
+        DatabaseBusy: The database is busy.
+        DatabaseUnavailable: The database cannot be reached.
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
-        raise ValueError("no sessions are chosen to export: give keys, or a user_id, or everything=True (one of them)")
+        raise ValueError("give exactly one of keys, user_id and everything=True to choose the sessions to export")
     chosen = _known(format)
     if format not in writable():
-        raise ValueError(f"{format} can be imported only: export to one of {', '.join(writable())}")
+        raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    which = keys or _keys(store, user_id, expired=chosen.exports_expired)
-    for each in chosen.export(store, which, target, shared=everything, replace=replace):
+    session_keys = keys or _keys(store, user_id, expired=chosen.exports_expired)
+    for each in chosen.export(store, session_keys, target, shared=everything, replace=replace):
         done.append(each)
         if on_file is not None:
             on_file(each)
@@ -151,8 +209,8 @@ def export(
 
 def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
     with store.context.snapshot(allow_replica=True) as connection:
-        chosen = Filter(user_id=user_id, expired=None if expired else False)
-        return lists.keys(connection, store.context.moment(connection), chosen)
+        sessions = Filter(user_id=user_id, expired=None if expired else False)
+        return lists.keys(connection, store.context.moment(connection), sessions)
 
 
 def _known(format: str) -> Format | Backups:

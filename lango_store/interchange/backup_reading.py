@@ -1,4 +1,4 @@
-"""Reading of backups: the lines of a file become pieces with validated rows."""
+"""Reading of backups: the lines of a file are validated and become pieces with rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _read: Final = json.JSONDecoder(**STRICT).decode
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
 ) -> Iterator[Outcome | SharedValue]:
-    """Write the sessions and shared values of a file's lines in the caller's transaction; yield the result for each.
+    """Write the sessions and shared values of a backup in the caller's transaction, and yield a result for each.
 
-    Raises `InvalidFile`, perhaps after some sessions: let it end the transaction. With `planned`, the keys that earlier
-    files would have created, nothing is written.
+    `InvalidFile` may be raised after some sessions are written, so the caller must roll back. With `planned`, the keys
+    that earlier files would have created, nothing is written.
     """
     writer = Writer(connection, planned)
     for piece in read(path, lines):
@@ -42,7 +42,7 @@ def load(
 
 
 def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
-    """Read and validate a file's lines; `InvalidFile` if the file is damaged or cut off."""
+    """Read and validate the lines of a file. Raises `InvalidFile` if the file is damaged or incomplete."""
     file, pieces = _File(path, lines), Pieces()
     file.read_header()
     keys: set[str] = set()
@@ -56,7 +56,7 @@ def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
             yield pieces.take()
             return
         else:
-            raise file.fault(f"{kind} {quoted(value)} after {len(keys)} whole sessions")
+            raise file.fault(f"unexpected {kind} {quoted(value)} after {len(keys)} sessions")
     raise file.fault("the file is cut off")
 
 
@@ -104,7 +104,7 @@ def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[Piece]:
 
 
 class _File:
-    """The lines of a file, each as its kind and its value, and the current position for errors."""
+    """Iterator over the lines of a file, each as its kind and value. It knows the current line for errors."""
 
     def __init__(self, path: object, lines: Iterable[bytes]) -> None:
         self._path = path
@@ -127,21 +127,21 @@ class _File:
         return kind, value
 
     def read_header(self) -> None:
-        """Read the first line; `InvalidFile` if the file is not a backup or is newer than this release."""
+        """Read the first line. Raises `InvalidFile` if the file is not a backup, or newer than this release."""
         self.number = 1
         try:
             header = json.loads(next(self._lines, b"").decode())
             version, schema = header["lango_store"], str(header["schema"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise self.fault('this is not an export of lango_store, which begins with {"lango_store":1,…}') from None
+            raise self.fault('this is not a backup of lango_store, which starts with {"lango_store":1,…}') from None
         if version != VERSION or not BASELINE <= schema <= SCHEMA_REVISION:
             raise self.fault(
-                f"the file is of format {version} and schema {schema}, this release reads {VERSION} and "
-                f"{BASELINE} to {SCHEMA_REVISION}: read it with the release that wrote it, or upgrade the package"
+                f"the file has format {version} and schema {schema}, this release reads format {VERSION} and schemas "
+                f"{BASELINE} to {SCHEMA_REVISION}: use the release that wrote the file, or upgrade the package"
             )
 
     def encoded(self, encoder: RowEncoder, table: sa.Table, fields: Fields) -> Row:
-        """Return the row of the current line; `InvalidFile` if no verb could read it."""
+        """Return the row of the current line. Raises `InvalidFile` if the store could not read such a row."""
         try:
             return encoder.encode(table, fields)
         except InvalidValue as error:
@@ -155,7 +155,7 @@ class _File:
             raise self.fault(str(error)) from None
 
     def check_unique(self, kind: str, row: Row, seen: set[object]) -> None:
-        """Refuse a row whose position or id an earlier row of its session has: the database would."""
+        """Raise `InvalidFile` if an earlier row of the session has the same position or id: the database would too."""
         for names in _UNIQUE[kind]:
             unique = (kind, *(row[name] for name in names))
             if unique in seen:
@@ -164,16 +164,16 @@ class _File:
                 seen.add(unique)
 
     def check_order(self, kind: str, seq: int, before: dict[str, int]) -> None:
-        """Refuse a seq that is not higher than the one before: a set of all seqs could be large."""
+        """Raise `InvalidFile` if a seq is not higher than the previous one. This needs no set of all seqs."""
         if seq <= before.get(kind, 0):
             raise self.fault(f"seq: {seq} follows {before[kind]}")
         before[kind] = seq
 
     def check_end(self) -> None:
-        """Refuse lines after the last one."""
+        """Raise `InvalidFile` if the file has lines after the closing line."""
         if any(line.strip() for line in self._lines):
             raise self.fault("the file continues after its last line")
 
     def fault(self, reason: str) -> InvalidFile:
-        """Return the error for the current line."""
+        """Return the error to raise for the current line."""
         return InvalidFile(self._path, f"line {self.number}: {reason}; nothing of this file was imported")

@@ -1,7 +1,8 @@
-"""Writing of backups: `{"lango_store":1,"schema":"0101"}`, then sessions, and at the end `{"sessions":N}`.
+"""Writing of backups.
 
-A session is one line for its row, one for each turn, message, change and value, and a closing line with counts and a
-digest. The shared values of a whole store follow the sessions, closed in the same way.
+The first line is `{"lango_store":1,"schema":"0101"}`, the last line `{"sessions":N}`. A session has one line for its
+row, one line for each turn, message, change and value, and a closing line with counts and a digest. A backup of the
+whole store continues with the shared values, which have a closing line too.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
 from lango_store.tables import SCHEMA_REVISION
 
 VERSION: Final = 1
-"""The version of the format, which every file names."""
+"""The version of the format, as in the first line of every file."""
 
 TABLES: Final = {
     "session": SESSION,
@@ -35,14 +36,14 @@ KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
 
 
 class SessionDigest:
-    """Counts and digests the lines of a session, or of the shared values."""
+    """Counts and SHA-256 digest of the lines of a session, or of the shared values."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(TABLES, 0)
         self._sha256 = hashlib.sha256()
 
     def add(self, kind: str, line: bytes) -> None:
-        """Count a row's line, without its end, and add it to the digest."""
+        """Count the line of a row, given without its end, and add it to the digest."""
         self.counts[kind] += 1
         self._sha256.update(line)
         self._sha256.update(b"\n")
@@ -59,12 +60,12 @@ class SessionDigest:
 
 
 def row_line(kind: str, fields: Fields) -> bytes:
-    """Return a row as one line, without its end."""
+    """Return a row as one line without its end."""
     return json_line({kind: {name: value for name, value in fields.items() if name != "session_key"}})
 
 
 def json_line(value: Any) -> bytes:
-    """Return a value as one line, without its end."""
+    """Return a value as one line without its end."""
     try:
         return _dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # lone surrogates have no UTF-8
@@ -81,15 +82,15 @@ _IN_MEMORY: Final = 1 << 20
 def write_sessions(
     connection: sa.Connection, keys: Sequence[str], file: IO[bytes], *, shared: bool = False
 ) -> tuple[dict[str, LangoStoreError], list[DamagedMessage]]:
-    """Write sessions to a file, and all shared values if asked to.
+    """Write sessions to a file, and with `shared` all shared values.
 
-    Returns the errors of sessions that are missing or damaged, by key, and those of damaged shared values.
+    Returns the errors of missing and damaged sessions by key, and the errors of damaged shared values.
     """
     faults: dict[str, LangoStoreError] = {}
     unread: list[DamagedMessage] = []
     _write(file, first_line())
     for key in keys:
-        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # a session is written whole or not at all, to a pipe too
+        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # even to a pipe, a session is written whole or not at all
             try:
                 for line in session_lines(connection, key):
                     _write(lines, line)
@@ -115,7 +116,7 @@ def first_line() -> bytes:
 
 
 def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
-    """Yield the lines of a session, from a connection with a snapshot; `SessionNotFound` if there is none."""
+    """Yield the lines of a session. The connection must have a snapshot."""
     digest, encoder = SessionDigest(), RowEncoder()
     for table, rows in transfer.whole_session(connection, key):
         for row in rows:
@@ -129,7 +130,7 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
 
 
 def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Iterator[bytes]:
-    """Yield the lines of the shared values, none if there are none; append the errors of damaged ones to `unread`."""
+    """Yield the lines of the shared values, if any. Errors of damaged values are appended to `unread`."""
     digest, encoder = SessionDigest(), RowEncoder()
     for row in transfer.shared_values(connection):
         try:

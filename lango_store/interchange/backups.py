@@ -1,4 +1,4 @@
-"""Backups: one file with any number of sessions."""
+"""The backup format `jsonl`: one lossless file with any number of sessions."""
 
 import pickle
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from lango_store.interchange.pieces import Outcome, Pause, Piece, SharedValue, W
 from lango_store.store import Store
 
 FILE_NAME: Final = "lango_store.jsonl"
-"""The name of an export to a folder: it is of a moment, not of a session."""
+"""The file name of a backup that is exported to a folder."""
 
 _SUFFIXES: Final = (Path(FILE_NAME).suffix, files.PACKED)
 _IN_MEMORY: Final = 8 << 20
@@ -26,30 +26,30 @@ _BEGINNING: Final = b'{"lango_store":'
 
 
 class Backups:
-    """The format `jsonl`: lossless, for backups and for moving. An export is one file, of one moment."""
+    """The lossless format `jsonl`. An export is one file, written from one snapshot."""
 
     name = "jsonl"
     exports_expired = True
     is_writable = True
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a file is a backup, by its first bytes."""
+        """Return True if the first bytes of a file are those of a backup."""
         try:
             with files.reading(path) as file:
                 return file.read(len(_BEGINNING)) == _BEGINNING
-        except InvalidFile:  # reading it reports the fault
+        except InvalidFile:  # the import reports the fault
             return False
 
     def rank(self, path: Path) -> int:
-        """Return 0: the order of backups does not matter."""
+        """Return 0: backups can be imported in any order."""
         return 0
 
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
-        """Import a file; nothing of one that is damaged or cut off.
+        """Import a file. Nothing of a damaged or incomplete file is written.
 
-        All of it is read and validated into a temporary file before the first session is written. Then about a
-        megabyte at a time is committed, so that other writers need not wait long; an import that was interrupted
-        continues when it is run again.
+        The whole file is validated into a temporary file before the first session is written. Then about two megabytes
+        at a time are committed, so that other writers do not wait long. An interrupted import continues when it is run
+        again. With `planned`, the keys that earlier files would have created, nothing is written.
         """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
@@ -67,9 +67,9 @@ class Backups:
     def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write these sessions to one file; what is not there or cannot be read is left out and reported.
+        """Write sessions to one file, and with `shared` the values of shared scopes.
 
-        With the values of shared scopes if they are `shared`.
+        Missing and damaged sessions are left out of the file and reported.
         """
         chosen = list(dict.fromkeys(keys))
         path = _file(to) if isinstance(to, Path) else None
@@ -104,7 +104,7 @@ def _write(store: Store, pieces: Iterator[Piece], report: FileReport, planned: s
                 done += writer.write(piece)
                 if piece.is_whole:
                     break
-        for outcome in done:  # now that they are committed
+        for outcome in done:  # counted after the commit
             _count(report, outcome)
         pause.after_batch()
 
@@ -114,7 +114,7 @@ def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[Bin
 
 
 def _file(to: Path) -> Path:
-    """Return the file that is meant: `to` itself if it is named like one, else one in that folder."""
+    """Return the file to write: `to` itself if it has the suffix of a backup, otherwise a file in the folder `to`."""
     return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 

@@ -1,4 +1,4 @@
-"""All sessions from one database into another, session by session, each compared on both sides when it is there."""
+"""Copy of all sessions from one store to another. Sessions that already exist in the target are compared."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,18 +24,31 @@ BATCH: Final = 500
 
 
 class Failure(Value):
-    """A session, or a value of the shared scope `key`, that could not be read or that the target refused, and why."""
+    """A session or shared value that was not copied.
+
+    Attributes:
+        key: The key of the session, or the scope of the shared value; "?" if it is unknown.
+        reason: The cause: the data could not be read, or the target rejected it.
+    """
 
     key: str
     reason: str
 
 
 class CopyReport(Value):
-    """The result of a copy, or with `dry_run` the result it would have; `messages` are those of the copied sessions.
+    """The result of a copy, or with `dry_run` the result that the copy would have.
 
-    `differing` are the keys of sessions that the target has already, with other content: they were left alone. `values`
-    are those of shared scopes that were copied, `differing_values` scope and name of those that were left alone.
-    `missing` says what a salvage could not read, by session, or by "?" where that is unknown.
+    Attributes:
+        copied: The number of copied sessions.
+        already_there: The number of sessions that already exist in the target with equal content.
+        messages: The number of messages in the copied sessions.
+        values: The number of copied values of shared scopes.
+        differing: The keys of sessions that exist in the target with other content. They were not changed.
+        differing_values: Scope and name of shared values that exist with another value. They were not changed.
+        failed: The sessions and shared values that could not be copied.
+        missing: The data that a salvage could not read.
+        seconds: The duration, in seconds.
+        dry_run: True if nothing was written.
     """
 
     copied: int = 0
@@ -56,7 +69,7 @@ class CopyReport(Value):
 
     @property
     def complete(self) -> bool:
-        """True if the target has, or would have, every session and shared value of the source unchanged."""
+        """True if the target has, or would have, every session and shared value of the source with equal content."""
         return not (self.differing or self.differing_values or self.failed or self.missing)
 
 
@@ -67,10 +80,24 @@ def copy(
     dry_run: bool = False,
     on_batch: Callable[[CopyReport], None] | None = None,
 ) -> CopyReport:
-    """Copy all sessions, live and expired, with all that belongs to them, then the shared values.
+    """Copy all sessions, live and expired, and then the values of shared scopes.
 
-    A session that exists in the target is compared and never changed. Each is copied whole or not at all, so a copy
-    that was killed can be started again. `on_batch` is called with the report so far.
+    Each session is copied completely or not at all, so a copy that was killed can be started again: it continues where
+    it stopped. A session that already exists in the target is compared and never changed.
+
+    Args:
+        source: The store to copy from. It is only read.
+        target: The store to copy to.
+        dry_run: Return the report that a copy would have, without writing anything.
+        on_batch: Called after each batch with the report so far.
+
+    Returns:
+        The report. `report.complete` is True if the target has everything.
+
+    Raises:
+        SchemaOutOfDate: One of the stores has no schema, or an outdated one.
+        DatabaseBusy: A database is busy. Batches that were committed before are kept; run the copy again.
+        DatabaseUnavailable: A database cannot be reached. Batches that were committed before are kept.
     """
     started = perf_counter()
     report = CopyReport(dry_run=dry_run)
@@ -82,8 +109,8 @@ def copy(
             if not (keys := _batch(reading, after)):
                 break
             with target.context.snapshot() if dry_run else target.context.transaction() as writing:
-                found = _copied(reading, writing, keys, planned)
-        for each in found:  # now that they are committed
+                results = _copy_batch(reading, writing, keys, planned)
+        for each in results:  # counted after the commit
             _count(report, each)
         report.seconds = perf_counter() - started
         if on_batch is not None:
@@ -103,24 +130,24 @@ def copy(
     return report
 
 
-def _count(report: CopyReport, found: Outcome | SharedValue | Failure) -> None:
-    if isinstance(found, Failure):
-        report.failed.append(found)
-    elif isinstance(found, SharedValue):
-        report.values += found.state == "imported"
-        if found.state == "collided":
-            report.differing_values.append((found.scope, found.name))
-    elif found.state == "imported":
+def _count(report: CopyReport, result: Outcome | SharedValue | Failure) -> None:
+    if isinstance(result, Failure):
+        report.failed.append(result)
+    elif isinstance(result, SharedValue):
+        report.values += result.state == "imported"
+        if result.state == "collided":
+            report.differing_values.append((result.scope, result.name))
+    elif result.state == "imported":
         report.copied += 1
-        report.messages += found.messages
-    elif found.state == "already there":
+        report.messages += result.messages
+    elif result.state == "already there":
         report.already_there += 1
     else:
-        report.differing.append(found.key)
+        report.differing.append(result.key)
 
 
 def _batch(reading: sa.Connection, after: str) -> list[str]:
-    """Return the keys of the next sessions, as many as a transaction should write."""
+    """Return the keys of the next sessions: as many sessions as one transaction should write."""
     keys: list[str] = []
     total = 0
     for key, rows in transfer.heads(reading, after, BATCH):
@@ -131,10 +158,10 @@ def _batch(reading: sa.Connection, after: str) -> list[str]:
     return keys
 
 
-def _copied(
+def _copy_batch(
     reading: sa.Connection, writing: sa.Connection, keys: Sequence[str], planned: set[str] | None
 ) -> list[Outcome | SharedValue | Failure]:
-    """Copy sessions together, or one by one if there is a fault in any of them."""
+    """Copy several sessions together. If one of them fails, copy each session separately."""
     before = None if planned is None else {*planned}
     try:
         with _isolated(reading), _isolated(writing):
@@ -145,17 +172,17 @@ def _copied(
     except LangoStoreError as error:
         if len(keys) == 1:
             return [Failure(key=keys[0], reason=error.fact)]
-        return [each for key in keys for each in _copied(reading, writing, [key], before)]
+        return [each for key in keys for each in _copy_batch(reading, writing, [key], before)]
 
 
 @contextmanager
 def _isolated(connection: sa.Connection) -> Iterator[None]:
-    """Keep what goes wrong with one session from the others in the same transaction; drivers' errors become ours."""
+    """Roll back only this block on an error, and translate driver errors."""
     try:
         with connection.begin_nested():
             yield
     except (sa.exc.DBAPIError, connection.dialect.loaded_dbapi.Error) as error:
-        drivers = getattr(error, "orig", None) or error
-        if isinstance(drivers, connection.dialect.loaded_dbapi.Error):
-            raise translated(drivers, dialect_of(connection)) from None
+        driver_error = getattr(error, "orig", None) or error
+        if isinstance(driver_error, connection.dialect.loaded_dbapi.Error):
+            raise translated(driver_error, dialect_of(connection)) from None
         raise

@@ -1,7 +1,7 @@
-"""Dive's session files: a header line, then a line for each event, a turn or a compaction.
+"""Dive's session files: a header line, then one line for each event, which is a turn or a compaction.
 
-A part's and a message's `extra["dive"]` hold what our fields cannot give back, see `fidelity`; the session's holds the
-whole `header`.
+Data without a field of ours is stored in the `extra["dive"]` of a turn or a message, as described in `fidelity`. The
+`extra["dive"]` of the session holds the whole `header`.
 """
 
 import json
@@ -27,24 +27,24 @@ _Line = tuple[int, dict[str, Any]]
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is a session of Dive, by its name and first bytes."""
+    """Return True if the name and the first bytes of a file match a session of Dive."""
     return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
-    """Read a session; a torn last line is dropped, a bad line elsewhere is `InvalidFile`."""
+    """Read a session. An incomplete last line is skipped; any other bad line raises `InvalidFile`."""
     lines = list(_lines(path, skipped))
     if not lines:
         raise InvalidFile(path, "has no header line: give a session file of Dive")
     (_, first), *lines = lines
     if first["line_type"] != "header":
         raise InvalidFile(
-            path, f"begins with {quoted(first['line_type'])}, not with a header: give a session file of Dive"
+            path, f"starts with {quoted(first['line_type'])}, not with a header: give a session file of Dive"
         )
     header = first["data"]
     id = header.get("id")
     if fault := id_fault(id):
-        raise InvalidFile(path, f"its id {quoted(id)} {fault}: Dive takes no such id, correct the header")
+        raise InvalidFile(path, f"its id {quoted(id)} {fault}, which Dive does not accept: correct the header")
     raw: dict[str, Any] = {"header": header}
     events = list(_events_of(lines, skipped))
     last_time = events[-1][1].get("timestamp") if events else None
@@ -74,7 +74,7 @@ def _events_of(lines: list[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
 
 
 def _repeated_ids(events: list[dict[str, Any]]) -> Container[str]:
-    """Return the ids that several events or several messages have, each after its kind."""
+    """Return the ids that several events or several messages share, each prefixed with its kind."""
     counts: Counter[str] = Counter()
     for event in events:
         counts[f"event {storable_id(event.get('id'))}"] += 1
@@ -92,10 +92,10 @@ def _lines(path: Path, skipped: list[Skipped]) -> Iterator[_Line]:
         except (UnicodeDecodeError, NotJson) as error:
             is_torn = number == raw_lines[-1][0]
             fault = f"is not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else str(error)
-        except ValueError as error:  # JSON that is whole, and cannot be stored
+        except ValueError as error:  # valid JSON that cannot be stored
             fault = str(error)
         if is_torn:
-            skipped.append(Skipped(number, "the last line is torn: dropped"))
+            skipped.append(Skipped(number, "the last line is incomplete: left out"))
         elif fault:
             raise InvalidFile(path, f"line {number} {fault}: fix or remove the line; the file was not changed")
         else:
@@ -125,22 +125,22 @@ _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for chara
 
 
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
-    """Write a session to the file that Dive opens under its id; `InvalidKey` if that is too long for a file's name.
+    """Write a session to the file that Dive opens for its id. Raises `InvalidKey` if the file name would be too long.
 
-    Dive shows a model the last compaction and what follows. Messages that were appended
-    while the summary was written follow it, so the compaction is written before them.
+    Dive shows a model the last compaction and the messages after it. A compaction is therefore written before the
+    messages that were appended while its summary was being made.
     """
     header = header_of(draft, mapping(draft.extra.get(NAME)))
     path = folder / f"{header['id']}.jsonl"
     if len(path.name.encode()) > MAX_NAME:
         raise InvalidKey(
-            f"session key {quoted(draft.key)} is too long for a file's name, which Dive's ids are: "
-            "fork it to another key"
+            f"session key {quoted(draft.key)} is too long for the file name that Dive derives from it: "
+            "fork the session to a shorter key"
         )
     with atomic_writer(path, replace=replace) as file:
         file.write(_bytes_of("header", header))
-        for number, event in enumerate((each for part in _in_dives_order(draft) for each in _events(part)), 1):
-            # Dive's own ids end in a number without the s.
+        for number, event in enumerate((each for part in _in_dive_order(draft) for each in _events(part)), 1):
+            # The "s" keeps these ids different from ids that Dive generates.
             new_id = {"id": f"evt-{nanoseconds(go_text(event.created_at))}-s{number}"}
             file.write(_bytes_of("event", restored(new_id | event_of(event), raw_of(event))))
     return path
@@ -161,7 +161,7 @@ def _events(part: Part) -> Iterator[Part]:
         yield Part([message], created_at=message.created_at or part.created_at)
 
 
-def _in_dives_order(draft: Draft) -> Iterator[Part]:
+def _in_dive_order(draft: Draft) -> Iterator[Part]:
     early = _early(draft)
     moved = {compaction.first_seq for _, compaction in early}
     for part in draft.parts:
@@ -178,17 +178,17 @@ def _in_dives_order(draft: Draft) -> Iterator[Part]:
 
 
 def _early(draft: Draft) -> list[tuple[int, Part]]:
-    """Return the compactions that messages were appended during, each with the seq that it has to follow."""
-    found = []
+    """Return the compactions during which messages were appended, each with the seq that it has to follow."""
+    early = []
     last, floor = 0, 0
     for part in draft.parts:
         if part.kind == "compaction" and part.replaced_upto is not None:
             upto = max(part.replaced_upto, floor)  # never before an earlier compaction
             if last > upto:
-                found.append((upto, part))
+                early.append((upto, part))
             floor = max(upto, _last_seq(part.messages))
         last = max(last, _last_seq(part.messages))
-    return found
+    return early
 
 
 def _split(part: Part, upto: int) -> tuple[Part | None, Part]:

@@ -1,8 +1,8 @@
-"""Header, events and messages of Dive, and the fields of a `Draft`, a `Part` and a `Message`.
+"""Conversion between header, events and messages of Dive and a `Draft`, a `Part` and a `Message`.
 
-`extra["dive"]` holds what our fields cannot give back, see `fidelity`. Messages that were created elsewhere become
-blocks on export: text, tool_use and tool_result. An id names a file: characters that a file's name cannot hold are
-percent-escaped in it.
+`extra["dive"]` holds data without a field of ours, as described in `fidelity`. On export, messages of other writers
+become content blocks: text, tool_use and tool_result. Dive uses ids as file names, so characters that a file name
+cannot contain are percent-escaped in ids.
 """
 
 import re
@@ -32,28 +32,28 @@ _ESCAPED: Final = re.compile(r"%(2F|5C|2E|25)")
 
 
 def id_of(key: str) -> str:
-    """Return the id under which Dive finds a session: its key, with `/`, `\\` and `..` escaped."""
-    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", key)
+    """Return the id of a session in Dive: the key with `/`, `\\` and `..` escaped."""
+    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", key)
 
 
 def key_of(id: str) -> str:
-    """Return the key that an id stands for: itself, unless `id_of` made it."""
-    key = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), id)
+    """Return the session key of an id: the unescaped id if `id_of` created it, otherwise the id itself."""
+    key = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), id)
     return key if id_of(key) == id else id
 
 
 def id_fault(id: object) -> str | None:
-    """Return why Dive takes no such id, None if it takes it."""
+    """Return the reason why Dive rejects an id, None if the id is valid."""
     if not isinstance(id, str) or id in ("", "."):
         return "is not an id"
-    return next((f"holds {part!r}" for part in ("..", "/", "\\") if part in id), None)
+    return next((f"contains {part!r}" for part in ("..", "/", "\\") if part in id), None)
 
 
 # The header line
 
 
 def columns(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of our columns in an original header."""
+    """Return the values of an original header that have columns of ours."""
     header = mapping(raw.get("header"))
     return {
         "id": _as_key(header.get("id")),
@@ -70,11 +70,11 @@ def _as_key(id: Any) -> Any:
 
 
 def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the original header, updated with later changes."""
+    """Return the original header, updated with changes made in the store."""
     header = dict(mapping(raw.get("header")))
     is_new = not header
-    came = columns(raw)
-    given: dict[str, Any] = {
+    imported = columns(raw)
+    current: dict[str, Any] = {
         "id": draft.key,
         "title": draft.fields.get("title"),
         "created_at": draft.created_at,
@@ -82,11 +82,11 @@ def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
         "metadata": draft.fields.get("metadata") or {},
         "forked_from": draft.forked_from,
     }
-    for name, value in given.items():
+    for name, value in current.items():
         if name.endswith("_at"):
-            if is_new or came[name] not in (None, value):
+            if is_new or imported[name] not in (None, value):
                 header[name] = go_text(value)
-        elif not same(value, came[name]):
+        elif not same(value, imported[name]):
             header[name] = id_of(value) if value and name in ("id", "forked_from") else value
             if not value:
                 del header[name]
@@ -97,7 +97,7 @@ def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_from(event: dict[str, Any], repeated: Container[str], number: int, skipped: list[Skipped]) -> Part:
-    """Read the event on this line of a file; a repeated id stays in `extra`."""
+    """Convert the event of a line to a part. A repeated id is stored in `extra`."""
     created_at = moment(event.get("timestamp"))
     id = storable_id(event.get("id"))
     part = Part(
@@ -118,18 +118,18 @@ def part_from(event: dict[str, Any], repeated: Container[str], number: int, skip
 
 
 def event_of(part: Part) -> dict[str, Any]:
-    """Return the event for a part without its `extra`."""
+    """Convert a part to an event, without using its `extra`."""
     always = {
         "type": part.kind or "turn",
         "timestamp": go_text(part.created_at),
         "messages": [message_to(message) for message in part.messages] or None,
     }
-    given = {"usage": part.usage, "metadata": part.metadata}
-    return ({"id": part.id} if part.id else {}) | always | {name: value for name, value in given.items() if value}
+    optional = {"usage": part.usage, "metadata": part.metadata}
+    return ({"id": part.id} if part.id else {}) | always | {name: value for name, value in optional.items() if value}
 
 
 def raw_of(part: Part) -> dict[str, Any]:
-    """Return the part's `extra` of Dive."""
+    """Return the part's `extra["dive"]`."""
     return mapping((part.extra or {}).get(NAME))
 
 
@@ -138,7 +138,7 @@ def raw_of(part: Part) -> dict[str, Any]:
 _ROLES: Final = {
     MessageRole.DEVELOPER: "system",
     MessageRole.MODEL: "assistant",
-    MessageRole.TOOL: "user",  # Dive stores the results of tools there
+    MessageRole.TOOL: "user",  # Dive stores tool results in user messages
     MessageRole.FUNCTION: "user",
 }
 
@@ -146,7 +146,7 @@ _ROLES: Final = {
 def message_from(
     message: dict[str, Any], created_at: datetime | None, repeated: Container[str], line: int, skipped: list[Skipped]
 ) -> Message:
-    """Read a message; an id that is repeated, or that no index can hold, stays in `extra`."""
+    """Convert a message of Dive. A repeated id, or an id that an index cannot store, is stored in `extra`."""
     id = storable_id(message.get("id"))
     role = read_role(message.get("role"), skipped, line, "a message")
     read = Message(
@@ -158,7 +158,7 @@ def message_from(
 
 
 def message_to(message: Message) -> dict[str, Any]:
-    """Write a message."""
+    """Convert a message to a message of Dive."""
     return restored(_written(message), mapping(message.extra.get(NAME)))
 
 
@@ -173,8 +173,8 @@ def _message_blocks(message: Message) -> list[Any] | None:
     if answer is not None and not any(call.answered and call.id == answer for call in message.tool_calls):
         return [_result_block(answer, message.content), *calls]
     outputs = [as_text(call.output) for call in message.tool_calls if call.answered]
-    is_said = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango has it twice
-    if message.content is None or is_said:
+    is_repeated = message.role.canonical is MessageRole.TOOL and message.content in outputs  # lango stores both
+    if message.content is None or is_repeated:
         return calls or None
     return [*_content_blocks(message.content), *calls] if calls else _content_blocks(message.content)
 

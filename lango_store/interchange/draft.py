@@ -1,4 +1,4 @@
-"""A session that is imported or exported: every format is read into a `Draft` and written from one."""
+"""Intermediate form of a session: every format of another system converts files to a `Draft` and back."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,10 +9,10 @@ from lango_store._values.model import Message
 
 @dataclass
 class Part:
-    """Messages that belong together: a turn, a compaction (its messages are the summary), or neither.
+    """A turn, a compaction (its messages are the summary), or messages outside a turn.
 
-    On export, `first_seq` is its position in the log and `replaced_upto` what a compaction replaces. On import, a
-    compaction replaces everything before it.
+    `first_seq` and `replaced_upto` are set on export: the position of the part in the log, and the last seq that a
+    compaction replaces. On import, a compaction replaces everything before it.
     """
 
     messages: list[Message]
@@ -30,9 +30,10 @@ class Part:
 class Draft:
     """A session and its messages.
 
-    `fields` are what `Store.create` takes besides key, TTL and messages. `extra` holds under the name of a system what
-    that system needs and we have no column for: a value of the session. `summarized_upto`, on the way out, is the last
-    seq that a compaction has put out of the window; `records` is how many records of the session are in no part.
+    `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
+    system that has no column, under the system's name; it is stored as a value of the session. `summarized_upto` and
+    `records` are set on export: the last seq that a compaction removed from the window, and the number of records,
+    which are in no part.
     """
 
     key: str
@@ -54,7 +55,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, counted from 1, that could not be read or stored unchanged, and why."""
+    """A line of a file that could not be read, or could not be stored unchanged.
+
+    Attributes:
+        line: The line number, from 1.
+        reason: The cause, and the value that was stored instead, if any.
+    """
 
     line: int
     reason: str

@@ -1,4 +1,4 @@
-"""Export of a stored session: a `Draft` is read on the caller's connection."""
+"""Export of a stored session: reading it as a `Draft` on the caller's connection."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _TURN: Final = [column.name for column in TURN.c]
 
 
 def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draft:
-    """Read a live session for a system."""
+    """Read a live session, with the value that the import from `system` stored."""
     info = sessions.info(connection, now, key)
     fields = {name: getattr(info, name) for name in _FIELDS}
     extra = mapping(values.read(connection, now, key, prefix=system).get(system))
@@ -43,13 +43,13 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
 
 
 def log(connection: sa.Connection, key: str) -> Iterator[Message]:
-    """Yield the messages of a session without its records, which no other system has."""
+    """Yield the messages of a session without its records, which no other system supports."""
     for rows in _LOG.read(connection, key):
         yield from (message for message in decode_messages(key, rows) if message.role is not MessageRole.RECORD)
 
 
 def _parts(connection: sa.Connection, key: str) -> list[Part]:
-    """Put turns and messages together: a turn has the messages of its range, each other message is a part."""
+    """Return each turn with the messages of its range, and each other message as a separate part."""
     remaining = deque(log(connection, key))
 
     def take(upto: int) -> list[Message]:
@@ -62,23 +62,23 @@ def _parts(connection: sa.Connection, key: str) -> list[Part]:
     parts: list[Part] = []
     for row in connection.execute(query):
         turn = dict(zip(_TURN, row, strict=True))
-        parts += _loose(take(turn["first_seq"] - 1))
+        parts += _single_messages(take(turn["first_seq"] - 1))
         parts.append(_turn(key, turn, take(turn["last_seq"])))
-    return parts + _loose(take(MAX_SEQ))
+    return parts + _single_messages(take(MAX_SEQ))
 
 
-def _loose(found: list[Message]) -> list[Part]:
-    return [Part([message], first_seq=message.seq) for message in found]
+def _single_messages(messages: list[Message]) -> list[Part]:
+    return [Part([message], first_seq=message.seq) for message in messages]
 
 
-def _turn(key: str, row: Mapping[str, Any], found: list[Message]) -> Part:
+def _turn(key: str, row: Mapping[str, Any], messages: list[Message]) -> Part:
     decoded = {
         name: turn_json(key, row["turn_no"], name, row[name])
         for name in ("usage", "metadata", "extra")
         if row[name] is not None
     }
     return Part(
-        messages=found,
+        messages=messages,
         kind=row["kind"],
         id=row["id"],
         **decoded,

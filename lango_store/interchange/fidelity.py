@@ -1,4 +1,4 @@
-"""JSON of other systems: what of it can be read and stored, and the parts that our fields cannot represent."""
+"""Lossless conversion of JSON from other systems: strict parsing, checks, and data that has no field of ours."""
 
 import json
 import math
@@ -13,23 +13,23 @@ from lango_store.errors import InvalidValue, quoted
 from lango_store.interchange.draft import Skipped
 
 _ROLES: Final = {role.value: role for role in MessageRole if role is not MessageRole.RECORD}
-"""The roles of other systems. A record is ours alone: their messages with that role have to be exported again."""
+"""The roles of messages of other systems. `record` is excluded: as a record, such a message would not be exported."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two JSON values have the same text; with `==`, true equals 1 and 1 equals 1.0."""
+    """Return True if two JSON values have the same text. With `==`, true would equal 1, and 1 would equal 1.0."""
     return one is other or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def difference(original: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what turns the object that we would write into the original: `fields` to set, names that are `absent`."""
+    """Return the changes that turn `written` into the original object: `fields` to set, `absent` names to remove."""
     fields = {name: value for name, value in original.items() if name not in written or not same(value, written[name])}
     absent = [name for name in written if name not in original]
     return ({"fields": fields} if fields else {}) | ({"absent": absent} if absent else {})
 
 
 def restored(written: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the original, from what we would write and the difference."""
+    """Return the original object, from the object that we would write and its difference from the original."""
     absent = difference.get("absent") or ()
     return {
         name: value for name, value in {**written, **mapping(difference.get("fields"))}.items() if name not in absent
@@ -42,38 +42,38 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def known_role(word: Any) -> MessageRole | None:
-    """Return the role that a word stands for, None if it is not one of ours."""
+    """Return the role with this name, None if the role is unknown."""
     return _ROLES.get(word) if isinstance(word, str) else None
 
 
-def read_role(word: Any, skipped: list[Skipped], line: int, what: str) -> MessageRole:
-    """Return the role that a word stands for; report one that is not ours, and return `user`."""
+def read_role(word: Any, skipped: list[Skipped], line: int, subject: str) -> MessageRole:
+    """Return the role with this name. An unknown role is reported in `skipped`, and `user` is returned."""
     role = known_role(word)
     if role is None:
-        skipped.append(Skipped(line, f"{what}: the role {quoted(word)} is not one of ours: stored as user"))
+        skipped.append(Skipped(line, f"{subject}: the role {quoted(word)} is unknown: stored as user"))
     return role or MessageRole.USER
 
 
 def is_call(value: Any) -> bool:
-    """Return whether a value is a tool call in OpenAI's form, with an id and the name of a function."""
+    """Return True if a value is a tool call in OpenAI's form, with an id and the name of a function."""
     function = mapping(mapping(value).get("function"))
     return isinstance(mapping(value).get("id"), str) and isinstance(function.get("name"), str)
 
 
 def as_text(value: Any) -> str:
-    """Return a text unchanged, an empty one for None, and any other value as JSON."""
+    """Return a text unchanged, "" for None, and any other value as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def json_bytes(text: str) -> bytes:
-    """Encode JSON; a lone surrogate, which has no UTF-8, becomes its escape in JSON."""
+    """Encode JSON as UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes an escape of JSON."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def check_key(key: Any) -> str:
-    """Return a key that a session can have; `InvalidKey` for any other value."""
+    """Return a valid session key unchanged. Raises `InvalidKey` for any other value."""
     return checked_key(key)
 
 
@@ -83,7 +83,7 @@ def check_message(message: Message) -> None:
 
 
 def is_storable_json(value: Any) -> bool:
-    """Return whether a value can be stored as JSON."""
+    """Return True if a value can be stored as JSON."""
     try:
         encode_json(value, "value")
     except InvalidValue:
@@ -92,7 +92,7 @@ def is_storable_json(value: Any) -> bool:
 
 
 def is_storable_text(value: Any) -> bool:
-    """Return whether a value is a text that a column can store."""
+    """Return True if a value is a text that a column can store."""
     try:
         return isinstance(value, str) and encode_text(value, "text") is not None
     except InvalidValue:
@@ -100,12 +100,12 @@ def is_storable_text(value: Any) -> bool:
 
 
 def storable_text(value: Any) -> str | None:
-    """Return a text that a column can store, None for any other value, the empty text too."""
+    """Return a text that a column can store, and None for any other value, including the empty text."""
     return value if value and is_storable_text(value) else None
 
 
 def storable_id(value: Any) -> str | None:
-    """Return an id that an index can hold, None for any other value."""
+    """Return an id that an index can store, and None for any other value."""
     try:
         return encode_id(value) if isinstance(value, str) else None
     except InvalidValue:
@@ -113,11 +113,11 @@ def storable_id(value: Any) -> str | None:
 
 
 LEVELS: Final = MAX_LEVELS + 10
-"""The levels of a line or a member: those of a field, and what is around it."""
+"""The maximum nesting of a line or member: the maximum of a field, and the levels around the field."""
 
 
 class NotJson(ValueError):
-    """A text is not JSON, perhaps because it was cut off."""
+    """A text is not valid JSON, for example because it is incomplete."""
 
 
 def _finite(text: str) -> float:
@@ -139,13 +139,13 @@ STRICT: Final[dict[str, Any]] = {
     "parse_float": _finite,
     "object_pairs_hook": _unique_names,
 }
-"""Options of a JSON decoder that reject NaN, 1e999, which we cannot store, and objects that have a name twice."""
+"""Options of a JSON decoder that reject NaN, numbers too large for a float, and objects with duplicate names."""
 
 
 def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
-    """Return the value of a JSON text; `NotJson` or another ValueError says why it cannot be read or stored.
+    """Return the value of a JSON text. Raises `NotJson`, or another ValueError if the value cannot be stored.
 
-    Unless `strict`, NaN and Infinity are read, as Python writes them, and the last of several equal names counts.
+    Unless `strict`, NaN and Infinity are accepted as Python writes them, and of duplicate names the last one counts.
     """
     too_deep = ValueError(f"is nested more than {levels} levels deep")
     try:

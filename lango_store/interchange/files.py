@@ -1,4 +1,4 @@
-"""Files of other systems: written whole or not at all, and never over a file that says something else."""
+"""Reading of files with size limits, and atomic writing that never overwrites other content."""
 
 import filecmp
 import gzip
@@ -12,37 +12,39 @@ from typing import BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile
 
-_BEGINNING, _END = ".lango-", ".tmp"
+_TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".lango-", ".tmp"
 
 PACKED: Final = ".gz"
-"""The suffix of a file that is packed with gzip."""
+"""The suffix of files compressed with gzip."""
 
 
 def unfinished(path: Path) -> bool:
-    """Return whether a file is the rest of an export that was killed, by its name."""
-    return path.name.startswith(_BEGINNING) and path.name.endswith(_END)
+    """Return True if the name of a file is that of a temporary file, left by an export that was killed."""
+    return path.name.startswith(_TEMPORARY_PREFIX) and path.name.endswith(_TEMPORARY_SUFFIX)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read, one whose name ends with `.gz` unpacked; `InvalidFile` if it cannot be."""
+    """Open a file for reading; decompress it if its name ends with `.gz`. Raises `InvalidFile` if that fails."""
     try:
         with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
             yield cast(BinaryIO, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidFile(path, f"cannot be unpacked ({error}): it is damaged or cut off, take another copy") from error
+        raise InvalidFile(
+            path, f"cannot be decompressed ({error}): the file is damaged or incomplete, use another copy"
+        ) from error
     except OSError as error:
-        raise InvalidFile(path, f"cannot be read ({error.strerror}): check that it is there and may be read") from error
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): check the path and the permissions") from error
 
 
 LONGEST_LINE: Final = 256 << 20
-"""The most bytes that a line may have, or a file in a format without lines."""
+"""The maximum size of a line in bytes, and of a whole file in a format without lines."""
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbers, from 1, and the lines of a file, with their ends; `InvalidFile` if a line is too long."""
+    """Yield the number and the bytes of each line, including its end. Raises `InvalidFile` if a line is too long."""
     number = 0
-    waiting: list[tuple[int, bytes]] = []  # so that the reader of a line is the only one to hold it
+    waiting: list[tuple[int, bytes]] = []  # keeps no reference to a yielded line, so that a large line is freed early
     while line := file.readline(LONGEST_LINE + 2):
         number += 1
         if len(line.removesuffix(b"\n")) > LONGEST_LINE:
@@ -53,32 +55,32 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def too_long() -> str:
-    """Return what is wrong with a line or a file that is longer than `LONGEST_LINE`."""
-    return f"has more than {LONGEST_LINE:,} bytes: no agent wrote it, take another copy"
+    """Return the error text for a line or a file that is longer than `LONGEST_LINE`."""
+    return f"has more than {LONGEST_LINE:,} bytes: the file is damaged, use another copy"
 
 
 def state(path: Path) -> object:
-    """Return what changes when a file is written to or replaced; `InvalidFile` if it cannot be looked at."""
+    """Return a value that differs after the file is written to or replaced."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
-        raise InvalidFile(path, f"cannot be read ({error.strerror}): check that it is there") from error
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        raise InvalidFile(path, f"cannot be read ({error.strerror}): check the path") from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextmanager
 def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
-    """Write a file under another name, and give it its name when it is on disk; packed if that ends with `.gz`.
+    """Write a file under a temporary name, and rename it when it is on disk. A `.gz` file is compressed.
 
-    Only its owner may read it. A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and
-    stays too, unless it is to be replaced.
+    Only the owner may read the file. An existing file with the same bytes is not changed. An existing file with other
+    bytes raises `InvalidFile` and is not changed, unless `replace` is True.
     """
-    temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}{_END}")
+    temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                if path.suffix == PACKED:  # without name and time, so that the same content is the same bytes
+                if path.suffix == PACKED:  # without name and time: equal content gives equal bytes
                     with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                         yield cast(BinaryIO, packed)
                 else:
@@ -89,7 +91,7 @@ def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
                 if replace:
                     temporary.replace(path)
                 else:
-                    _name(temporary, path)
+                    _rename(temporary, path)
             except FileExistsError:
                 if not filecmp.cmp(temporary, path, shallow=False):
                     raise InvalidFile(
@@ -103,12 +105,12 @@ def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _name(temporary: Path, path: Path) -> None:
-    """Give a file its name unless another has it: of two at once one gets `FileExistsError`."""
+def _rename(temporary: Path, path: Path) -> None:
+    """Rename a file unless the name exists. Of two concurrent calls, one raises `FileExistsError`."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links: an empty file of that name is ours to replace
+    except OSError:  # a file system without hard links: reserve the name with an empty file, then replace that
         path.touch(exist_ok=False)
         temporary.replace(path)

@@ -1,4 +1,4 @@
-"""A format of another system: how its files are recognised, read and written, and the reports about them."""
+"""`Format`, the functions that detect, read and write files of another system, and the reports of their results."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,16 +24,25 @@ def _printable(text: str | None) -> str | None:
 
 
 Shown = Annotated[str, BeforeValidator(_printable)]
-"""Text with a path in it, whose bytes may be no text at all."""
+"""Text that contains a path. Bytes of the path that are not valid text are escaped."""
 
 
 class FileReport(Value):
-    """The result of importing a file, or with `dry_run` the result that it would have.
+    """The result of importing a file, or with `dry_run` the result that the import would have.
 
-    `keys` are the created sessions, `messages` the number of their messages, `values` the number of created shared
-    values. Sessions that are stored already with the same messages are in `already_there`, keys of different sessions
-    in `collided`: neither was changed. A shared value that is stored with another value is `skipped`.
-    With an `error`, nothing was imported, unless `keys` says so. `format` is None if no format recognised the file.
+    Attributes:
+        path: The file.
+        format: The name of the file's format, None if it is unknown.
+        keys: The keys of the created sessions.
+        messages: The number of messages in the created sessions.
+        values: The number of created shared values.
+        already_there: The keys of sessions that already exist with the same messages. They were not changed.
+        collided: The keys of existing sessions with other messages. They were not changed.
+        skipped: Lines that could not be read, or could not be stored unchanged, with the reasons; and shared values
+            that exist with another value.
+        error: The reason why the file could not be imported, None if it could. Only the sessions in `keys` were
+            imported.
+        dry_run: True if nothing was written.
     """
 
     path: Shown
@@ -55,10 +64,14 @@ class FileReport(Value):
 
 
 class Exported(Value):
-    """A session on disk, or with an `error` not; `records` is how many records the format left out.
+    """The result of exporting a session.
 
-    `unchanged` is True if the file existed with the same bytes, so that nothing was written.
-    A value of a shared scope that cannot be read is an `error` by its scope.
+    Attributes:
+        key: The key of the session; or the scope of a shared value that cannot be read, with an `error`.
+        path: The file, None if there is an `error` or the target is an open file.
+        records: The number of records that were left out, because the format does not support records.
+        unchanged: True if the file already existed with the same content, so nothing was written.
+        error: The reason why the session was not exported, None if it was.
     """
 
     key: str
@@ -69,10 +82,10 @@ class Exported(Value):
 
 
 FILE_FAULTS: Final = (InvalidFile, InvalidKey, InvalidValue)
-"""Errors of one file: the next file may be sound."""
+"""Errors that concern one file. The import continues with the next file."""
 
 SESSION_FAULTS: Final = (*FILE_FAULTS, SessionNotFound, DamagedMessage)
-"""Errors of one session that is exported: the next one may be sound."""
+"""Errors that concern one session. The export continues with the next session."""
 
 
 def _no_write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
@@ -81,31 +94,31 @@ def _no_write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of another system."""
+    """The file format of another system."""
 
     name: str
-    """Its name on the command line."""
+    """The name on the command line."""
     recognises: Callable[[Path], bool]
-    """Recognise a file by its name and first bytes."""
+    """Returns True if the name and the first bytes of a file match the format."""
     read: Callable[..., Iterable[Draft]]
-    """Read the sessions of a file (path, skipped); what is not read or stored unchanged is skipped."""
+    """`read(path, skipped)` reads the sessions of a file, and appends unreadable or changed lines to `skipped`."""
     write: Callable[..., Path] = _no_write
-    """Write a session to the file in which its system looks for it (draft, folder, replace=), and return the path."""
+    """`write(draft, folder, replace=False)` writes a session to the file that its system expects; returns the path."""
     rank: Callable[[Path], int] = lambda _: 0
-    """Of two files with one key, that with the lower rank is imported first, and wins."""
+    """Files with a lower rank are imported first. Of two files with the same key, the first one is imported."""
 
     exports_expired: ClassVar[bool] = False
 
     @property
     def is_writable(self) -> bool:
-        """Return whether sessions can be exported to the format."""
+        """True if sessions can be exported to the format."""
         return self.write is not _no_write
 
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
-        """Import a file; nothing of one with a message that cannot be stored.
+        """Import a file. If a message cannot be stored, nothing of the file is written.
 
-        Many sessions are written in several transactions, so that other writers need not wait long. With `planned` it
-        is a dry run that writes nothing: the set holds the keys that earlier files would have created, and this file's
+        Many sessions are written in several transactions, so that other writers do not wait long. With `planned`,
+        nothing is written: the set contains the keys that earlier files would have created, and the keys of this file
         are added.
         """
         context, dry_run = store.context, planned is not None
@@ -122,7 +135,7 @@ class Format:
                     while drafts and sum(each.messages for each in done) < ROWS:
                         done.append(_import_draft(context, connection, drafts[0], planned))
                         del drafts[0]
-                for outcome in done:  # now that they are committed
+                for outcome in done:  # counted after the commit
                     count(report, outcome)
                 pause.after_batch()
         except FILE_FAULTS as error:
@@ -133,7 +146,7 @@ class Format:
     def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write each session to a separate file, from one snapshot."""
+        """Write each session to a separate file, each from its own snapshot."""
         if not isinstance(to, Path):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
         before = {path: state(path) for path in to.iterdir() if path.is_file()} if to.is_dir() else {}

@@ -1,4 +1,4 @@
-"""Import of a `Draft`: its rows are encoded, counted and inserted in the caller's transaction."""
+"""Import of a `Draft` in the caller's transaction."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -22,7 +22,10 @@ Row = dict[str, Any]
 
 
 def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) -> tuple[list[Row], list[Row], Row]:
-    """Return the rows of a draft's turns and messages, and its counters; `InvalidMessage` if one cannot be stored."""
+    """Return the rows of a draft's turns and messages, and the session's counters.
+
+    Raises `InvalidMessage` if a message cannot be stored.
+    """
     turns: list[Row] = []
     messages: list[Row] = []
     last_seq = tokens = summarized_upto = 0
@@ -31,7 +34,7 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
         before, created_at = last_seq, part.created_at or now
         turn_no = len(turns) + 1 if part.kind else None
         if part.kind == "compaction":
-            last_seq += 1  # so that a writer who compares last_seq notices the compaction
+            last_seq += 1  # a compaction uses one seq, so that a comparison of last_seq detects it
             summary_turn, summarized_upto = turn_no, before
         first_seq = last_seq + 1
         batch = Batch([counted(message) for message in part.messages])
@@ -47,7 +50,9 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
     for rows in (turns, messages):
         ids = [row["id"] for row in rows if row["id"] is not None]
         if len(set(ids)) < len(ids):
-            raise InvalidMessage("id", f"two of session {quoted(draft.key)} have the same id: make them differ")
+            raise InvalidMessage(
+                "id", f"session {quoted(draft.key)} has two messages or turns with one id: make the ids differ"
+            )
     counters = {
         "last_seq": last_seq,
         "message_count": len(messages),
@@ -67,13 +72,13 @@ def _encode_turn(part: Part) -> Row:
 
 
 def _compaction(turn: Row) -> Row:
-    """Return the change that explains the seq in front of a compaction's summary."""
+    """Return the change row for the seq that precedes the summary of a compaction."""
     position = {"session_key": turn["session_key"], "seq": turn["first_seq"] - 1, "after_seq": turn["replaced_upto"]}
     return position | {"kind": "compact", "changed_by": None, "changed_at": turn["created_at"]}
 
 
 def _encode_extra(draft: Draft) -> values.NamedJson:
-    # With the key, so that a fork, which has copies of the values, is not taken for its origin.
+    # The key is stored too: a fork has copies of the values, and must not be mistaken for the imported session.
     named = {system: {"key": draft.key, "extra": extra} for system, extra in draft.extra.items()}
     return values.encode_values(draft.key, named)
 
@@ -86,9 +91,9 @@ def import_draft(
     ttl: timedelta | None,
     counted: Callable[[Message], Message],
 ) -> int | None:
-    """Write a session and return how many messages it has; None, with nothing written, if its key is taken.
+    """Write a session and return its number of messages; return None and write nothing if the key exists.
 
-    Needs a transaction that is rolled back when this raises.
+    Requires a transaction that the caller rolls back if this function raises.
     """
     extra = _encode_extra(draft)
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
@@ -110,9 +115,9 @@ def import_draft(
 
 
 def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
-    """Return how many messages `import_draft` would write, None if the key is taken; nothing is written.
+    """Return the number of messages that `import_draft` would write, None if the key exists. Nothing is written.
 
-    `planned` holds the keys that earlier drafts would have taken, and gets this one.
+    `planned` contains the keys that earlier drafts would have created; this draft's key is added.
     """
     if draft.key in planned or transfer.exists(connection, checked_key(draft.key)):
         return None
@@ -121,7 +126,7 @@ def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set
 
 
 def check(draft: Draft, now: datetime) -> int:
-    """Return how many messages a draft has; `InvalidMessage` or another `InvalidValue` if it cannot be stored."""
+    """Return the number of messages of a draft. Raises `InvalidValue` if the draft cannot be stored."""
     checked_key(draft.key)
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
@@ -130,11 +135,11 @@ def check(draft: Draft, now: datetime) -> int:
 
 
 def is_stored(log: Iterable[Message], draft: Draft) -> bool:
-    """Return whether a stored log begins with the messages of a draft; times and token counts may differ."""
+    """Return True if a stored log starts with the messages of a draft, ignoring times and token counts."""
     stored = iter(log)
     try:
         return all(_same(next(stored, None), message) for message in draft.messages)
-    except (SessionNotFound, DamagedMessage):  # an expired or damaged session does not hold what the file holds
+    except (SessionNotFound, DamagedMessage):  # the messages of an expired or damaged session cannot be compared
         return False
 
 

@@ -1,7 +1,7 @@
-"""lango's SQLite database, read only: its sessions and their messages, ordered by instant, then by row.
+"""Import of lango's SQLite database: sessions, and messages ordered by time and then by row.
 
-Columns that we have no field for, and texts that our fields do not give back exactly (times with nanoseconds and their
-own offsets), are in `extra["lango"]` of the session and of each message.
+Columns without a field of ours, and exact texts such as times with nanoseconds and UTC offsets, are stored in the
+`extra["lango"]` of the session or the message.
 """
 
 import shutil
@@ -27,28 +27,28 @@ _NEEDED: Final = {"sessions": {"id", "key"}, "messages": {"id", "role", "content
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is lango's, by its first bytes and its tables; a damaged database may be."""
+    """Return True if a file is a SQLite database with lango's tables, or a database that cannot be read."""
     if first_bytes(path, len(_MAGIC)) != _MAGIC:
         return False
-    if Path(f"{path}-wal").exists():  # the tables may be there only
+    if Path(f"{path}-wal").exists():  # the tables may be in the write-ahead log only
         return True
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            found = connection.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'session_messages'")
-            return found.fetchone() is not None
+            column = connection.execute("SELECT 1 FROM pragma_table_info('messages') WHERE name = 'session_messages'")
+            return column.fetchone() is not None
     except sqlite3.Error:
         return True
 
 
 class Database:
-    """A copy of a database file and its journal: the original is never changed or locked."""
+    """A temporary copy of a database file and its journal. The original is never changed or locked."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         folder = Path(tempfile.mkdtemp(prefix="lango-store-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         endings = [each for each in ("", "-wal", "-journal") if not each or Path(f"{path}{each}").is_file()]
-        with ExitStack() as stack:  # all are opened before the first is copied, so that they fit together
+        with ExitStack() as stack:  # open all files before copying the first, for a consistent copy
             files = [stack.enter_context(reading_unchanged(Path(f"{path}{each}"))) for each in endings]
             for ending, file in zip(endings, files, strict=True):
                 with (folder / f"copy{ending}").open("wb") as to:
@@ -68,13 +68,13 @@ class Database:
 
     def _check_tables(self) -> None:
         for table, needed in _NEEDED.items():
-            found = {row["name"] for row in self.rows(f"PRAGMA table_info({table})")}
-            if not needed <= found:
-                missing = ", ".join(sorted(needed - found))
+            existing = {row["name"] for row in self.rows(f"PRAGMA table_info({table})")}
+            if not needed <= existing:
+                missing = ", ".join(sorted(needed - existing))
                 raise InvalidFile(self._path, f"is not a database of lango, {table} lacks {missing}: give lango.db")
 
     def rows(self, query: str, *values: Any) -> Iterator[Row]:
-        """Yield the rows of a query; `InvalidFile` if the file is damaged."""
+        """Yield the rows of a query. Raises `InvalidFile` if the file is damaged."""
         with self._our_errors():
             cursor = self._connection.execute(query, values)
             names = [column[0] for column in cursor.description]
@@ -82,7 +82,7 @@ class Database:
                 yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
 
     def messages(self, session: Any) -> Iterator[Row]:
-        """Yield the messages of a session by instant, then by row."""
+        """Yield the messages of a session in the order of their times, then of their rows."""
         query = (
             "SELECT messages.* FROM place JOIN messages ON messages.rowid = row WHERE session = ? ORDER BY instant, row"
         )
@@ -94,23 +94,24 @@ class Database:
             yield
         except (sqlite3.Error, UnicodeError) as error:
             raise InvalidFile(
-                self._path, f"cannot be read as lango's database ({error}): give one that is whole and not encrypted"
+                self._path,
+                f"cannot be read as lango's database ({error}): give a complete database that is not encrypted",
             ) from error
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")  # what is not UTF-8 comes as lone surrogates, which JSON can hold
+    return data.decode("utf-8", "surrogateescape")  # invalid UTF-8 becomes lone surrogates, which JSON can hold
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of SQLite as one of JSON."""
+    """Convert a value of SQLite to a value of JSON."""
     if isinstance(value, bytes):
         return _text(value)
     return str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
 
 
 def _instant(timestamp: Any) -> str:
-    """Return a text that sorts by the instant; what is not a time comes last."""
+    """Return a text that sorts by time. A value that is not a time sorts last."""
     count = nanoseconds(_plain(timestamp))
     return "~" if count is None else f"{count + 10**21:030d}"
 
@@ -123,7 +124,7 @@ _CALL_FIELDS: Final = {"id": "id", "name": "name", "input": "arguments", "output
 
 
 def read(path: Path, skipped: list[Skipped]) -> Iterator[Draft]:
-    """Read the sessions one after the other; a row that cannot be stored unchanged is skipped, by its id."""
+    """Yield the sessions. Rows that cannot be stored unchanged are reported in `skipped`, with their ids."""
     database = Database(path)
     strays = (
         "SELECT id FROM messages WHERE session_messages IS NULL OR session_messages NOT IN (SELECT id FROM sessions)"
@@ -197,7 +198,7 @@ def _json(text: Any) -> Any:
 
 
 def _calls(text: Any) -> list[ToolCall] | None:
-    """Read the tool calls of a message, None if they are damaged."""
+    """Return the tool calls of a message, None if they are damaged."""
     if text is None or text == "":
         return []
     calls = _json(text)
@@ -213,6 +214,6 @@ def _is_call(call: Any) -> bool:
 
 
 def _call(call: dict[str, Any]) -> ToolCall:
-    """Read a call; what a model passed and a tool gave stays the text that lango has."""
+    """Convert a tool call. Arguments and output remain the texts that lango stores."""
     known = {"id": "", "name": ""} | {ours: call[name] for name, ours in _CALL_FIELDS.items() if name in call}
     return ToolCall(**known, extra={name: value for name, value in call.items() if name not in _CALL_FIELDS})

@@ -1,4 +1,4 @@
-"""Times as other systems write them: ISO 8601, with up to nine digits after the second."""
+"""Times in the formats of other systems: ISO 8601 with up to nine fractional digits."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _NANOSECONDS: Final = re.compile(r"[.,]\d{6}(\d{1,3})", re.ASCII)
-# Go's zero time stands for "no time"; a day at either end is what a database's time zone may shift.
+# Go's zero time means "no time". One day at either end is excluded, since a database's time zone may shift a time.
 _EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -21,34 +21,34 @@ def _parsed(text: Any) -> datetime | None:
 
 
 def nanoseconds(text: Any) -> int | None:
-    """Return a time as nanoseconds since 1970, in UTC if it names no zone; None if the text is not a time."""
-    found = _parsed(text)
-    if found is None:
+    """Return a time as nanoseconds since 1970, None if the text is not a time. The default time zone is UTC."""
+    time = _parsed(text)
+    if time is None:
         return None
-    since = found.replace(tzinfo=None) - _EPOCH - (found.utcoffset() or timedelta(0))
+    since_epoch = time.replace(tzinfo=None) - _EPOCH - (time.utcoffset() or timedelta(0))
     rest = _NANOSECONDS.search(text)
-    return since // timedelta(microseconds=1) * 1_000 + (int(rest[1].ljust(3, "0")) if rest else 0)
+    return since_epoch // timedelta(microseconds=1) * 1_000 + (int(rest[1].ljust(3, "0")) if rest else 0)
 
 
 def moment(text: Any, *, local: bool = False) -> datetime | None:
-    """Return a time in UTC, to the microsecond; None for Go's zero time, and for what no database can store as a time.
+    """Return a time in UTC with microseconds; None for Go's zero time and for a time that no database can store.
 
-    A text that names no zone is read in UTC, with `local` on this machine's clock.
+    A text without a time zone is read in UTC, or with `local` in the time zone of this machine.
     """
-    found = _parsed(text)
-    if found is None:
+    time = _parsed(text)
+    if time is None:
         return None
-    if found.tzinfo is None and not local:
-        found = found.replace(tzinfo=UTC)
+    if time.tzinfo is None and not local:
+        time = time.replace(tzinfo=UTC)
     try:
-        found = found.astimezone(UTC)
+        time = time.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None
-    return found if _EARLIEST <= found < _LATEST else None
+    return time if _EARLIEST <= time < _LATEST else None
 
 
 def go_text(time: datetime | None) -> str:
-    """Return a time as Go writes it: UTC, no zeros at the end of the fraction; its zero time for None."""
+    """Return a time as Go writes it: UTC, without trailing zeros. None becomes Go's zero time."""
     if time is None:
         return GO_ZERO
     text = time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

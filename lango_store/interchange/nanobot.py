@@ -1,9 +1,8 @@
-"""nanobot's session files: JSON lines of three generations and the Go port.
+"""nanobot's session files: JSON lines of three generations, and of the Go port.
 
-A file is written back byte for byte if its metadata line and provider state line came first, as nanobot writes them.
-Times without a zone are local, as nanobot writes them: import on the same machine, or set TZ. Their text is stored
-unchanged. Under `extra["nanobot"]` a session has its `key`, `generation` and `stem` (the file's name), and the
-`metadata` line and the `provider_state` line.
+An export is byte for byte the imported file if its metadata line and provider state line are the first lines, as
+nanobot writes them. Times without a time zone are local; their text is stored unchanged. The `extra["nanobot"]` of a
+session holds its `key`, `generation`, `stem` (the file name without suffix), `metadata` line and `provider_state` line.
 """
 
 import json
@@ -44,52 +43,52 @@ from lango_store.interchange.nanobot_lines import (
 )
 from lango_store.interchange.source import lines_in
 
-_LOOKED_AT: Final = 8 << 20  # enough to recognize the format
+_DETECTION_BYTES: Final = 8 << 20  # read at most this much of a file to detect its format
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file of JSON lines is nanobot's.
+    """Return True if a `.jsonl` file is a session of nanobot: one of its objects is a message or a head.
 
-    It is if one object is a message or a head. So is a file without any object: reading it reports the fault. The
-    objects of a log file are neither.
+    A file without any object is accepted too, so that the import reports its fault. The objects of a log file are
+    neither messages nor heads.
     """
     if path.suffix != SUFFIX:
         return False
-    others = False
-    looked_at = 0
+    has_other_objects = False
+    bytes_read = 0
     try:
         with files.reading(path) as file:
-            while looked_at < _LOOKED_AT and (line := file.readline(_LOOKED_AT)):
-                looked_at += len(line)
+            while bytes_read < _DETECTION_BYTES and (line := file.readline(_DETECTION_BYTES)):
+                bytes_read += len(line)
                 value = read_object(line.decode("utf-8", "replace"))
                 if isinstance(value, dict):
                     if value.get("_type") in HEADS or known_role(value.get("role")):
                         return True
-                    others = True
-    except InvalidFile:  # reading it reports the fault
+                    has_other_objects = True
+    except InvalidFile:  # the import reports the fault
         return True
-    return not others
+    return not has_other_objects
 
 
 def rank(path: Path) -> int:
-    """Rank files named by today's nanobot first: an older file of the same session is out of date."""
+    """Rank files with a name of the current generation first: an older file of the same session is outdated."""
     return int(decoded(path.stem) is None)
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
-    """Read a session; bad lines are skipped, and `InvalidFile` says that no line could be read."""
+    """Read a session. Bad lines are skipped and reported. Raises `InvalidFile` if no line can be read."""
     file = _read_file(path)
     if not file.lines and not file.heads:
-        first = f"line {file.bad[0].line}: {file.bad[0].reason}" if file.bad else "it is empty: take another copy"
-        raise InvalidFile(path, f"holds no line that can be read; {first}")
+        first = f"line {file.bad[0].line}: {file.bad[0].reason}" if file.bad else "it is empty: use another copy"
+        raise InvalidFile(path, f"has no readable line; {first}")
     skipped += file.bad
     return [_draft(path, file, skipped)]
 
 
 @dataclass
 class _Line:
-    """A line: its number, its text and its object."""
+    """A line: number, text and parsed object."""
 
     number: int
     text: str
@@ -98,7 +97,7 @@ class _Line:
 
 @dataclass
 class _File:
-    """The lines of a file: messages, the last metadata and provider state line, and what is wrong with others."""
+    """The lines of a file: messages, the last metadata line and provider state line, and faults of other lines."""
 
     lines: list[_Line] = field(default_factory=list)
     heads: dict[Head, _Line] = field(default_factory=dict)
@@ -106,27 +105,27 @@ class _File:
 
 
 def _read_file(path: Path) -> _File:
-    found = _File()
+    file = _File()
     for number, raw in lines_in(path):
         try:
             text = raw.removesuffix(b"\n").decode()
         except UnicodeDecodeError as error:
-            found.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
+            file.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
             continue
         value = read_object(text)
         if isinstance(value, str):
-            found.bad.append(Skipped(number, value))
+            file.bad.append(Skipped(number, value))
             continue
         line = _Line(number, text, value)
         if (head := value.get("_type")) not in HEADS:
-            found.lines.append(line)
+            file.lines.append(line)
             continue
-        if head in found.heads:
-            found.bad.append(Skipped(found.heads[head].number, f"{head}: a later line says otherwise"))
+        if head in file.heads:
+            file.bad.append(Skipped(file.heads[head].number, f"{head}: replaced by a later line"))
         if not is_storable(value):
-            found.bad.append(Skipped(number, f"{head}: what cannot be stored is left out"))
-        found.heads[head] = line
-    return found
+            file.bad.append(Skipped(number, f"{head}: values that cannot be stored are left out"))
+        file.heads[head] = line
+    return file
 
 
 def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
@@ -141,18 +140,18 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
 
     metadata = metadata_of(line)
     if metadata != line.get("metadata", {}):
-        note("metadata", "is not an object that can be stored, {} instead")
+        note("metadata", "is not an object that can be stored, {} is stored instead")
     consolidated = offset_of(line)
     if consolidated is None or not 0 <= consolidated <= len(file.lines):
         for name in OFFSETS:
-            note(name, f"is not a count of these {len(file.lines)} messages, 0 instead")
+            note(name, f"is not a count of these {len(file.lines)} messages, 0 is stored instead")
         consolidated = 0
     times = {name: moment(line.get(name), local=True) for name in ("created_at", "updated_at")}
     for name, time in times.items():
         if time is None:
-            note(name, "is not a time, now instead")
+            note(name, "is not a time, the time of the import is stored instead")
     if "key" in line and line["key"] != key:
-        note("key", f"is not a key, {quoted(key)} from the file's name instead")
+        note("key", f"is not a key, {quoted(key)} from the file name is used instead")
     return Draft(
         key=key,
         parts=[_part(STYLES[generation], skipped, line) for line in file.lines],
@@ -187,7 +186,7 @@ def _key(path: Path, line: dict[str, Any], generation: str) -> str:
             return check_key(key)
         except InvalidKey as error:
             reason = error
-    raise InvalidFile(path, f"has no key that can be stored, in its metadata or its name: rename it ({reason})")
+    raise InvalidFile(path, f"has no valid key in its metadata or its name: rename the file ({reason})")
 
 
 def _raw(
@@ -212,9 +211,9 @@ _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "las
 
 
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
-    """Write a session as the generation it came from, today's otherwise, and return the file's path.
+    """Write a session in the format of its generation, by default the current one, and return the path of the file.
 
-    A file that is there with the same bytes stays; with other bytes it is `InvalidFile` and stays too.
+    An existing file with other content raises `InvalidFile` and is not changed, unless `replace` is True.
     """
     raw = mapping(draft.extra.get(NAME))
     generation = str(raw.get("generation"))
@@ -235,31 +234,31 @@ def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
         yield from text_from_message(message, style)
 
 
-def _metadata_line(draft: Draft, came: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
+def _metadata_line(draft: Draft, imported: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
     """Return the imported metadata line with the changes that were made in the store."""
-    line = dict(came) if came else dict.fromkeys(_METADATA)
+    line = dict(imported) if imported else dict.fromkeys(_METADATA)
     line["_type"] = "metadata"
     if "key" in line:
         line["key"] = draft.key
-    if moment(came.get("created_at"), local=True) is None:
+    if moment(imported.get("created_at"), local=True) is None:
         line["created_at"] = style.stamp(draft.created_at) if draft.created_at else None
     if draft.updated_at is not None and moment(raw.get("updated_at"), local=True) != draft.updated_at:
         line["updated_at"] = style.stamp(draft.updated_at)
-    metadata = metadata_out(draft.fields, came)
-    if metadata != metadata_of(came) or not isinstance(line.get("metadata", {}), dict):
+    metadata = metadata_out(draft.fields, imported)
+    if metadata != metadata_of(imported) or not isinstance(line.get("metadata", {}), dict):
         line["metadata"] = metadata
     consolidated = _consolidated_lines(draft, style)
     if offset_of(line) != consolidated:
         line |= {name: consolidated for name in OFFSETS if name in line}
         if consolidated:
-            line.setdefault("last_consolidated", consolidated)  # which every nanobot reads
+            line.setdefault("last_consolidated", consolidated)  # every generation reads this name
     return line
 
 
 def _consolidated_lines(draft: Draft, style: Style) -> int:
-    """Count the lines that a model no longer sees: those of consolidated messages, and of those before a summary."""
-    gone = takewhile(
-        lambda place: place[0] < draft.last_consolidated or place[1].seq <= draft.summarized_upto,
+    """Count the lines that a model no longer sees: consolidated messages, and messages replaced by a summary."""
+    consolidated = takewhile(
+        lambda item: item[0] < draft.last_consolidated or item[1].seq <= draft.summarized_upto,
         enumerate(draft.messages),
     )
-    return sum(len(lines_from_message(message, style)) for _, message in gone)
+    return sum(len(lines_from_message(message, style)) for _, message in consolidated)

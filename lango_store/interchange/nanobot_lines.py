@@ -1,9 +1,9 @@
-"""The lines of nanobot's files, and the names of the files.
+"""The lines of nanobot's files, and the file names.
 
-A message is converted to its line and back byte for byte. Fields with a column are stored there; all others and the
-text of `timestamp` are in `extra`, in the order of the line. If the line cannot be rebuilt from these,
-`extra["_nanobot"]` holds the difference: `keys`, the order of the line, and `values`, the original values of columns;
-or the whole `line` as text.
+A message and its line are converted into each other byte for byte. Fields with a column are stored in the column; all
+others and the text of `timestamp` are stored in `extra`, in the order of the line. If the line cannot be rebuilt from
+these, `extra["_nanobot"]` holds the difference: `keys`, the order of the names in the line, and `values`, the original
+values of columns; or the whole `line` as text.
 """
 
 import base64
@@ -34,7 +34,7 @@ _UNSAFE: Final = re.compile(r'[<>:"/\\|?*]')
 
 
 def file_name(key: str, generation: str) -> str:
-    """Return the name under which a generation of nanobot looks for a session."""
+    """Return the file name that a generation of nanobot expects for a session."""
     stem = _encoded(key) if generation == "g2" else _UNSAFE.sub("_", key).strip()
     return f"{stem}{SUFFIX}"
 
@@ -44,7 +44,7 @@ def _encoded(key: str) -> str:
 
 
 def decoded(stem: str) -> str | None:
-    """Return the key that a name of today says, None if it is not such a name."""
+    """Return the key that a file name of the current generation encodes, None for any other name."""
     try:
         key = base64.urlsafe_b64decode(stem + "=" * (-len(stem) % 4)).decode()
     except ValueError:
@@ -53,7 +53,7 @@ def decoded(stem: str) -> str | None:
 
 
 def key_of_name(stem: str, generation: str) -> str:
-    """Guess the key of a file that does not say it, as its generation does."""
+    """Derive the key from a file name, as the generation of the file does."""
     if generation == "g0":
         return stem.replace("_", ":")
     return decoded(stem) or stem.replace("_", ":", 1)
@@ -63,49 +63,49 @@ Head = Literal["metadata", "provider_state"]
 HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
 
 OFFSETS: Final = ("last_archived", "last_consolidated")
-"""The names of one number, in the order in which nanobot reads them; the first is there since 0.3.5."""
+"""The names of one number, in the order in which nanobot reads them. nanobot 0.3.5 introduced the first."""
 
-_MAX_LEVELS: Final = 201  # a value of 200 levels in its line
+_MAX_LEVELS: Final = 201  # the line itself, and a value with 200 levels
 
 
 def read_object(text: str) -> dict[str, Any] | str:
-    """Return the object of a line, or the reason why it has none."""
+    """Return the object of a line, or the reason why the line has no object."""
     try:
-        found = read_json(text.strip(), levels=_MAX_LEVELS, strict=False)
+        value = read_json(text.strip(), levels=_MAX_LEVELS, strict=False)
     except ValueError as error:
         return str(error)
-    return found if isinstance(found, dict) else f"is not a JSON object ({type(found).__name__})"
+    return value if isinstance(value, dict) else f"is not a JSON object ({type(value).__name__})"
 
 
 def metadata_of(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a metadata line, {} if it cannot be stored."""
-    found = line.get("metadata")
-    return found if isinstance(found, dict) and is_storable(found) else {}
+    """Return the metadata of a metadata line, {} if the metadata cannot be stored."""
+    metadata = line.get("metadata")
+    return metadata if isinstance(metadata, dict) and is_storable(metadata) else {}
 
 
 def offset_of(line: dict[str, Any]) -> int | None:
-    """Return the number of consolidated messages in a metadata line, None if it has none."""
+    """Return the number of consolidated messages of a metadata line, None if the line has no such number."""
     return next((line[name] for name in OFFSETS if type(line.get(name)) is int), None)
 
 
 def title_of(metadata: dict[str, Any]) -> str | None:
-    """Return the title in metadata, None if there is none that can be stored."""
+    """Return the title in metadata, None if it is missing or cannot be stored."""
     title = metadata.get("title")
     return title if is_storable_text(title) else None
 
 
-def metadata_out(fields: Mapping[str, Any], came: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored metadata, with the title if it was changed separately."""
+def metadata_out(fields: Mapping[str, Any], imported: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored metadata, with the session's title if that was changed separately."""
     metadata = dict(fields.get("metadata") or {})
     title = fields.get("title")
-    if title != title_of(metadata_of(came)):
+    if title != title_of(metadata_of(imported)):
         metadata.pop("title", None)
         metadata |= {} if title is None else {"title": title}
     return metadata
 
 
 def is_storable(value: Any) -> bool:
-    """Return whether a value can be stored in a session's `extra`."""
+    """Return True if a value can be stored in the `extra` of a session."""
     return is_storable_json({NAME: {"": value}})
 
 
@@ -134,14 +134,14 @@ def _is_unicode(text: str) -> bool:
     try:
         text.encode()
         return True
-    except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can represent
         return False
 
 
 def _local(moment: datetime) -> str:
     try:
         return moment.astimezone().replace(tzinfo=None).isoformat()
-    except (ValueError, OverflowError, OSError):  # before or after what this machine's clock can say
+    except (ValueError, OverflowError, OSError):  # outside the range of this platform's clock
         return moment.replace(tzinfo=None).isoformat()
 
 
@@ -165,15 +165,17 @@ STYLES: Final = {
 }
 
 
-# In
+# Lines to messages
 
 
 def message_from_line(line: dict[str, Any], style: Style = STYLES["g2"]) -> Message:
-    """Return the message of a line; a role that we do not know becomes `user`, and stays in `extra`."""
+    """Convert a line to a message. An unknown role becomes `user`, and the original is stored in `extra`."""
     message = _plain(line)
-    back = line_from_message(message, style)
-    values = {name: value for name, value in line.items() if name not in back or not _same(back[name], value, style)}
-    if "timestamp" in line and not values and _names(back, style) == _names(line, style):
+    rebuilt = line_from_message(message, style)
+    values = {
+        name: value for name, value in line.items() if name not in rebuilt or not _same(rebuilt[name], value, style)
+    }
+    if "timestamp" in line and not values and _names(rebuilt, style) == _names(line, style):
         return message
     message.extra[RAW] = {"keys": list(line), "values": values} if values else {"keys": list(line)}
     return message
@@ -188,7 +190,7 @@ def _same(one: Any, other: Any, style: Style) -> bool:
 
 
 def _plain(line: dict[str, Any]) -> Message:
-    """Read what fits our columns and `extra`."""
+    """Convert the fields of a line that fit our columns and `extra`."""
     fields = {
         name: value for name, value in line.items() if name != RAW and (name not in _TEXTS or is_storable_text(value))
     }
@@ -202,7 +204,7 @@ def _plain(line: dict[str, Any]) -> Message:
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
-    """Return the message of a line, from which the text can be rebuilt exactly; it may not be storable."""
+    """Convert a line to a message from which the exact text can be rebuilt. The message may not be storable."""
     message = message_from_line(line, style)
     if style.dumps(line_from_message(message, style)) != text:
         message.extra[RAW] = {"line": text}
@@ -210,22 +212,24 @@ def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
 
 
 def storable(message: Message, style: Style) -> tuple[Message, str | None]:
-    """Return the message of a line as one that can be stored, and what of it could only be stored as text."""
+    """Return a storable form of a message, and the reason if the line could only be stored as text."""
     try:
         check_message(message)
     except InvalidValue as error:
         (text,) = text_from_message(message, style)
         content = message.content if isinstance(message.content, str) else None
-        bare = Message(role=message.role, content=content, created_at=message.created_at, extra={RAW: {"line": text}})
-        return bare, f"stored as text only: {error}"
+        reduced = Message(
+            role=message.role, content=content, created_at=message.created_at, extra={RAW: {"line": text}}
+        )
+        return reduced, f"stored as text only: {error}"
     return message, None
 
 
-# Out
+# Messages to lines
 
 
 def text_from_message(message: Message, style: Style) -> list[str]:
-    """Write a message as lines of a file, without their ends."""
+    """Convert a message to lines of a file, as texts without line ends."""
     raw = mapping(message.extra.get(RAW))
     if isinstance(raw.get("line"), str):
         return [raw["line"]]
@@ -233,7 +237,7 @@ def text_from_message(message: Message, style: Style) -> list[str]:
 
 
 def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str, Any]:
-    """Write a message as one line."""
+    """Convert a message to one line, as an object."""
     raw = mapping(message.extra.get(RAW))
     if isinstance(raw.get("line"), str):
         return mapping(json.loads(raw["line"]))
@@ -251,7 +255,7 @@ def line_from_message(message: Message, style: Style = STYLES["g2"]) -> dict[str
 
 
 def lines_from_message(message: Message, style: Style = STYLES["g2"]) -> list[dict[str, Any]]:
-    """Write a message as lines: the output in a tool call becomes a separate line."""
+    """Convert a message to lines, as objects. The output of a tool call becomes a separate line."""
     line = line_from_message(message, style)
     answered = [call for call in message.tool_calls if call.answered]
     if not answered or RAW in message.extra:

@@ -1,6 +1,7 @@
-"""Validated rows of whole sessions on their way into a store, many sessions in a piece.
+"""Validated rows of sessions that are written to a store, grouped in pieces.
 
-An import makes pieces from the lines of a file, a copy from the rows of another store.
+A piece has the rows of many sessions, or a part of one large session. An import creates pieces from the lines of a
+file, a copy from the rows of another store.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,11 @@ _LARGE: Final = {
     table: [each.name for each in columns if isinstance(each.type, JsonColumn) or each.name == "text"]
     for table, columns in transfer.COLUMNS.items()
 }
+"""The columns of each table that count for the size of a piece."""
+
 ROWS: Final = 4_000
 BYTES: Final = 2 << 20
+"""The number of rows and bytes after which a piece is full."""
 
 State = Literal["imported", "already there", "collided"]
 
@@ -41,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SharedValue:
-    """The result for one shared value, and the number of its line."""
+    """The result for one shared value, with its line number in the file."""
 
     line: int
     scope: str
@@ -51,18 +55,18 @@ class SharedValue:
 
 @dataclass
 class Piece:
-    """Rows by their table, the sessions that end in this piece, and shared values with the numbers of their lines."""
+    """Rows by table name, the sessions that end in this piece, and shared values with their line numbers."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     ended: list[tuple[str, int, bytes]] = field(default_factory=list)
-    """The key of each session, the number of its messages, and the line that closes it in a file."""
+    """The key of each session, its number of messages, and its closing line in a file."""
     shared: list[tuple[int, Row]] = field(default_factory=list)
     is_whole: bool = True
     """False if the last session continues in the next piece."""
 
 
 class Pieces:
-    """Collects rows until they fill a piece. Only a session that is larger than a piece is cut."""
+    """Collects rows until a piece is full. Only a session larger than a piece is divided."""
 
     def __init__(self) -> None:
         self._piece = Piece()
@@ -70,7 +74,7 @@ class Pieces:
         self._is_cut = False
 
     def add(self, table: sa.Table, row: Row, size: int) -> Iterator[Piece]:
-        """Add a row of a session; yield a piece that is full."""
+        """Add a row of a session. Yields the piece if it is full."""
         self._piece.rows.setdefault(table.name, []).append(row)
         self._count(size)
         if self._rows >= 2 * ROWS or self._bytes >= 2 * BYTES:
@@ -78,14 +82,14 @@ class Pieces:
             yield self.take()
 
     def end(self, key: str, messages: int, closing: bytes = b"") -> Iterator[Piece]:
-        """End a session; yield a piece that is full."""
+        """End a session. Yields the piece if it is full."""
         self._piece.ended.append((key, messages, closing))
         if self._rows >= ROWS or self._bytes >= BYTES or self._is_cut:
             self._is_cut = False
             yield self.take()
 
     def add_shared(self, line: int, row: Row, size: int) -> Iterator[Piece]:
-        """Add a shared value; yield a piece that is full."""
+        """Add a shared value. Yields the piece if it is full."""
         self._piece.shared.append((line, row))
         self._count(size)
         if self._rows >= ROWS or self._bytes >= BYTES:
@@ -96,14 +100,14 @@ class Pieces:
         self._bytes += size
 
     def take(self) -> Piece:
-        """Return what is collected."""
+        """Return the collected piece, and start a new one."""
         piece, self._piece = self._piece, Piece()
         self._rows = self._bytes = 0
         return piece
 
 
 class Writer:
-    """Writes pieces in one transaction; a session or shared value that exists is compared and never changed.
+    """Writes pieces in one transaction. Existing sessions and shared values are compared and never changed.
 
     With `planned`, the keys that earlier pieces would have created, nothing is written.
     """
@@ -116,9 +120,9 @@ class Writer:
     def write(
         self, piece: Piece, closings: Callable[[Sequence[str]], dict[str, bytes]] | None = None
     ) -> Iterator[Outcome | SharedValue]:
-        """Write a piece, and yield the result for each session that ends in it and each shared value.
+        """Write a piece. Yields a result for each session that ends in the piece and for each shared value.
 
-        Sessions that exist are compared by the lines that close them, which `closings` returns if the piece has none.
+        An existing session is compared by its closing line. `closings` computes these lines if the piece has none.
         """
         self._new |= self._insert_sessions(piece.rows.get(SESSION.name, []))
         if self._planned is None:
@@ -159,7 +163,7 @@ class Writer:
 
 
 def closing_lines(connection: sa.Connection, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the lines that would close stored sessions in a file, without sessions that are damaged or missing."""
+    """Return the closing lines that stored sessions would have in a file, except damaged and missing sessions."""
     if not keys:
         return {}
     digests: dict[str, SessionDigest] = {}
@@ -175,9 +179,9 @@ def closing_lines(connection: sa.Connection, keys: Sequence[str]) -> dict[str, b
 
 
 def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[Piece]:
-    """Yield pieces with stored sessions, from a connection with a snapshot.
+    """Yield pieces with stored sessions. The connection must have a snapshot.
 
-    Raises `DamagedMessage` if a session could not be imported.
+    Raises `DamagedMessage` if an import would reject a session.
     """
     pieces, encoder = Pieces(), RowEncoder()
     current: str | None = None
@@ -198,16 +202,16 @@ def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[P
 
 
 class Pause:
-    """Lets writers that wait for the database have a turn between two batches."""
+    """Pauses between batches, so that waiting writers get access to the database."""
 
-    _EVERY: Final = 0.5  # seconds: an append waits no longer than that and a batch
+    _EVERY: Final = 0.5  # seconds; an append waits at most this long and for one batch
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._rested = monotonic()
+        self._paused_at = monotonic()
 
     def after_batch(self) -> None:
-        """Rest if the last rest was some time ago; never inside the caller's transaction, which keeps its locks."""
-        if monotonic() - self._rested > self._EVERY and not self._context.in_callers_transaction:
+        """Pause if the last pause was some time ago. In the caller's transaction a pause would release no lock."""
+        if monotonic() - self._paused_at > self._EVERY and not self._context.in_callers_transaction:
             sleep(dialect_of(self._context.engine).batch_rest)
-            self._rested = monotonic()
+            self._paused_at = monotonic()

@@ -1,4 +1,4 @@
-"""Salvage of a damaged SQLite file: a copy of it is read row by row, and readable rows go to another store."""
+"""Salvage of a damaged SQLite file: a copy of the file is read row by row, and readable rows are stored elsewhere."""
 
 import shutil
 import sqlite3
@@ -34,16 +34,29 @@ from lango_store.tables import BASELINE, KNOWN_FEATURES, VERSION_TABLE
 _TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
-_MISSES: Final = 1_000_000  # row numbers in sequence to try in vain below the last row that was read
-_MISSES_AT_END: Final = 20_000
+_MISSES: Final = 1_000_000  # consecutive row ids without a row before the search stops, below the highest known row id
+_MISSES_AT_END: Final = 20_000  # the same, above the highest known row id
 _RANGES: Final = 10
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
-    """Copy all rows of a damaged SQLite file that can be read, and report what is missing.
+    """Copy the readable rows of a damaged SQLite file to another store.
 
-    The file and its log are copied first, and the original is never opened as a database. Readable rows are put into a
-    new file, with new rows for sessions whose own row is lost and with correct counters, and copied from there.
+    The file and its write-ahead log are copied first; the original is never opened as a database and never changed.
+    The readable rows are then written to a temporary store. If the row of a session is lost, a new one is created;
+    counters are corrected. The temporary store is copied to the target like any other store, see `copy`.
+
+    Args:
+        path: The damaged file.
+        target: The store to copy to.
+        dry_run: Return the report that a salvage would have, without writing to the target.
+
+    Returns:
+        The report of the copy. `missing` lists the data that could not be read.
+
+    Raises:
+        InvalidFile: The file cannot be read, or none of its tables can be found.
+        UnknownFeature: The file uses a feature that this release does not know.
     """
     with tempfile.TemporaryDirectory(prefix="lango-store-") as folder:
         damaged = Path(folder, "damaged.db")
@@ -65,21 +78,21 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
 def _text(data: bytes) -> str | bytes:
     try:
         return data.decode()
-    except UnicodeDecodeError:  # the row is reported with the name of the column
+    except UnicodeDecodeError:  # encoding the row then fails, and reports the column
         return data
 
 
 def _reject_unknown_features(source: sqlite3.Connection) -> None:
     try:
         used = [name for (name,) in source.execute("SELECT name FROM lango_feature")]
-    except sqlite3.Error:  # lost, or of schema 0100
+    except sqlite3.Error:  # the table is lost, or the file has schema 0100
         return
     if unknown := [str(name) for name in used if name not in KNOWN_FEATURES]:
         raise UnknownFeature(unknown)
 
 
 class _Salvage:
-    """Moves readable rows from a damaged file to a sound store."""
+    """Copies readable rows from a damaged file to a sound store."""
 
     def __init__(self, path: Path, source: sqlite3.Connection, sound: Store) -> None:
         self._path, self._source, self._sound = path, source, sound
@@ -89,7 +102,7 @@ class _Salvage:
         self._absent: dict[sa.Table, str] = {}
 
     def run(self) -> list[Failure]:
-        """Move all tables, correct the sessions, and return what is missing."""
+        """Copy all tables, correct the sessions, and return the failures."""
         with self._sound.context.transaction() as to:
             for table in _TABLES:
                 batch: list[Row] = []
@@ -110,27 +123,27 @@ class _Salvage:
         return self._missing
 
     def _correct(self, to: sa.Connection) -> None:
-        for key, found in list(counters.wrong(to)):
+        for key, wrong in list(counters.wrong(to)):
             counters.correct(to, key)
-            counted = [found[name] for name in ("message_count", "record_count") if name in found]
-            lost = sum(before - after for before, after in counted)
+            corrected = [wrong[name] for name in ("message_count", "record_count") if name in wrong]
+            lost = sum(stored - counted for stored, counted in corrected)
             if lost > 0 and key not in self._recreated:
                 self._report(key, f"{lost:,} messages are missing: {_gaps(to, key)}")
         for key in sorted(self._recreated):
             latest = sa.select(sa.func.max(MESSAGE.c.created_at)).where(of_session(MESSAGE, key)).scalar_subquery()
             times = {"updated_at": sa.func.coalesce(latest, SESSION.c.updated_at)}
             to.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
-            self._report(key, f"its own row is lost: it has no title, settings or TTL now; messages: {_gaps(to, key)}")
+            self._report(key, f"its row is lost, with title, settings and TTL; missing messages: {_gaps(to, key)}")
 
     def _has_no_changes(self) -> bool:
-        """Return whether the file has the first schema, which had no table of changes."""
+        """Return True if the file has the first schema, which had no table of changes."""
         try:
             return bool(self._source.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() == (BASELINE,))
         except sqlite3.Error:
             return False
 
     def _report_absent(self) -> None:
-        """Report the tables that cannot be found; `InvalidFile` if there is none at all."""
+        """Report the tables that cannot be found. Raises `InvalidFile` if no table can be found."""
         if len(self._absent) == len(_TABLES):
             reason = f"its tables cannot be found ({self._absent[SESSION]})"
             raise InvalidFile(self._path, f"{reason}: restore a backup, or try sqlite3 FILE .recover")
@@ -149,10 +162,10 @@ class _Salvage:
         try:
             with to.begin_nested():
                 transfer.insert(to, table, rows)
-        except sqlite3.Error as error:  # a row is there twice, or breaks another rule of the tables
+        except sqlite3.Error as error:  # a duplicate row, or a row that breaks another constraint
             middle = len(rows) // 2
             if not middle:
-                self._report(rows[0][key_column(table).name], f"a row of {table.name} is refused: {error}")
+                self._report(rows[0][key_column(table).name], f"a row of {table.name} breaks a constraint: {error}")
                 return
             self._put(to, table, rows[:middle])
             self._put(to, table, rows[middle:])
@@ -161,7 +174,10 @@ class _Salvage:
             self._sessions |= {row["key"] for row in rows}
 
     def _read(self, table: sa.Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the readable rows of a table without its indexes: from both ends to a fault, then one by one."""
+        """Yield the readable rows of a table, without using its indexes.
+
+        The table is read from both ends up to the first damaged page. Then each remaining row id is tried.
+        """
         columns = ", ".join(f'"{column.name}"' for column in transfer.COLUMNS[table.name])
         query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
         try:
@@ -193,23 +209,23 @@ class _Salvage:
                 row = self._source.execute(f"{query} WHERE rowid = ?", [rowid]).fetchone()
             except sqlite3.Error:
                 faults += rowid < top
-                at_end |= rowid > top  # the number of the last row is unknown
+                at_end |= rowid > top  # the highest row id of the table is unknown
                 continue
             if row is not None:
                 misses = 0
                 yield row[1:]
-        end = ", and so is the end of the table" if at_end else ""
-        self._report("?", f"rows of {table.name} may be lost: {faults:,} row numbers are in damaged pages{end}")
+        end = ", and the end of the table is damaged" if at_end else ""
+        self._report("?", f"rows of {table.name} may be lost: {faults:,} row ids are in damaged pages{end}")
 
 
 def _new_session(row: Row) -> Row:
-    moment = row.get("created_at") or row.get("changed_at") or row.get("updated_at")
-    blank = {column.name: None if column.nullable else 0 for column in transfer.COLUMNS[SESSION.name]}
-    return blank | {"key": row["session_key"], "created_at": moment, "updated_at": moment}
+    time = row.get("created_at") or row.get("changed_at") or row.get("updated_at")
+    empty = {column.name: None if column.nullable else 0 for column in transfer.COLUMNS[SESSION.name]}
+    return empty | {"key": row["session_key"], "created_at": time, "updated_at": time}
 
 
 def _gaps(connection: sa.Connection, key: str) -> str:
-    """Describe which seqs of a session nothing explains."""
+    """Describe the seqs of a session that no message, change or compaction uses."""
     last = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, key))).scalar_one()
     used = {row[0] for table in (MESSAGE, CHANGE) for row in _seqs(connection, table.c.seq, of_session(table, key))}
     used |= {row[0] - 1 for row in _seqs(connection, TURN.c.first_seq, of_session(TURN, key), IS_COMPACTION)}
@@ -219,7 +235,7 @@ def _gaps(connection: sa.Connection, key: str) -> str:
             ranges.append(f"{before + 1}" if seq == before + 2 else f"{before + 1} to {seq - 1}")
         before = seq
     shown = ", ".join(ranges[:_RANGES]) + (", …" if len(ranges) > _RANGES else "")
-    return f"seq {shown}" if ranges else "no seq below the last is missing"
+    return f"seq {shown}" if ranges else "none below the last seq"
 
 
 def _seqs(connection: sa.Connection, column: Any, *conditions: Any) -> Any:

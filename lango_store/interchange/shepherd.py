@@ -1,7 +1,8 @@
-"""Shepherd's session files: one JSON object for each provider, indented by 2, keys sorted.
+"""Shepherd's session files: one JSON object for each provider, indented by 2, with sorted keys.
 
-The session's key is `shepherd:` and the provider. Its `extra["shepherd"]` holds the file's members besides messages and
-indices, that of a message what our fields cannot give back, see `fidelity`. A time without a zone is this machine's.
+The session key is `shepherd:` and the provider. The `extra["shepherd"]` of the session holds the members of the file
+except messages and indices; that of a message holds data without a field of ours, as described in `fidelity`. Times
+without a time zone are local.
 """
 
 import json
@@ -31,10 +32,10 @@ from lango_store.interchange.source import MAX_NAME, checked_file_key, reading_u
 NAME: Final = "shepherd"
 _VERSION: Final = 1
 _PREFIX: Final = f"{NAME}:"
-"""A session's key is this prefix and the provider."""
+"""The prefix of session keys; the provider follows."""
 
 _INDICES: Final = {"last_assistant_message_index": "assistant", "last_user_message_index": "user"}
-"""The members that give the position of the last message of a role."""
+"""Members of a file that hold the index of the last message of a role."""
 
 _FILE: Final = re.compile(r"\.shepherd_session\..*\.json", re.DOTALL)
 
@@ -44,19 +45,19 @@ _ROLES: Final = {MessageRole.DEVELOPER: "system", MessageRole.MODEL: "assistant"
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is a session of Shepherd, by its name."""
+    """Return True if the name of a file is that of a session of Shepherd."""
     return _FILE.fullmatch(path.name) is not None
 
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
-    """Read a session; `InvalidFile` if the file is damaged or of another version than 1."""
+    """Read a session. Raises `InvalidFile` if the file is damaged, or its version is not 1."""
     raw = _members(path)
     if type(raw.get("version")) is not int or raw["version"] != _VERSION:
         raise InvalidFile(
-            path, f"is of version {quoted(raw.get('version'))}: save it with a Shepherd that writes version 1"
+            path, f"has version {quoted(raw.get('version'))}: save it with a Shepherd release that writes version 1"
         )
     if not isinstance(raw.get("provider"), str):
-        raise InvalidFile(path, "names no provider, which gives the session its key: add one")
+        raise InvalidFile(path, "has no provider, which the session key is made of: add one")
     saved_at = moment(raw.get("timestamp"), local=True)
     model = storable_text(raw.get("model"))
     messages = [
@@ -94,9 +95,9 @@ def _members(path: Path) -> dict[str, Any]:
 
 
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
-    """Write a session's log to the file that Shepherd reads for its provider.
+    """Write a session's log to the file that Shepherd reads for the provider.
 
-    The key of a session that did not come from Shepherd is its provider.
+    If the session did not come from Shepherd, its key is used as the provider.
     """
     raw = mapping(draft.extra.get(NAME))
     members: dict[str, Any] = {"provider": draft.key.removeprefix(_PREFIX), "model": "", "version": _VERSION}
@@ -126,7 +127,7 @@ def _file_name(provider: str, key: str) -> str:
     provider = _NOT_IN_NAMES.sub(b"-", provider.encode("utf-8", "replace")).decode()
     name = f".shepherd_session.{provider}.json"
     if len(name) > MAX_NAME:
-        raise InvalidKey(f"session key {quoted(key)} is too long for a file's name: fork it to a shorter key")
+        raise InvalidKey(f"session key {quoted(key)} is too long for a file name: fork the session to a shorter key")
     return name
 
 
@@ -134,7 +135,7 @@ def _file_name(provider: str, key: str) -> str:
 
 
 def _message_from(message: dict[str, Any], saved_at: datetime | None, number: int, skipped: list[Skipped]) -> Message:
-    """Read a message; its time is when the file was saved."""
+    """Convert a message of Shepherd. Its time is the time at which the file was saved."""
     read = Message(
         role=read_role(message.get("role"), skipped, number, f"message {number}"),
         content=message.get("content"),
@@ -150,7 +151,7 @@ def _message_from(message: dict[str, Any], saved_at: datetime | None, number: in
 
 
 def _calls(text: Any) -> list[ToolCall]:
-    """Read tool calls in OpenAI's form; none if they are in another, whose text stays in extra."""
+    """Return tool calls in OpenAI's form. Calls in another form are not returned; their text is stored in `extra`."""
     try:
         calls = read_json(text) if isinstance(text, str) else None
     except ValueError:
@@ -165,31 +166,31 @@ def _tokens(count: Any) -> int | None:
 
 
 def _messages_to(message: Message) -> list[dict[str, Any]]:
-    """Write a message; the output in a tool call becomes a separate message."""
+    """Convert a message to messages of Shepherd. The output of a tool call becomes a separate message."""
     raw = mapping(message.extra.get(NAME))
     outputs = [_output(call) for call in message.tool_calls if call.answered]
     if not outputs:
         return [restored(_written(message), raw)]
-    lead = _written(message)
-    is_said = message.role.canonical is MessageRole.TOOL and lead["content"] in (
+    first = _written(message)
+    is_repeated = message.role.canonical is MessageRole.TOOL and first["content"] in (
         "",
         *(each["content"] for each in outputs),
     )
-    if is_said and "tool_calls_json" not in lead:
-        outputs[0]["tokens"] = lead["tokens"]
+    if is_repeated and "tool_calls_json" not in first:
+        outputs[0]["tokens"] = first["tokens"]
         return outputs
-    return [lead, *outputs]
+    return [first, *outputs]
 
 
 def _written(message: Message) -> dict[str, Any]:
-    asked = [call for call in message.tool_calls if not call.answered]
+    requests = [call for call in message.tool_calls if not call.answered]
     written = {
         "role": _ROLES.get(message.role, message.role.value),
         "content": _text(message.content),
         "tokens": message.tokens or 0,
         "tool_name": message.name,
         "tool_call_id": message.tool_call_id,
-        "tool_calls_json": _calls_text(asked) if asked else None,
+        "tool_calls_json": _calls_text(requests) if requests else None,
     }
     return {name: value for name, value in written.items() if value is not None}
 
@@ -210,7 +211,7 @@ def _output(call: ToolCall) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return content as the text that Shepherd has: blocks of text joined, anything else as JSON."""
+    """Return content as text for Shepherd: text blocks are joined, other content is written as JSON."""
     if isinstance(value, list) and value and all(isinstance(mapping(block).get("text"), str) for block in value):
         return "\n\n".join(block["text"] for block in value)
     return as_text(value)

@@ -1,4 +1,4 @@
-"""Files of other systems, which must not change while they are read."""
+"""Reading of files of other systems, which must not change while they are read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from lango_store.interchange.fidelity import check_key
 from lango_store.interchange.files import lines_of, reading, state
 
 MAX_NAME: Final = 255
-"""The bytes that file systems give to a file's name."""
+"""The maximum length of a file name, in bytes."""
 
 
 @contextmanager
 def reading_unchanged(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read all of it; `InvalidFile` if it has changed by the end."""
+    """Open a file for reading. Raises `InvalidFile` if the file has changed when it is closed."""
     before = state(path)
     with reading(path) as file:
         yield file
     if state(path) != before:
-        raise InvalidFile(path, "was written to while it was read: stop the writer, then import again")
+        raise InvalidFile(path, "was changed while it was read: stop the writer, then import again")
 
 
 def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their numbers, from 1."""
+    """Yield the lines of a file that are not blank, with their line numbers from 1."""
     with reading_unchanged(path) as file:
         for number, line in lines_of(file, path):
             if not line.isspace():
@@ -32,7 +32,7 @@ def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Read the first bytes of a file; nothing of one that cannot be read."""
+    """Read the first bytes of a file. The result is empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(count)
@@ -41,7 +41,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def checked_file_key(path: Path, key: str) -> str:
-    """Return the session key; `InvalidFile` if no session can have it."""
+    """Return a key unchanged. Raises `InvalidFile` if the key is not a valid session key."""
     try:
         return check_key(key)
     except InvalidKey as error:

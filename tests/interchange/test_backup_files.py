@@ -258,9 +258,9 @@ def test_a_file_that_went_through_windows_is_the_same_file(source: Store, target
         ('{"lango_store":2,"schema":"0100"}', "upgrade the package"),
         ('{"lango_store":1,"schema":"9999"}', "upgrade the package"),
         ('{"lango_store":1,"schema":"0004"}', "schema"),
-        ("{}", "not an export of lango_store"),
-        ("[1]", "not an export of lango_store"),
-        ("hello", "not an export of lango_store"),
+        ("{}", "not a backup of lango_store"),
+        ("[1]", "not a backup of lango_store"),
+        ("hello", "not a backup of lango_store"),
     ],
 )
 def test_file_with_another_first_line_is_refused(target: Store, first: str, reason: str) -> None:

@@ -69,7 +69,7 @@ def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
     collided = home("import", str(changed))
     assert (collided.returncode, "collides" in collided.stdout) == (0, True)
     bad = home("import", str(DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl"))
-    assert (bad.returncode, "holds no line that can be read" in bad.stderr) == (1, True)
+    assert (bad.returncode, "has no readable line" in bad.stderr) == (1, True)
     assert home("import", "missing").returncode == 1
     assert home("import", str(CONVERSATION), "--format", "foo").returncode == 2
     assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 2

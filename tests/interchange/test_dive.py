@@ -91,7 +91,7 @@ def test_lines_and_members_that_dive_does_not_write_are_reported_and_left_out(tm
     assert [(each.line, each.reason) for each in skipped] == [
         (4, "has members other than line_type and data: left out"),
         (3, "a line of type 'note' is not an event: left out"),
-        (4, "a message: the role 'oracle' is not one of ours: stored as user"),
+        (4, "a message: the role 'oracle' is unknown: stored as user"),
     ]
     assert draft.messages[1].role is MessageRole.USER
     assert lines(dive.write(draft, tmp_path / "out")) == sound

@@ -34,9 +34,9 @@ def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path
     assert exported(keys=["k:2", "k:0"]) == ["k:2", "k:0"]
     assert exported(user_id="ann") == ["k:1", "k:2"]
     assert exported(everything=True) == ["k:0", "k:1", "k:2"]
-    with pytest.raises(ValueError, match="no sessions are chosen to export"):
+    with pytest.raises(ValueError, match="give exactly one of keys"):
         exported()
-    with pytest.raises(ValueError, match="no sessions are chosen to export"):
+    with pytest.raises(ValueError, match="give exactly one of keys"):
         exported(user_id="ann", everything=True)
 
 
@@ -122,5 +122,5 @@ def test_an_export_under_way_or_killed_is_not_a_file_to_import(opened: Store, tm
 
 def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
     given(draft("k"))
-    with pytest.raises(ValueError, match="given can be imported only: export to one of "):
+    with pytest.raises(ValueError, match="given can only be imported: export to one of "):
         interchange.export(opened, ".", "given", everything=True)

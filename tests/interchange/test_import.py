@@ -174,7 +174,7 @@ def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ([Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])], "the same id"),
+        ([Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])], "with one id"),
         ([Part([message("fine"), message({1: "no text"})])], "content: "),
     ],
 )
@@ -255,7 +255,7 @@ def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None
 
 def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    for name, reason in (("notes.txt", "no format recognises it"), ("missing", "is not a file or folder")):
+    for name, reason in (("notes.txt", "the format is unknown"), ("missing", "is not a file or folder")):
         (report,) = interchange.import_path(opened, tmp_path / name)
         assert reason in str(report.error)
 
@@ -287,7 +287,7 @@ def test_what_is_not_a_file_is_an_error_and_not_waited_for(opened: Store, tmp_pa
 
 
 def test_what_may_not_be_looked_at_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
-    with pytest.raises(InvalidFile, match="cannot be looked at"):
+    with pytest.raises(InvalidFile, match="cannot be read"):
         interchange.import_path(opened, tmp_path / ("x" * 300))
 
 

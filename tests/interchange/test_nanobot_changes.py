@@ -33,7 +33,7 @@ def seen_without_times(store: Store, key: str) -> list[Any]:
 def test_a_file_without_a_line_that_can_be_read_makes_no_session(opened: Store) -> None:
     assert CORRUPT["all_bad"] is None
     (report,) = interchange.import_path(opened, DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl")
-    assert "holds no line that can be read; line 1: is not JSON" in str(report.error)
+    assert "has no readable line; line 1: is not JSON" in str(report.error)
     assert opened.count() == 0
 
 
@@ -101,7 +101,7 @@ def test_a_bad_date_is_now(opened: Store, file: Callable[..., Path], clock: Cloc
 def test_the_last_of_several_metadata_lines_counts(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     last = METADATA | {"metadata": {"title": "late"}, "last_consolidated": 1}
     report = imported(opened, file(METADATA, HELLO, last))
-    assert [(each.line, each.reason) for each in report.skipped] == [(1, "metadata: a later line says otherwise")]
+    assert [(each.line, each.reason) for each in report.skipped] == [(1, "metadata: replaced by a later line")]
     info = opened.info("telegram:1")
     assert (info.title, info.last_consolidated) == ("late", 1)
     assert lines(exported(opened, tmp_path, "telegram:1")) == [last, HELLO]

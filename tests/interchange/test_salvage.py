@@ -124,7 +124,7 @@ def test_session_whose_own_row_is_lost_is_made_again(sound: Store, damaged_file:
             ]
             assert (info.title, info.last_seq) == (None, sound.info(key).last_seq)
         assert_sound(target)
-    assert {each.key for each in report.missing if "its own row is lost" in each.reason} == set(KEYS)
+    assert {each.key for each in report.missing if "its row is lost" in each.reason} == set(KEYS)
 
 
 def test_messages_in_the_log_of_a_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
