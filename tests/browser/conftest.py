@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a window. `make browser` runs these tests."""
+"""Fixtures for tests in headless Chromium. `make browser` runs them."""
 
 import html
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-Look = Callable[..., str]
+RunScript = Callable[..., str]
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _OPTIONS = (
     "--headless",
@@ -28,35 +28,36 @@ _OPTIONS = (
 
 
 def browser() -> str:
-    """Return the program; an error that says how to get one if there is none."""
-    given = os.environ.get("LANGO_STORE_TEST_CHROMIUM")
-    found = given or next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    """Return the path of Chromium, or raise an error that says how to install it."""
+    configured = os.environ.get("LANGO_STORE_TEST_CHROMIUM")
+    program = configured or next(filter(None, map(shutil.which, _NAMES)), None)
+    if program is None:
         raise RuntimeError(
             "these tests need Chromium: `apt-get install chromium`, or name one in LANGO_STORE_TEST_CHROMIUM"
         )
-    return found
+    return program
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Look:
-    """Open a document, run a script in it, and return what the script returns as text."""
+def run_script(tmp_path: Path) -> RunScript:
+    """Open a document in the browser, run a script in it, and return the script's result as text."""
 
-    def look(document: str, script: str, *, dark: bool = False) -> str:
-        own = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", document)  # the test's script is run
+    def run_script(document: str, script: str, *, dark: bool = False) -> str:
+        # Without the policy of the page, the script of the test may run.
+        document = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", document)
         probe = (
-            "<script>addEventListener('load', async () => { const said = document.createElement('pre');"
-            f"said.textContent = 'BEGIN' + (await (async () => {{ {script} }})()) + 'END';"
-            "document.body.appendChild(said) })</script>"
+            "<script>addEventListener('load', async () => { const output = document.createElement('pre');"
+            f"output.textContent = 'BEGIN' + (await (async () => {{ {script} }})()) + 'END';"
+            "document.body.appendChild(output) })</script>"
         )
         page = tmp_path / "page.html"
-        page.write_text(own.replace("</body>", f"{probe}</body>"), encoding="utf-8")
+        page.write_text(document.replace("</body>", f"{probe}</body>"), encoding="utf-8")
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         command = [browser(), *_OPTIONS, scheme, profile, page.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-        found = re.search(r"<pre>BEGIN(.*?)END</pre>", done.stdout, re.DOTALL)
-        assert found, done.stderr
-        return html.unescape(found[1])
+        result = re.search(r"<pre>BEGIN(.*?)END</pre>", done.stdout, re.DOTALL)
+        assert result, done.stderr
+        return html.unescape(result[1])
 
-    return look
+    return run_script

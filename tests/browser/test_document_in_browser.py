@@ -1,4 +1,4 @@
-"""Documents of sessions in a real browser: readable for everybody, harmless, and no wider than a telephone."""
+"""HTML documents of sessions in a browser: accessible, without scripts, readable on a phone."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from lango_store._values.document import document
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NASTY = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">\u202eevil\x1b[2J\0"
 
-Look = Callable[..., str]
+RunScript = Callable[..., str]
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def html(store: Store) -> str:
-    """A document with every kind of content, hostile text included."""
+    """A document with every kind of content, including hostile text."""
     conversation = store.open("k", title=NASTY.rstrip("\0"), agent_id="support", metadata={"a": {"b": [NASTY]}})
     call = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo", NASTY: NASTY})
-    asked = [message(NASTY, author=NASTY.rstrip("\0")), Message.assistant("Let me look.", tool_calls=[call])]
-    conversation.save_turn(asked, {"tokens": 1})
+    turn = [message(NASTY, author=NASTY.rstrip("\0")), Message.assistant("Let me look.", tool_calls=[call])]
+    conversation.save_turn(turn, {"tokens": 1})
     conversation.append_messages(
         [
             Message.tool(tool_calls=[ToolCall(id="c1", name="get_weather", output=["long"] * 3_000)]),
@@ -46,26 +46,26 @@ OPEN_ALL = "document.querySelectorAll('details').forEach(each => each.open = tru
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_no_violation(html: str, look: Look, dark: bool) -> None:
+def test_document_passes_axe(html: str, run_script: RunScript, dark: bool) -> None:
     violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
     script = f"{AXE};{OPEN_ALL} return JSON.stringify({violations})"
-    assert json.loads(look(html, script.replace("</script", "<\\/script"), dark=dark)) == []
+    assert json.loads(run_script(html, script.replace("</script", "<\\/script"), dark=dark)) == []
 
 
-def test_the_style_follows_the_reader(html: str, look: Look) -> None:
-    colours = {
-        look(html, "return getComputedStyle(document.body).backgroundColor", dark=dark) for dark in (False, True)
+def test_style_follows_light_and_dark_mode(html: str, run_script: RunScript) -> None:
+    colors = {
+        run_script(html, "return getComputedStyle(document.body).backgroundColor", dark=dark) for dark in (False, True)
     }
-    assert len(colours) == 2
+    assert len(colors) == 2
 
 
-def test_nothing_stored_is_run(html: str, look: Look) -> None:
+def test_stored_scripts_do_not_run(html: str, run_script: RunScript) -> None:
     title, images, scripts = json.loads(
-        look(html, "return JSON.stringify([document.title, document.images.length, document.scripts.length])")
+        run_script(html, "return JSON.stringify([document.title, document.images.length, document.scripts.length])")
     )
     assert title != "run"
     assert "<script>" in title
-    assert (images, scripts) == (0, 1)  # the one that counts
+    assert (images, scripts) == (0, 1)  # the script of the test
 
 
 IN_A_FRAME = """
@@ -81,14 +81,14 @@ return JSON.stringify([frame.contentWindow.innerWidth, frame.contentDocument.doc
 
 
 @pytest.mark.parametrize("width", [320, 390, 1200])
-def test_nothing_is_wider_than_the_window(html: str, look: Look, width: int) -> None:
-    inner, needed = json.loads(look(html, IN_A_FRAME.replace("WIDTH", str(width))))
-    assert inner == width
-    assert needed <= inner
+def test_document_fits_the_window_width(html: str, run_script: RunScript, width: int) -> None:
+    window_width, document_width = json.loads(run_script(html, IN_A_FRAME.replace("WIDTH", str(width))))
+    assert window_width == width
+    assert document_width <= width
 
 
-def test_five_thousand_messages_are_shown(store: Store, look: Look) -> None:
+def test_document_shows_5000_messages(store: Store, run_script: RunScript) -> None:
     for start in range(0, 5_000, 500):
-        store.append_messages("k", [message(f"message {start + place}") for place in range(500)], create=True)
+        store.append_messages("k", [message(f"message {start + offset}") for offset in range(500)], create=True)
     html = "".join(document(store.info("k"), store.conversation("k").iter_messages()))
-    assert look(html, "return document.querySelectorAll('article').length") == "5000"
+    assert run_script(html, "return document.querySelectorAll('article').length") == "5000"

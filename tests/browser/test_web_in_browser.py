@@ -1,4 +1,4 @@
-"""The served pages in a real browser: no violation, no wider than a telephone, and their policy admits their style."""
+"""Pages of `lango-store serve` in a browser: accessible, readable on a phone, with a policy that allows their style."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from lango_store.web import application
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
 TOKEN = "a token of some length"
 
-Look = Callable[..., str]
+RunScript = Callable[..., str]
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Return a page by its place below the token."""
+def get_page(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Return a page by its path below the token."""
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         for number in range(60):
             store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
@@ -29,14 +29,14 @@ def served(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         store.append_message("telegram:7", message("hello there"))
         schema.enable_search(store.engine)
         browser = TestClient(application(store, TOKEN), base_url="http://localhost")
-        yield lambda to: browser.get(f"/{TOKEN}/{to}").text
+        yield lambda path: browser.get(f"/{TOKEN}/{path}").text
 
 
-@pytest.mark.parametrize("to", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello"])
+@pytest.mark.parametrize("path", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello"])
 @pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_no_violation(served: Callable[[str], str], look: Look, to: str, dark: bool) -> None:
+def test_page_passes_axe(get_page: Callable[[str], str], run_script: RunScript, path: str, dark: bool) -> None:
     violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
-    assert json.loads(look(served(to), f"{AXE}; return JSON.stringify({violations})", dark=dark)) == []
+    assert json.loads(run_script(get_page(path), f"{AXE}; return JSON.stringify({violations})", dark=dark)) == []
 
 
 IN_A_FRAME = """
@@ -52,16 +52,17 @@ return JSON.stringify([page.documentElement.scrollWidth <= 390, broken.length]);
 """
 
 
-def test_list_on_a_telephone_breaks_no_word(served: Callable[[str], str], look: Look) -> None:
-    assert json.loads(look(served(""), IN_A_FRAME)) == [True, 0]
+def test_list_on_a_phone_breaks_no_key(get_page: Callable[[str], str], run_script: RunScript) -> None:
+    assert json.loads(run_script(get_page(""), IN_A_FRAME)) == [True, 0]
 
 
-@pytest.mark.parametrize(("to", "width"), [("", "1152px"), ("session?key=telegram:7", "832px")])
-def test_the_style_is_the_one_that_the_policy_allows(
-    served: Callable[[str], str], look: Look, to: str, width: str
+@pytest.mark.parametrize(("path", "width"), [("", "1152px"), ("session?key=telegram:7", "832px")])
+def test_content_security_policy_allows_the_style(
+    get_page: Callable[[str], str], run_script: RunScript, path: str, width: str
 ) -> None:
-    page = served(to)
+    page = get_page(path)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
-    # The policy stays as it is, but that it admits the test's own script too.
-    kept = page.replace(policy, f"{policy}; script-src 'unsafe-inline'").replace("http-equiv=", "data-x http-equiv=")
-    assert look(kept, "return getComputedStyle(document.querySelector('main')).maxWidth") == width
+    # Add the script of the test to the policy, and change nothing else in it.
+    document = page.replace(policy, f"{policy}; script-src 'unsafe-inline'")
+    document = document.replace("http-equiv=", "data-x http-equiv=")
+    assert run_script(document, "return getComputedStyle(document.querySelector('main')).maxWidth") == width

@@ -1,4 +1,4 @@
-"""Scripts of the pages in a real shell, with real tools, on both databases where they say so."""
+"""Shell scripts of the pages run in a real shell with real tools."""
 
 import os
 import subprocess
@@ -18,17 +18,17 @@ from support.shell_commands import shell_commands
 from lango_store import Message, Store, schema
 
 SERVE = "from lango_store import Store; import os; Store(os.environ['LANGO_STORE_URL']).ping(); print('serving')"
-"""An application that needs the schema."""
+"""The source of an application that needs the schema."""
 
 
 @pytest.fixture
 def path() -> Iterator[str]:
-    """Where a shell finds our command, an application, PostgreSQL's own, and what is in every shell."""
+    """A PATH with `lango-store`, an application, the programs of PostgreSQL and the usual commands."""
     with shell_commands({"lango-store": LANGO_STORE, "serve": SERVE}) as folder:
         yield os.pathsep.join([str(folder), str(programs()), os.environ["PATH"]])
 
 
-def started(script: str, *words: str, path: str, folder: Path, url: str = "") -> subprocess.Popen[str]:
+def start_shell(script: str, *words: str, path: str, folder: Path, url: str = "") -> subprocess.Popen[str]:
     environment = os.environ | {"PATH": path, "LANGO_STORE_URL": url, "NO_COLOR": "1"}
     command = ["sh", "-eu", "-c", script, "sh", *words]
     return subprocess.Popen(
@@ -36,34 +36,34 @@ def started(script: str, *words: str, path: str, folder: Path, url: str = "") ->
     )
 
 
-def finished(shell: subprocess.Popen[str]) -> str:
+def wait_for(shell: subprocess.Popen[str]) -> str:
     out, error = shell.communicate(timeout=100)
     assert shell.returncode == 0, error
     return out
 
 
-def plain(url: str) -> str:
-    """Return a URL as PostgreSQL's own programs take it."""
+def libpq_url(url: str) -> str:
+    """Return a URL in the form that the programs of PostgreSQL accept."""
     return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def test_replicas_that_start_at_once_all_come_up(empty_url: str, path: str, tmp_path: Path) -> None:
+def test_replicas_that_start_together_all_serve(empty_url: str, path: str, tmp_path: Path) -> None:
     (entry_point,) = (each for each in blocks("docs/production/migrations.md", "sh") if "exec" in each)
-    starting = [started(entry_point, "serve", path=path, folder=tmp_path, url=empty_url) for _ in range(2)]
-    assert ["serving" in finished(each) for each in starting] == [True] * 2
+    shells = [start_shell(entry_point, "serve", path=path, folder=tmp_path, url=empty_url) for _ in range(2)]
+    assert all("serving" in wait_for(shell) for shell in shells)
 
 
-def test_somebody_else_runs_what_an_upgrade_would(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
+def test_upgrade_printed_as_sql_runs_under_another_role(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
     url = make_postgres(migrated=False)
     (script,) = (each for each in blocks("docs/production/migrations.md", "sh") if "upgrade.sql" in each)
     for role in ("app", "owner"):
-        script = script.replace(f"postgresql://agents_{role}@db/agents", f"'{plain(url)}'")
-    finished(started(script, path=path, folder=tmp_path))
+        script = script.replace(f"postgresql://agents_{role}@db/agents", f"'{libpq_url(url)}'")
+    wait_for(start_shell(script, path=path, folder=tmp_path))
     assert schema.check(url) == []
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_a_dump_comes_back_whole_and_searchable(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
+def test_restored_dump_is_complete_and_searchable(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
     url, other = make_postgres(), make_postgres(migrated=False)
     with Store(url) as store:
         store.create(
@@ -74,10 +74,10 @@ def test_a_dump_comes_back_whole_and_searchable(make_postgres: MakeDatabase, pat
         schema.enable_search(store.engine)
         before = store.get("k"), store.values("k"), store.conversation("k").turns()
     (script,) = (each for each in blocks("docs/howto/backups.md", "sh") if "pg_dump" in each)
-    script = script.replace("postgresql://agents_owner@db/agents", f"'{plain(url)}'")
-    script = script.replace("postgresql://agents_owner@other/agents", f"'{plain(other)}'")
-    restored = script.partition("lango-store doctor")[0]  # which would find that this server has no fsync
-    finished(started(restored, path=path, folder=tmp_path))
+    script = script.replace("postgresql://agents_owner@db/agents", f"'{libpq_url(url)}'")
+    script = script.replace("postgresql://agents_owner@other/agents", f"'{libpq_url(other)}'")
+    restored = script.partition("lango-store doctor")[0]  # doctor would report that the test server has no fsync
+    wait_for(start_shell(restored, path=path, folder=tmp_path))
     with Store(other) as store:
         assert (store.get("k"), store.values("k"), store.conversation("k").turns()) == before
         assert [hit.seq for hit in store.search("oslo").items] == [1]

@@ -1,4 +1,4 @@
-"""What the page on clusters tells an operator to run, run on one, in its order."""
+"""The statements and commands of the page on clusters run on a Citus cluster, in their order."""
 
 import re
 
@@ -18,21 +18,21 @@ NODES, MORE, ELSEWHERE, TENANT = blocks(PAGE, "sql")
 
 
 def statements(block: str, url: str) -> list[str]:
-    """Give the statements of a block, with the nodes of this cluster in the place of the page's."""
-    named = dict(zip(("coordinator", "worker1", "worker2"), map(sa.make_url, (url, *workers(url))), strict=True))
-    named |= {"worker3": named["worker2"], "standby1": named["worker1"]}
+    """Return the statements of a block, with the nodes of the test cluster instead of those on the page."""
+    nodes = dict(zip(("coordinator", "worker1", "worker2"), map(sa.make_url, (url, *workers(url))), strict=True))
+    nodes |= {"worker3": nodes["worker2"], "standby1": nodes["worker1"]}
 
-    def place(found: re.Match[str]) -> str:
-        node = named[found["node"]]
-        return f"'{node.host}'{found['between']}{node.port}"
+    def replace_node(match: re.Match[str]) -> str:
+        node = nodes[match["node"]]
+        return f"'{node.host}'{match['between']}{node.port}"
 
-    names = "|".join(named)
-    block = re.sub(rf"'(?P<node>{names})'(?P<between>, | AND nodeport = )5432", place, block)
+    names = "|".join(nodes)
+    block = re.sub(rf"'(?P<node>{names})'(?P<between>, | AND nodeport = )5432", replace_node, block)
     block = block.replace("DATABASE agents", f"DATABASE {sa.make_url(url).database}")
     return [each for each in block.split(";\n") if each]
 
 
-def test_the_page_is_followed_from_one_server_to_more_workers(make_postgres: MakeDatabase) -> None:
+def test_page_distributes_a_store_and_adds_workers(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, *statements(NODES, url))
     (script,) = blocks(PAGE, "sh")
@@ -51,11 +51,11 @@ def test_the_page_is_followed_from_one_server_to_more_workers(make_postgres: Mak
         assert {each.name for each in store.examine()} <= {"settings"}
 
 
-def test_a_tenant_of_the_page_is_on_one_worker(make_postgres: MakeDatabase) -> None:
+def test_tenant_of_the_page_is_stored_on_one_worker(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, *statements(TENANT, url))
-    there = sa.make_url(url).update_query_dict({"options": "-csearch_path=tenant_a"})
-    tenant = there.render_as_string(hide_password=False)
+    tenant_url = sa.make_url(url).update_query_dict({"options": "-csearch_path=tenant_a"})
+    tenant = tenant_url.render_as_string(hide_password=False)
     assert run("db", "upgrade", "--url", tenant).returncode == 0
     fill(tenant)
     assert {column for column, _ in distributed(tenant).values()} == {None}

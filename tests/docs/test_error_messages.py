@@ -1,4 +1,4 @@
-"""What the command line says when something is wrong: in its own words, with its own exit codes."""
+"""Error messages and exit codes of the command line."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -17,21 +17,21 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def url(make_sqlite: MakeDatabase) -> str:
-    found = make_sqlite()
-    with Store(found, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
+    database = make_sqlite()
+    with Store(database, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
         store.create("old", ttl=DAY)
         store.create("sick", messages=messages(3))
-    with Store(found) as store, store.engine.begin() as connection:
+    with Store(database) as store, store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET role = 'nobody' WHERE session_key = 'sick' AND seq = 2")
-    return found
+    return database
 
 
-def test_errors_say_the_next_command_and_no_word_of_the_api(
+def test_errors_name_the_next_command_and_no_python_api(
     url: str, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     empty = make_sqlite(migrated=False)
-    for words, at, said in (
+    for words, database, expected in (
         (("sessions", "show", "old"), url, "sessions touch"),
         (("sessions", "show", "nobody"), url, "sessions list"),
         (("sessions", "touch", "nobody"), url, "sessions list"),
@@ -39,13 +39,13 @@ def test_errors_say_the_next_command_and_no_word_of_the_api(
         (("export", "sick", "--to", "out", "--format", "nanobot"), url, "message 2 of session 'sick'"),
         (("sessions", "list"), empty, "lango-store db upgrade"),
     ):
-        done = run(*words, "--url", at)
+        done = run(*words, "--url", database)
         assert done.returncode == 1, done
-        assert said in done.stderr
+        assert expected in done.stderr
         assert not API.search(done.stderr), done.stderr
 
 
-def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
+def test_wrong_option_value_names_the_option(url: str) -> None:
     for words, option in (
         (("sessions", "touch", "old", "--ttl", "soon"), "--ttl"),
         (("sessions", "touch", "old", "--ttl", "200000d"), "--ttl"),
@@ -66,7 +66,7 @@ def test_wrong_options_are_named_with_what_to_write(url: str) -> None:
         assert not API.search(done.stderr), done.stderr
 
 
-def test_argument_that_the_store_refuses_is_wrong_usage(url: str) -> None:
+def test_invalid_argument_is_exit_code_2(url: str) -> None:
     for words in (("sessions", "show", "x" * 513), ("sessions", "list", "--agent", "\ud800")):
         assert run(*words, "--url", url).returncode == 2
 
