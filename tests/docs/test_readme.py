@@ -21,6 +21,7 @@ PROGRAMS = {
     place: program
     for place, program in blocks_by_place("python").items()
     if not place.startswith("docs/frameworks/")  # these run where the frameworks are
+    and not program.startswith("# test_")  # these run with pytest
 }
 SCRIPTS = {
     place: script
