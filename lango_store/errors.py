@@ -1,4 +1,11 @@
-"""The exceptions of this package. A message says what to do next where the fact alone does not."""
+"""The exceptions of lango_store.
+
+All exceptions are subclasses of `LangoStoreError`. The text of an exception says what happened and, where that is not
+obvious, what to do next. It quotes no stored content, and at most 200 characters of an argument.
+
+A method that raises one of these exceptions has rolled back its transaction. A method that works in batches, such as
+`expire`, has committed the batches before it. In your own transaction (`store.using(connection)`) you roll back.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +16,35 @@ MAX_QUOTED: Final = 200
 
 
 def quoted(value: object) -> str:
-    """Write an argument as `repr` does, and at most 200 characters of it."""
+    """Return the `repr` of an argument for an error text, cut off after 200 characters."""
     if isinstance(value, str | bytes):
-        value = value[:MAX_QUOTED]  # nothing larger is copied
+        value = value[:MAX_QUOTED]  # before repr, so that a large text is not copied
     try:
         text = repr(value)
-    except Exception:  # nested too deeply, or a number of too many digits
+    except Exception:  # nested too deeply, or an integer with too many digits
         text = type(value).__name__
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 class LangoStoreError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all exceptions of lango_store.
+
+    Failures without a more specific class are raised as `LangoStoreError` itself. The text says what to do.
+
+    Attributes:
+        fact: The text of the exception without the advice.
+        driver_error: The exception of the database driver, or None if the driver raised none. It is not chained as
+            `__cause__`, because its text may quote stored rows: do not log it without thinking of that.
+    """
 
     driver_error: BaseException | None = None
-    """The driver's error, if it was one. It is not chained, as its text may quote what is stored."""
 
     @property
     def fact(self) -> str:
-        """The message without the advice."""
+        """The text of the exception without the advice."""
         return str(self.__dict__.get("_fact", self))
 
-    def __reduce__(self) -> tuple[Any, ...]:  # constructors differ, so that pickle must not call them
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle must not call the constructors: their arguments differ
         state = {name: value for name, value in self.__dict__.items() if name != "driver_error"}
         return _restored, (type(self), self.args, state)
 
@@ -43,7 +57,14 @@ def _restored(kind: type[LangoStoreError], args: tuple[Any, ...], state: dict[st
 
 
 class SessionNotFound(LangoStoreError, LookupError):
-    """No live session has this key."""
+    """No live session has this key.
+
+    Nothing was written. Create the session first, or use `get_or_create`. A method that needs a live session raises the
+    subclass `SessionExpired` for a session whose TTL has passed.
+
+    Attributes:
+        key: The key of the session.
+    """
 
     def __init__(self, key: str, message: str | None = None) -> None:
         self._fact = message or f"no session {quoted(key)}"
@@ -52,7 +73,15 @@ class SessionNotFound(LangoStoreError, LookupError):
 
 
 class SessionExpired(SessionNotFound):
-    """The session is there, but past its TTL; until it is purged, `touch` revives it."""
+    """The TTL of the session has passed; nothing was written.
+
+    The session and its messages stay in the database until they are purged. Until then `touch` makes the session live
+    again, and `get_or_create(renew=True)` replaces it with an empty session.
+
+    Attributes:
+        key: The key of the session.
+        expires_at: The time at which the session expired.
+    """
 
     def __init__(self, key: str, expires_at: object) -> None:
         fact = f"session {quoted(key)} expired at {expires_at}"
@@ -62,18 +91,33 @@ class SessionExpired(SessionNotFound):
 
 
 class MessageNotFound(LangoStoreError, LookupError):
-    """The session has no message with this `seq` or id; nothing was changed."""
+    """The session has no message with this `seq` or id; nothing was written.
+
+    `all_messages()` of the conversation returns the messages that the session has.
+
+    Attributes:
+        key: The key of the session.
+        seq_or_id: The `seq` (an int) or the id (a str) that was looked for.
+    """
 
     def __init__(self, key: str, seq_or_id: int | str) -> None:
         name = "id" if isinstance(seq_or_id, str) else "seq"
         self._fact = f"session {quoted(key)} has no message with {name} {quoted(seq_or_id)}"
-        super().__init__(f"{self._fact}: conversation({quoted(key)}).all_messages() returns those that it has")
+        super().__init__(f"{self._fact}: conversation({quoted(key)}).all_messages() returns its messages")
         self.key = key
         self.seq_or_id = seq_or_id
 
 
 class SessionExists(LangoStoreError):
-    """A session with this key exists already; nothing was changed."""
+    """A new session cannot be stored, because a session already has its key.
+
+    Nothing was written. Use `get_or_create`, or another key. If the session has expired, `get_or_create(renew=True)`
+    replaces it and `touch` makes it live again.
+
+    Attributes:
+        key: The key of the session.
+        expired: True if the existing session has expired.
+    """
 
     def __init__(self, key: str, *, expired: bool = False) -> None:
         remedy = (
@@ -88,15 +132,21 @@ class SessionExists(LangoStoreError):
 
 
 class SessionHeld(LangoStoreError):
-    """A row of another table refers to a session that should go, by a foreign key without ON DELETE.
+    """A session cannot be deleted, because a row of another table refers to it.
 
-    Nothing was changed for that session. `constraint` names the foreign key and its table; SQLite does not tell them.
+    The session was not changed. The foreign key has neither ON DELETE SET NULL nor ON DELETE CASCADE. Delete the row
+    first, or change the foreign key. `expire` does not raise this exception: its report lists such sessions in `held`.
+    `delete_where` raises it after it has deleted the other sessions.
+
+    Attributes:
+        key: The key of the session, or None if it is not known.
+        constraint: The foreign key and its table. On SQLite only the driver's text, which names neither.
     """
 
     def __init__(self, key: str | None, constraint: str) -> None:
-        what = "a session" if key is None else f"session {quoted(key)}"
+        subject = "a session" if key is None else f"session {quoted(key)}"
         super().__init__(
-            f"{what} is held by {constraint}: delete the row that refers to it first, "
+            f"{subject} is held by {constraint}: delete the row that refers to it first, "
             "or give the foreign key ON DELETE SET NULL or CASCADE"
         )
         self.key = key
@@ -104,9 +154,16 @@ class SessionHeld(LangoStoreError):
 
 
 class Conflict(LangoStoreError):
-    """Another writer changed the session first; nothing was changed.
+    """Another writer changed the session first; nothing was written.
 
-    `last_seq` is the current one of the session, and `revision` too, if a revision was expected.
+    Raised if `after=` is not the session's `last_seq`, if `expect=` is not its `revision`, or if the window changed
+    while its summary was being written. Read the session again, decide, and repeat the call with the current number.
+
+    Attributes:
+        key: The key of the session.
+        expected: The number that was passed as `after=` or `expect=`.
+        last_seq: The current `last_seq` of the session.
+        revision: The current `revision` of the session; None unless `expect=` was passed.
     """
 
     def __init__(
@@ -116,10 +173,10 @@ class Conflict(LangoStoreError):
             message
             or (
                 f"session {quoted(key)} is at revision {revision}, not at {expected}: "
-                f"read what was changed, then write with expect={revision}"
+                f"read the session again, then write with expect={revision}"
                 if revision is not None
                 else f"session {quoted(key)} is at seq {last_seq}, not at {expected}: "
-                f"read what came in, then append after={last_seq}"
+                f"read the new messages, then append with after={last_seq}"
             )
         )
         self.key = key
@@ -129,17 +186,31 @@ class Conflict(LangoStoreError):
 
 
 class UniqueViolation(LangoStoreError):
-    """A unique value, such as an id, is stored already; nothing was written."""
+    """The database refused a row, because a unique value of the row is already stored.
+
+    Nothing was written. The store itself checks keys and ids before it writes them. The exception appears when another
+    program writes to the tables, or when a table has additional unique indexes. The text names the index or the
+    columns.
+    """
 
 
 class InvalidKey(LangoStoreError, ValueError):
-    """A session key, a scope or a name is not text of 1 to 512 characters without NUL or lone surrogates."""
+    """A session key, a scope or the name of a value cannot be stored; nothing was written.
+
+    Each of them is text of 1 to 512 characters without NUL and without lone surrogates. The name of a value and its
+    session key or scope have at most 2,600 bytes together in UTF-8.
+    """
 
 
 class InvalidValue(LangoStoreError, ValueError):
-    """A field of a session, a value or a turn cannot be stored without loss; nothing was written.
+    """A field of a session or turn, or a value, cannot be stored losslessly.
 
-    `field` names it, and the text the place in it.
+    Nothing was written. Stored JSON is text, numbers, booleans, None, lists and dicts with text keys, at most 200
+    levels deep. Convert other objects first, for example with `model_dump(mode="json")`. The text gives the path inside
+    the field: `metadata.items[3].when`.
+
+    Attributes:
+        field: The name of the field.
     """
 
     def __init__(self, field: str, reason: str, *, place: str = "") -> None:
@@ -148,27 +219,38 @@ class InvalidValue(LangoStoreError, ValueError):
 
 
 class InvalidMessage(InvalidValue):
-    """A message cannot be stored without loss; nothing was written. `field` names its field."""
+    """A message cannot be stored losslessly.
+
+    Nothing was written: none of the messages in the call was stored.
+
+    Attributes:
+        field: The name of the message's field.
+    """
 
     @classmethod
     def of(cls, error: InvalidValue) -> InvalidMessage:
-        """Return the error of a field as one of its message."""
-        made = cls.__new__(cls, *error.args)
-        made.args, made.field = error.args, error.field
-        return made
+        """Convert the error of a field to the error of the message that has the field."""
+        converted = cls.__new__(cls, *error.args)
+        converted.args, converted.field = error.args, error.field
+        return converted
 
 
 class InvalidCut(LangoStoreError, ValueError):
-    """A cut or a fork at this `seq` is never possible: the messages before it were discarded by a compaction.
+    """A session cannot be cut or forked at this `seq`: its messages were discarded.
 
-    Nothing was changed. `seq` is where the cut was asked for, `first` the lowest one that keeps the summary.
+    Nothing was written. A compaction with `discard=True` deleted the messages that it replaced. A cut at this `seq`
+    would remove a summary whose replaced messages no longer exist.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` that was passed.
+        first: The lowest `seq` that keeps the summary. 0 is possible too: it removes everything.
     """
 
     def __init__(self, key: str, seq: int, first: int) -> None:
         super().__init__(
-            f"session {quoted(key)} has a summary in the place of its messages up to seq {first}, which were "
-            f"discarded: nothing is left at seq {seq}; give {first} or more to keep the summary, "
-            "or 0 for an empty session"
+            f"session {quoted(key)} cannot be cut or forked at seq {seq}: a compaction discarded its messages up to "
+            f"seq {first}; give {first} or more to keep the summary, or 0 for an empty session"
         )
         self.key = key
         self.seq = seq
@@ -176,7 +258,13 @@ class InvalidCut(LangoStoreError, ValueError):
 
 
 class InvalidFile(LangoStoreError, ValueError):
-    """A file cannot be read as what it should be, or not be written; `path` names it. Nothing was changed."""
+    """A file cannot be read or written, or does not have the expected format.
+
+    Nothing was changed. Raised by imports, exports and archives.
+
+    Attributes:
+        path: The path of the file, as text.
+    """
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -184,18 +272,28 @@ class InvalidFile(LangoStoreError, ValueError):
 
 
 class InvalidCursor(LangoStoreError, ValueError):
-    """A cursor was not made by `list_sessions`."""
+    """The cursor of a list is not `Page.next` of the same list.
+
+    Pass `Page.next` unchanged, with the same order as in the call that returned it.
+    """
 
 
 class DamagedMessage(LangoStoreError):
-    """A stored message cannot be read; the messages before and after it can, with `before=` and `after=`.
+    """A stored message, or a field of its session, is damaged and cannot be read.
 
-    `seq` is 0 where a field of the session itself cannot be read.
+    Nothing was written. `all_messages(damaged="return")` returns the readable messages, and this exception in the place
+    of each damaged one. `lango-store doctor` finds all damaged rows.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the message; 0 if a field of the session itself is damaged.
+        field: The name of the damaged field.
+        reason: The fault of the stored value.
     """
 
     def __init__(self, key: str, seq: int, field: str, reason: str) -> None:
-        what = f"message {seq} of session {quoted(key)}" if seq else f"session {quoted(key)}"
-        self._fact = f"{what} cannot be read, {field}: {reason}"
+        subject = f"message {seq} of session {quoted(key)}" if seq else f"session {quoted(key)}"
+        self._fact = f"{subject} cannot be read, {field}: {reason}"
         others = (
             f"the others can: conversation({quoted(key)}).all_messages(damaged='return')"
             if seq
@@ -209,9 +307,16 @@ class DamagedMessage(LangoStoreError):
 
 
 class SchemaOutOfDate(LangoStoreError):
-    """The database lacks the tables of this release; `found` and `needed` are revisions, `remedy` says what to do.
+    """The database has no tables of lango_store, or older ones than this release needs.
 
-    `schema` is where they were looked for: on PostgreSQL the first schema of the search path, on SQLite None.
+    Nothing was read or written. Run `lango-store db upgrade`, or open the store with `migrate=True`. A store accepts a
+    newer schema, but `schema.distribute` and `schema.undistribute` do not: upgrade the package.
+
+    Attributes:
+        found: The migration revision of the database; None if it has no tables of lango_store.
+        needed: The migration revision that this release needs.
+        schema: The PostgreSQL schema that was examined, which is the first one of the search path. None on SQLite.
+        remedy: The command to run.
     """
 
     def __init__(self, found: str | None, needed: str, schema: str | None = None, *, remedy: str | None = None) -> None:
@@ -227,9 +332,12 @@ class SchemaOutOfDate(LangoStoreError):
 
 
 class UnknownFeature(LangoStoreError):
-    """The database uses features that this release does not know; nothing was read or written.
+    """The database uses features that this release does not know.
 
-    `features` are their names. Only a newer release may use the database.
+    Nothing was read or written. Upgrade lango-store: only a newer release may use the database.
+
+    Attributes:
+        features: The names of the unknown features.
     """
 
     def __init__(self, features: Sequence[str]) -> None:
@@ -240,16 +348,33 @@ class UnknownFeature(LangoStoreError):
 
 
 class SearchUnavailable(LangoStoreError):
-    """The store cannot be searched: it has no search index, or one that is incomplete or damaged."""
+    """The store cannot be searched: the search index is missing, incomplete or damaged.
+
+    The text names the command to run: `lango-store search enable` or `lango-store search rebuild`. All methods except
+    searches work without the index.
+    """
 
 
 class DatabaseUnavailable(LangoStoreError):
-    """The database cannot be reached, opened, read or written."""
+    """The database cannot be reached, opened, read or written.
+
+    A write whose connection was lost may have been committed all the same. Repeat an append with the same message ids:
+    a message that is already stored is not stored again. `Store(url, retry=...)` repeats calls where that is safe.
+    """
 
 
 class NotPermitted(DatabaseUnavailable):
-    """The role of the URL may not do that, or a policy for rows forbids it; nothing was written."""
+    """The database denied access; nothing was written, and a retry does not help.
+
+    The role of the URL lacks a privilege, or a row-level security policy or a trigger refused the statement. Grant the
+    privilege, or use the URL of another role.
+    """
 
 
 class DatabaseBusy(LangoStoreError):
-    """Another transaction held a lock for too long, or aborted this one; a retry may succeed."""
+    """The database, or the connection pool, was busy for too long.
+
+    The transaction was rolled back. Another transaction held a lock, the database aborted this transaction in favor of
+    another one or because of a timeout, or no connection of the pool became free. Repeat the call, or let the store do
+    that: `Store(url, retry=timedelta(seconds=30))`.
+    """
