@@ -1,1 +1,1 @@
-"""Pure values: what the public API takes and returns, and how they are shown. No module here knows a database."""
+"""The values that the public API takes and returns, and their presentation. No module here uses a database."""

@@ -1,4 +1,4 @@
-"""Contents that are lists of blocks, as OpenAI, Anthropic and Gemini write them: which say something, and what."""
+"""Text in contents that are lists of blocks, as OpenAI, Anthropic and Gemini write them."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ _WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature
 
 
 def parts_of(content: Any) -> list[str | dict[str, Any]] | None:
-    """Return the blocks of a content, those of text as their text; None if it is not a list of blocks with text."""
+    """Return the blocks of a content, text blocks as plain text; None unless it is a list of blocks with some text."""
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         return None
     texts = [_text(block) for block in content]
@@ -17,7 +17,7 @@ def parts_of(content: Any) -> list[str | dict[str, Any]] | None:
 
 
 def text_of(content: Any) -> str | None:
-    """Return what a content says: itself, or its blocks as paragraphs; None if there is anything but text in it."""
+    """Return the text of a content, one paragraph per block; None if the content has anything but text."""
     if isinstance(content, str):
         return content
     parts = parts_of(content) or []
@@ -26,8 +26,8 @@ def text_of(content: Any) -> str | None:
 
 
 def _text(block: dict[str, Any]) -> str | None:
-    # A block without a type is Gemini's only if it has nothing else to say: a search result has a text too.
-    given = {name for name, value in block.items() if value is not None}
-    is_text = block["type"] in _TYPES if "type" in given else given <= _WITHOUT_TYPE
+    # A block without a type is Gemini's text only if it has no other fields: a search result has a text too.
+    fields = {name for name, value in block.items() if value is not None}
+    is_text = block["type"] in _TYPES if "type" in fields else fields <= _WITHOUT_TYPE
     text = block.get("text")
     return text if is_text and isinstance(text, str) else None

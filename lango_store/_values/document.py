@@ -1,6 +1,7 @@
-"""A session as an HTML document: one file, without a script and without a request to any server.
+"""Render a session as a self-contained HTML document without scripts and external resources.
 
-All stored text is escaped, and characters that control the direction of text are made visible. Markdown stays text.
+All stored text is escaped, and characters that control the direction of text are made visible. Markdown is shown as
+plain text.
 """
 
 import base64
@@ -17,35 +18,35 @@ from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
 from lango_store._values.usage import describe, total
 from lango_store.errors import DamagedMessage
 
-# Stored text made visible: what would control a terminal or reverse a line is shown instead.
+# Replacements for characters that would control a terminal or reverse a line.
 _BIDIRECTIONAL: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SEPARATORS: Final = (0x2028, 0x2029)
-_OTHERS: Final = (*range(0x80, 0xA0),)
+_C1_CONTROLS: Final = (*range(0x80, 0xA0),)
 
 PICTURES: Final[dict[int, str]] = (
     {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
     | {0x7F: "␡"}
-    | {code: f"\\x{code:02x}" for code in _OTHERS}
+    | {code: f"\\x{code:02x}" for code in _C1_CONTROLS}
     | {code: f"\\u{code:04x}" for code in (*_BIDIRECTIONAL, *_SEPARATORS)}
 )
 ON_ONE_LINE: Final = PICTURES | {0x09: "␉", 0x0A: "␊"}
 ESCAPES: Final[dict[int, str]] = {
-    code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_OTHERS, *_BIDIRECTIONAL, *_SEPARATORS)
+    code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_C1_CONTROLS, *_BIDIRECTIONAL, *_SEPARATORS)
 } | {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", ord("\\"): "\\\\"}
 
-_LONGEST: Final = 4_000
-_MOST_LINES: Final = 60
-_BRIEF: Final = 100
+_MAX_UNFOLDED_LENGTH: Final = 4_000
+_MAX_UNFOLDED_LINES: Final = 60
+_BRIEF_LENGTH: Final = 100
 
 _KINDS: Final = {"model": "assistant", "function": "tool", "developer": "system"}
-_SPACE: Final = re.compile(r"\s+")
+_WHITESPACE: Final = re.compile(r"\s+")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def document(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the document in pieces: the session, then its messages one by one, with the turns they are in."""
+    """Yield the document in pieces: first the session, then its messages and turns."""
     turns = list(turns)
     yield start_page(session.title or session.key)
     yield render_header(session, total(turn.usage for turn in turns))
@@ -54,7 +55,7 @@ def document(
 
 
 def start_page(title: str, policy: str | None = None) -> str:
-    """Return the start of a page with a content security policy; the page ends with `END`."""
+    """Return the beginning of a page with a content security policy. The page must end with `END`."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -65,19 +66,19 @@ def start_page(title: str, policy: str | None = None) -> str:
 
 
 def framed(text: str) -> str:
-    """Return a document as a frame inside of another, whose styles and scripts do not reach it."""
+    """Return a document as a sandboxed frame, isolated from the styles and scripts of the surrounding page."""
     return f'<iframe sandbox srcdoc="{escape(text)}" style="width:100%;height:40em;border:0" title="session"></iframe>'
 
 
 def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
-    """Return the facts about a session, and the usage of its turns."""
-    counted = {
+    """Return the header with the fields of a session and the usage of its turns."""
+    counters = {
         "message": session.message_count,
         "record": session.record_count,
         "message token": session.token_count,
         "turn": session.turn_count,
     }
-    counts = [f"{number:,} {what}{'' if number == 1 else 's'}" for what, number in counted.items() if number]
+    counts = [f"{number:,} {noun}{'' if number == 1 else 's'}" for noun, number in counters.items() if number]
     rows = [
         ("key", escape_line(session.key)),
         ("agent", escape_line(session.agent_id)),
@@ -89,41 +90,41 @@ def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
         ("updated", render_time(session.updated_at)),
         ("expires", render_time(session.expires_at)),
     ]
-    listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
+    fields = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
     folded = "".join(
         _folded(name, _json(value)) for name in ("settings", "metadata") if (value := getattr(session, name))
     )
     return (
         f'<header class="session"><h1 dir="auto">{escape_line(session.title or session.key)}</h1>'
-        f"<dl>{listed}</dl>{folded}</header>\n"
+        f"<dl>{fields}</dl>{folded}</header>\n"
     )
 
 
 def render_log(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the messages, and each turn before its first message."""
-    waiting = {turn.turn_no: turn for turn in turns}
-    compactions = {number for number, turn in waiting.items() if turn.kind == "compaction"} | {session.summary_turn}
+    """Yield the messages, with each turn before its first message."""
+    remaining = {turn.turn_no: turn for turn in turns}
+    compactions = {number for number, turn in remaining.items() if turn.kind == "compaction"} | {session.summary_turn}
     for message in messages:
         if isinstance(message, DamagedMessage):
             yield _damaged(message)
             continue
-        turn = None if message.turn_no is None else waiting.pop(message.turn_no, None)
+        turn = None if message.turn_no is None else remaining.pop(message.turn_no, None)
         if turn is not None:
-            # A turn without messages comes before the next one, in the order in which they were saved.
+            # Turns without messages are shown before the next turn, in the order in which they were saved.
             empty = [
-                each for each in waiting.values() if each.turn_no < turn.turn_no and each.last_seq < each.first_seq
+                each for each in remaining.values() if each.turn_no < turn.turn_no and each.last_seq < each.first_seq
             ]
             for each in empty:
-                del waiting[each.turn_no]
+                del remaining[each.turn_no]
             yield from map(_turn, (*empty, turn))
         if message.role == "record":
             yield _record(message)
         else:
             is_summary = message.turn_no is not None and message.turn_no in compactions
             yield _message(message, is_summary=is_summary)
-    yield from map(_turn, (turn for turn in waiting.values() if turn.last_seq < turn.first_seq))
+    yield from map(_turn, (turn for turn in remaining.values() if turn.last_seq < turn.first_seq))
 
 
 # One message
@@ -147,9 +148,9 @@ def _message(message: Message, *, is_summary: bool) -> str:
 
 
 def _record(message: Message) -> str:
-    said = [] if message.content is None else [_brief(message.content)]
-    said += [f"{escape_line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
-    body = _folded(f"{message.seq} record", _json(message.content), brief=" ".join(said))
+    parts = [] if message.content is None else [_brief(message.content)]
+    parts += [f"{escape_line(call.name)} {_brief(call.output)}" for call in message.tool_calls]
+    body = _folded(f"{message.seq} record", _json(message.content), brief=" ".join(parts))
     return f'<article class="record" id="m{message.seq}">{body}</article>\n'
 
 
@@ -165,10 +166,10 @@ def _turn(turn: Turn) -> str:
     if turn.id:
         facts.insert(0, escape_line(turn.id))
     if turn.kind == "compaction":
-        what = f"compaction {turn.turn_no}, in the place of what came up to {turn.replaced_upto}"
+        title = f"compaction {turn.turn_no}, replaces messages up to {turn.replaced_upto}"
     else:
-        what = f"turn {turn.turn_no}"
-    return f'<p class="turn" id="t{turn.turn_no}"><strong>{what}</strong> {" · ".join(facts)}</p>\n'
+        title = f"turn {turn.turn_no}"
+    return f'<p class="turn" id="t{turn.turn_no}"><strong>{title}</strong> {" · ".join(facts)}</p>\n'
 
 
 def _content(content: Any) -> str:
@@ -187,7 +188,7 @@ def _content(content: Any) -> str:
 
 def _paragraph(text: str) -> str:
     shown = f'<div class="text" dir="auto">{_text(text)}</div>'
-    if len(text) <= _LONGEST and text.count("\n") < _MOST_LINES:
+    if len(text) <= _MAX_UNFOLDED_LENGTH and text.count("\n") < _MAX_UNFOLDED_LINES:
         return shown
     return (
         f'<details class="long"><summary dir="auto">{_brief(text)} <small>{len(text):,} characters</small>'
@@ -226,23 +227,24 @@ def _folded(name: str, body: str, brief: str = "") -> str:
 
 
 def _is_short(value: Any) -> bool:
-    text = _written(value)
-    return len(text) <= _LONGEST and text.count("\n") < _MOST_LINES
+    text = _readable(value)
+    return len(text) <= _MAX_UNFOLDED_LENGTH and text.count("\n") < _MAX_UNFOLDED_LINES
 
 
 def _brief(value: Any) -> str:
-    said = text_of(value)
-    text = json.dumps(value, ensure_ascii=False) if said is None else said
-    return escape_line(_SPACE.sub(" ", text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"))
+    text = text_of(value)
+    if text is None:
+        text = json.dumps(value, ensure_ascii=False)
+    return escape_line(_WHITESPACE.sub(" ", text if len(text) <= _BRIEF_LENGTH else f"{text[:_BRIEF_LENGTH]}…"))
 
 
 def _json(value: Any) -> str:
-    return _text(_written(value))
+    return _text(_readable(value))
 
 
-def _written(value: Any) -> str:
-    said = text_of(value)
-    return json.dumps(value, ensure_ascii=False, indent=2) if said is None else said
+def _readable(value: Any) -> str:
+    text = text_of(value)
+    return json.dumps(value, ensure_ascii=False, indent=2) if text is None else text
 
 
 def _text(text: str) -> str:
@@ -250,16 +252,16 @@ def _text(text: str) -> str:
 
 
 def escape_line(text: str | None) -> str:
-    """Return stored text escaped and on one line."""
+    """Return stored text escaped, on one line."""
     return escape(_encodable((text or "").translate(ON_ONE_LINE)))
 
 
 def _encodable(text: str) -> str:
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def render_time(moment: datetime | None) -> str:
-    """Return a time element; nothing for None."""
+    """Return an HTML time element; an empty text for None."""
     if moment is None:
         return ""
     return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S %Z}</time>'
@@ -326,10 +328,10 @@ td[data-name]{display:inline-block;font-size:.85rem;padding-right:1rem}
 td[data-name]::before{content:attr(data-name) " ";color:var(--dim)}
 td:empty{display:none}}
 """.strip()
-"""One style for a terminal's width of text, light and dark, on paper and on a telephone."""
+"""The style of all pages: light and dark, on screen, on paper and on a phone."""
 
 _STYLE_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
-"""The content security policy of a document: only its own style, and nothing is loaded."""
+"""The content security policy of a document: only the style above is allowed, and nothing is loaded."""
 
 END: Final = "</main>\n</body>\n</html>\n"

@@ -1,4 +1,8 @@
-"""The values that callers hold: validated when made, detached from any database, theirs to change."""
+"""Messages, sessions and turns as callers use them.
+
+The values are validated when they are created or changed. They are independent of any database: changing a value
+changes nothing that is stored.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,23 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""The default of arguments for which `None` has a meaning."""
+"""The default of arguments for which `None` has a meaning, such as `ttl=None`: never expire."""
 
 
 class MessageRole(StrEnum):
-    """The speaker of a message. Text such as "user" at the database boundary and in JSON, this type everywhere else.
+    """The role of a message: who or what the message comes from.
 
-    `RECORD` marks an entry of the log that models do not see: it has a `seq`, and is in no window.
+    A member is also a text: `MessageRole.USER == "user"`. JSON and the database contain the text.
+
+    Attributes:
+        SYSTEM: Instructions to the model.
+        DEVELOPER: Instructions to the model, as newer OpenAI models name them.
+        USER: A message of the user.
+        ASSISTANT: A message of the model, with or without tool calls.
+        TOOL: The result of a tool call.
+        FUNCTION: The result of a tool call, as OpenAI's older function calls name it.
+        MODEL: A message of the model, as Gemini names it.
+        RECORD: An entry of the log that models do not see. It has a `seq`, but is never part of the window.
     """
 
     SYSTEM = "system"
@@ -44,7 +58,7 @@ class MessageRole(StrEnum):
 
     @property
     def canonical(self) -> MessageRole:
-        """The role's common name: `model` is an assistant, `function` is a tool."""
+        """The common name of the role: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
         return _CANONICAL.get(self, self)
 
 
@@ -52,10 +66,14 @@ _CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCT
 
 
 class ToolCall(Value):
-    """A tool that a model asked for, and, once it ran, what it answered.
+    """A call of a tool that a model asked for, optionally with the output of the tool.
 
-    `arguments` and `output` are any JSON and are kept as handed in: a string stays that string. An `output` of None
-    counts as an answer when it was given, see `answered`. `extra` holds what a provider adds (a thought signature).
+    Attributes:
+        id: The id that the provider gave the call; "" if it gave none.
+        name: The name of the tool.
+        arguments: The arguments, any JSON. They are stored unchanged: JSON text stays text.
+        output: The output of the tool, any JSON. An output of None is an output too: see `answered`.
+        extra: Further fields of the provider, such as a thought signature.
     """
 
     id: str
@@ -66,7 +84,7 @@ class ToolCall(Value):
 
     @model_serializer(mode="wrap")
     def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
-        # An output of null is an answer: an output that was not given must stay unset.
+        # An output of null is an output: one that was never set must be missing in the dump.
         dumped: dict[str, Any] = handler(self)
         for name in ("arguments", "output"):
             if name not in self.model_fields_set:
@@ -75,7 +93,7 @@ class ToolCall(Value):
 
     @property
     def answered(self) -> bool:
-        """True if an output was given, None included."""
+        """True if the call has an output, including an output of None."""
         return "output" in self.model_fields_set
 
     def copied(self) -> Self:
@@ -85,20 +103,23 @@ class ToolCall(Value):
         return call
 
     def to_openai(self) -> dict[str, Any]:
-        """Write the call in OpenAI's nested form, arguments as text, with whatever `extra` kept of it.
+        """Return the call as a dict of OpenAI's chat completions format.
 
-        A call of type `custom` has them as its `input`.
+        Returns:
+            `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}` and the fields of `extra`.
+            Arguments
+            that are not text become JSON text. A call with the type `custom` has `input` instead of `arguments`.
         """
         extra = dict(self.extra)
         kind = "custom" if extra.get("type") == "custom" else "function"
-        given = {} if self.arguments is None and kind == "function" else self.arguments
-        arguments = given if isinstance(given, str) else "" if given is None else json.dumps(given)
+        value = {} if self.arguments is None and kind == "function" else self.arguments
+        arguments = value if isinstance(value, str) else "" if value is None else json.dumps(value)
         body = {"name": self.name, _ARGUMENTS[kind]: arguments} | extra.pop(kind, {})
         return {"id": self.id, "type": kind, kind: body} | extra
 
 
 class MessageFields(TypedDict, total=False):
-    """The arguments of the constructors of `Message` besides role and content."""
+    """The keyword arguments of `Message.user`, `.assistant`, `.tool` and `.system`; see `Message`."""
 
     author: str | None
     name: str | None
@@ -118,10 +139,34 @@ _set_values, _set_fields_set, _set_extra, _set_private = (vars(BaseModel)[slot].
 class Message(Value):
     """One message of a session.
 
-    `author` is the agent that speaks, `name` the tool that answers. `content` is any JSON. `id` is the caller's own
-    (a request id): the database keeps one message of an id. `seq` and `created_at` are given when it is stored
-    (`created_at` is kept when set). `replayed` says that an append found the id there already and wrote nothing.
-    `Message.user("…")`, `.assistant`, `.tool` and `.system` make one of that role.
+    `Message.user(...)`, `Message.assistant(...)`, `Message.tool(...)` and `Message.system(...)` create a message with
+    that role.
+
+    Attributes:
+        role: The role: a `MessageRole`, or its text.
+        content: Any JSON: text, a list of content blocks, a dict, or None (the default).
+        author: The agent that wrote the message. Default: None.
+        name: The name of the tool whose result this is, or of the participant. Default: None.
+        tool_call_id: The id of the call whose result this is. Default: None.
+        tool_calls: The tools that the message calls, or calls with their outputs. Default: none.
+        tokens: The size of the message in tokens, 0 to 2**53 - 1. Default: None, not counted.
+        id: An id of your own, such as a request id; 1 to 512 bytes in UTF-8. A session stores only one message with an
+            id, so an append with the same id can be repeated safely. Default: None.
+        extra: Further fields of a provider or of yours, as a dict of JSON. Default: empty.
+        created_at: The time of the message, with a time zone. Default: None; then the store sets the time at which it
+            stores the message.
+        seq: The position in the session's log, which the store assigns; 0 before the message is stored.
+        turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
+        replayed: True if an append found a stored message with this id, returned that one and wrote nothing. The flag
+            is not stored.
+
+    Example:
+        ```python
+        from lango_store import Message
+
+        question = Message.user("How are you?", id="request-17", tokens=5)
+        assert question.role == "user"
+        ```
     """
 
     role: MessageRole
@@ -140,27 +185,47 @@ class Message(Value):
 
     @classmethod
     def user(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Create a message of a user."""
+        """Create a message with the role `user`.
+
+        Args:
+            content: Any JSON, usually text.
+            **fields: Any other field of `Message`.
+        """
         return cls(role=MessageRole.USER, content=content, **fields)
 
     @classmethod
     def assistant(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Create a message of a model, with the `tool_calls` it asks for if there are any."""
+        """Create a message with the role `assistant`: an answer of the model, or its tool calls.
+
+        Args:
+            content: Any JSON, usually text.
+            **fields: Any other field of `Message`, such as `tool_calls` or `author`.
+        """
         return cls(role=MessageRole.ASSISTANT, content=content, **fields)
 
     @classmethod
     def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Create a tool's answer to the call `tool_call_id`, or to `tool_calls` that carry their `output`."""
+        """Create a message with the role `tool`: the result of one or more tool calls.
+
+        Args:
+            content: The result of the call with the id `tool_call_id`: any JSON, usually text.
+            **fields: Any other field of `Message`: `tool_call_id`, or `tool_calls` with an `output` each.
+        """
         return cls(role=MessageRole.TOOL, content=content, **fields)
 
     @classmethod
     def system(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
-        """Create a message that instructs a model."""
+        """Create a message with the role `system`: instructions to the model.
+
+        Args:
+            content: Any JSON, usually text.
+            **fields: Any other field of `Message`.
+        """
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
-        """Return the message as a store has written it; it shares no list and no dict with this one."""
-        # The same as model_copy(update=…), in a third of its time.
+        """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
+        # Same result as model_copy(update=…) in a third of the time.
         stored = object.__new__(type(self))
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
@@ -183,28 +248,38 @@ class Message(Value):
 
     @classmethod
     def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
-        """Read a message in OpenAI's form; a key we have no field for goes to `extra`.
+        """Create a message from a dict of OpenAI's chat completions format.
 
-        `arguments` of a tool call stay the string they are. `fields` are ours to add, such as `author` or `id`.
+        Args:
+            message: The dict. Keys for which `Message` has no field are stored in `extra`. The `arguments` of a tool
+                call stay JSON text.
+            **fields: Further fields of `Message`, such as `author` or `id`.
+
+        Raises:
+            pydantic.ValidationError: The dict is not a message, for example because its role is unknown.
         """
         known = {name: value for name, value in message.items() if name in _OPENAI_FIELDS}
         extra = {name: value for name, value in message.items() if name not in _OPENAI_FIELDS and name != "tool_calls"}
         calls = message.get("tool_calls")
         if calls:
             known["tool_calls"] = [_call_from_openai(call) for call in calls]
-        elif "tool_calls" in message:  # null or an empty list: no calls, but there when it is written again
+        elif "tool_calls" in message:  # null or an empty list: stored, so that to_openai returns it again
             extra["tool_calls"] = calls
         return cls(**known, extra=extra, **fields)
 
     def to_openai(self) -> dict[str, Any]:
-        """Write the message in OpenAI's nested form, with whatever `extra` kept of it.
+        """Return the message as a dict of OpenAI's chat completions format.
 
-        The `output` of a tool's one call is the content, as text. ValueError where OpenAI has several messages for this
-        one, calls with their outputs or several outputs: `window.as_prompt([message])` writes them all; and for a
-        record, which no model sees.
+        Returns:
+            Role, content, name, tool calls, `tool_call_id` and the fields of `extra`. If the message is the result of a
+            tool call that has an `output`, the content is the output as text.
+
+        Raises:
+            ValueError: The message is a record, or OpenAI's format needs several messages for it, because it has calls
+                together with outputs, or several outputs: use `window.as_prompt([message])`.
         """
         if self.role is MessageRole.RECORD:
-            raise ValueError("a record is in no prompt: leave messages of role record out")
+            raise ValueError("a record is never part of a prompt: leave out messages with the role record")
         answered = [call for call in self.tool_calls if call.answered]
         if not answered:
             return as_asked(self)
@@ -213,14 +288,14 @@ class Message(Value):
         if len(self.tool_calls) > 1 or not is_answer:
             raise ValueError(
                 f"a message of role {self.role.value} with outputs in its tool calls is several messages for OpenAI: "
-                "window.as_prompt([message]) writes them"
+                "use window.as_prompt([message])"
             )
         answer = {"role": self.role.value, "content": as_text(call.output), "tool_call_id": call.id, "name": call.name}
         return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
 
 
 def as_asked(message: Message) -> dict[str, Any]:
-    """Write a message in OpenAI's form with its calls, without their outputs."""
+    """Return a message in OpenAI's format with its tool calls, but without their outputs."""
     asked: dict[str, Any] = {"role": message.role.value, "content": message.content}
     if message.name is not None:
         asked["name"] = message.name
@@ -232,7 +307,7 @@ def as_asked(message: Message) -> dict[str, Any]:
 
 
 def as_text(output: Any) -> str:
-    """Write what a tool answered as the text that a model takes: blocks of text as their text, else JSON."""
+    """Return the output of a tool as text for a model: the text of text blocks, otherwise JSON."""
     text = text_of(output)
     return json.dumps(output, ensure_ascii=False) if text is None else text
 
@@ -256,7 +331,7 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
 
 
 class OwnFields(TypedDict, total=False):
-    """The fields of a new session, except `metadata`."""
+    """The fields of a session that `save_turn` creates: those of `SessionFields` except `metadata`."""
 
     agent_id: str | None
     user_id: str | None
@@ -267,26 +342,64 @@ class OwnFields(TypedDict, total=False):
 
 
 class SessionFields(OwnFields, total=False):
-    """The fields of a new session; None is the same as leaving a field out."""
+    """The fields of a new session, as keyword arguments of `create` and `get_or_create`.
+
+    None is the same as leaving a field out.
+
+    Attributes:
+        agent_id: The id of the agent that the session belongs to.
+        user_id: The id of the user that the session belongs to.
+        title: A title for lists.
+        model: The name of the model.
+        settings: Settings of the session, such as the temperature: a dict of JSON.
+        tools: The definitions of the tools: a list of JSON.
+        metadata: Any other fields of yours: a dict of JSON.
+    """
 
     metadata: dict[str, Any] | None
 
 
 class SessionChanges(SessionFields, total=False):
-    """The fields of a session that can be changed: None clears a field."""
+    """The fields of a session that `update` changes, as keyword arguments. None clears a field.
+
+    Attributes:
+        last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
+            has taken over; 0 to `message_count`. The other fields are those of `SessionFields`.
+    """
 
     last_consolidated: int
 
 
 class SessionInfo(Value):
-    """A session without its messages: what lists show.
+    """A session without its messages, as `info` and `list_sessions` return it.
 
-    Times are aware UTC. `ttl_seconds` and `expires_at` are None for a session that never expires. `last_seq` is the
-    highest `seq` given out, `message_count` how many messages there are, `token_count` the sum of their `tokens`;
-    records are in neither, `record_count` is how many there are. `turn_count` counts turns and compactions. After a
-    compaction its turn is `summary_turn`, and what came up to `summarized_upto` is out of the window. `revision` counts
-    every write to the session; a new one begins at a random number, so that a session that replaces
-    another under the same key repeats none of its revisions.
+    All times are in UTC and have a time zone.
+
+    Attributes:
+        key: The key of the session: 1 to 512 characters.
+        agent_id: The id of the agent that the session belongs to, or None.
+        user_id: The id of the user that the session belongs to, or None.
+        title: The title, or None.
+        model: The name of the model, or None.
+        settings: Settings of the session, a dict of JSON.
+        metadata: Other fields of yours, a dict of JSON.
+        tools: The definitions of the tools, a list of JSON.
+        created_at: The time at which the session was created.
+        updated_at: The time of the last activity: an append, an edit, a cut or a compaction. Lists are sorted by it.
+        expires_at: The time at which the session expires; None for a session that never expires.
+        ttl_seconds: The TTL in seconds, by which an append moves `expires_at`; None for a session that never expires.
+        last_seq: The highest `seq` that the session has assigned. It never decreases.
+        message_count: The number of messages in the log, without records.
+        record_count: The number of records in the log.
+        token_count: The sum of the messages' `tokens`, without records.
+        turn_count: The number of turns, including compactions.
+        summary_turn: The number of the turn that contains the current summary; None without a compaction.
+        summarized_upto: The `seq` up to which the summary replaces messages in the window; 0 without a compaction.
+        last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
+            has taken over.
+        forked_from: The key of the session that this one was copied from, or None.
+        revision: A number that every write to the session raises. It starts at a random number, so that a new session
+            with the same key does not repeat the revisions of the old one.
     """
 
     key: str
@@ -314,11 +427,20 @@ class SessionInfo(Value):
 
 
 class Turn(Value):
-    """Messages saved together, with a `seq` from `first_seq` to `last_seq`, and their usage.
+    """Messages that were saved together, and their usage.
 
-    In a turn without messages, `last_seq` is less than `first_seq`. A compaction is a turn too: it replaces the window
-    up to `replaced_upto`. `messages` holds the stored messages in the result of `save_turn`, and is empty in lists of
-    turns. `replayed` is True if the turn was already stored.
+    Attributes:
+        turn_no: The number of the turn in its session: 1 for the first turn.
+        kind: `turn`, or `compaction` for the messages of a summary.
+        id: An id of your own, or None. A session stores only one turn with an id.
+        first_seq: The `seq` of the first message.
+        last_seq: The `seq` of the last message; less than `first_seq` in a turn without messages.
+        replaced_upto: The `seq` up to which a compaction replaces messages in the window; None for other turns.
+        usage: The usage that the model provider reported, any dict of JSON.
+        metadata: Other fields of yours, a dict of JSON.
+        created_at: The time at which the turn was stored, in UTC.
+        messages: The stored messages in the result of `save_turn`; empty in the results of other methods.
+        replayed: True if `save_turn` found the turn already stored and wrote nothing. The flag is not stored.
     """
 
     turn_no: int
@@ -335,9 +457,16 @@ class Turn(Value):
 
 
 class Compaction(Value):
-    """A summary that replaces messages in the window: those with `replaced_after < seq <= replaced_upto`.
+    """A summary, and the messages that it replaces in the window: `replaced_after < seq <= replaced_upto`.
 
-    They were `replaced_messages` in number, and are still in the log unless they were `discarded`.
+    Attributes:
+        turn_no: The number of the turn that contains the summary.
+        summary: The messages of the summary.
+        replaced_after: The replaced messages have a `seq` greater than this number.
+        replaced_upto: The replaced messages have a `seq` up to this number.
+        replaced_messages: The number of replaced messages.
+        discarded: True if the replaced messages were deleted; False if they are still in the log.
+        created_at: The time of the compaction, in UTC.
     """
 
     turn_no: int
@@ -350,7 +479,7 @@ class Compaction(Value):
 
 
 def new_key(now: datetime) -> str:
-    """Create a session key: a UUIDv7 (RFC 9562), so that keys made later sort later."""
+    """Create a session key: a UUIDv7 (RFC 9562), so that newer keys sort after older ones."""
     milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)
     number = milliseconds << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
     text = f"{number:032x}"

@@ -1,4 +1,4 @@
-"""The results of verbs over many sessions: pages of lists, statistics, findings, purges."""
+"""Results of methods for many sessions: pages of lists and searches, statistics, findings, purges."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,17 +10,32 @@ from lango_store._values.value import Value, absent
 
 
 class Page(Value):
-    """One page of a list, and in `next` the cursor of the page after it, None at the end."""
+    """One page of a list of sessions.
+
+    Attributes:
+        items: The sessions.
+        next: The cursor to pass to `list_sessions` for the next page; None on the last page.
+    """
 
     items: list[SessionInfo]
     next: str | None = None
 
 
 class SearchHit(Value):
-    """A message that was found, and in `snippet` a part of what it says.
+    """One message that a search found.
 
-    `places` are the words found there, each with the offsets of its start and its end. A greater `rank` is
-    better; ranks of different searches cannot be compared.
+    Attributes:
+        key: The key of the message's session.
+        seq: The `seq` of the message.
+        role: The role of the message.
+        author: The author of the message, or None.
+        created_at: The time of the message, in UTC.
+        title: The title of the session, or None.
+        agent_id: The agent of the session, or None.
+        user_id: The user of the session, or None.
+        snippet: The part of the message's text with the most matching words, up to about 200 characters.
+        places: The start and end offset of each matching word in `snippet`.
+        rank: The relevance: a greater number is a better match. Ranks of different searches are not comparable.
     """
 
     key: str
@@ -37,14 +52,17 @@ class SearchHit(Value):
 
 
 class SearchPage(Value):
-    """One page of hits, the best first, and in `next` the offset of the page after it, None at the end.
+    """One page of the hits of a search, best match first.
 
-    `waiting` counts changes that are not indexed yet, so that this search did not find them: 0 unless more than some
-    thousands wait, nothing can be written, or the transaction is the caller's.
-
-    `newest` is None if all matches were found. If there are too many to rank them in time, it is the number of newest
-    messages that were searched instead. The hits are then in the order of the sessions that were changed last, with
-    rank 0.
+    Attributes:
+        items: The hits.
+        next: The offset to pass to `search` for the next page; None on the last page.
+        waiting: The number of changes that are not indexed yet, so that this search did not find them. A search first
+            indexes waiting changes, so this is 0, except if several thousand changes wait, if the database is
+            read-only, or in your own transaction.
+        newest: None if all messages were searched. If too many messages match to rank them in time, the number of
+            newest messages that were searched instead. The hits are then sorted by the last activity of their session,
+            and have the rank 0.
     """
 
     items: list[SearchHit]
@@ -54,9 +72,13 @@ class SearchPage(Value):
 
 
 class SearchStatus(Value):
-    """The `state` of the search index: `disabled`, `ready`, or `unusable` for a `reason`.
+    """The status of the search index.
 
-    `indexed` counts the messages in it, `waiting` the changes that are not indexed yet.
+    Attributes:
+        state: `disabled` without an index, `ready`, or `unusable` if the index is incomplete or damaged.
+        indexed: The number of messages in the index.
+        waiting: The number of changes that are not indexed yet.
+        reason: The reason for the state `unusable`; otherwise None.
     """
 
     state: str = "disabled"
@@ -66,7 +88,14 @@ class SearchStatus(Value):
 
 
 class AgentStats(Value):
-    """The statistics of one agent, or with `agent_id` None of sessions without one."""
+    """The statistics of one agent.
+
+    Attributes:
+        agent_id: The agent; None for the sessions without an agent.
+        sessions: The number of sessions.
+        messages: The number of messages, without records.
+        tokens: The sum of the messages' tokens.
+    """
 
     agent_id: str | None
     sessions: int
@@ -75,11 +104,19 @@ class AgentStats(Value):
 
 
 class Stats(Value):
-    """A store summed up. Counts come from the sessions' own counters and are exact.
+    """The totals of a store. The counts are exact: they are the sums of the counters of all sessions.
 
-    `tokens` are those of messages, not the usage of turns. Records are not messages and have no tokens here.
-    `bytes` is what the tables and their indexes take on disk.
-    `expiring` counts sessions by when they expire: "expired", "within an hour", …, "never".
+    Attributes:
+        sessions: The number of sessions, including expired ones.
+        expired: The number of sessions that have expired and are not purged yet.
+        turns: The number of turns, including compactions.
+        messages: The number of messages, without records.
+        records: The number of records.
+        tokens: The sum of the messages' tokens, without records. This is not the usage of turns.
+        bytes: The size of the tables and their indexes on disk, in bytes.
+        agents: The statistics of each agent, the one with the most messages first.
+        expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
+            "within a week", "within 30 days", "later" and "never". Each session is counted once.
     """
 
     sessions: int
@@ -94,7 +131,15 @@ class Stats(Value):
 
 
 class Finding(Value):
-    """Something wrong in a store: what, where, and what to do about it; `repaired` once that was done."""
+    """One fault that `examine` or `lango-store doctor` found.
+
+    Attributes:
+        name: The kind of fault, such as "schema".
+        subject: The session, message or other object with the fault; "" if the fault concerns the whole database.
+        detail: The fault.
+        remedy: The way to repair it.
+        repaired: True if this call repaired the fault.
+    """
 
     name: str
     subject: str
@@ -104,10 +149,18 @@ class Finding(Value):
 
 
 class ExpiryReport(Value):
-    """The result of a purge, or with `dry_run` the result that it would have.
+    """The result of a purge, or of a dry run.
 
-    Sessions were due by the time `at`. `oldest` lists the first that would go, on dry runs only. `held` names sessions
-    that stayed, each with the foreign key of another table that refused its deletion; a dry run does not try.
+    Attributes:
+        sessions: The number of sessions that were deleted; on a dry run, that would be deleted.
+        messages: The number of messages of these sessions.
+        batches: The number of transactions.
+        seconds: The duration in seconds.
+        at: The time with which the expiry of the sessions was compared, in UTC.
+        dry_run: True if nothing was deleted.
+        oldest: On a dry run, the first sessions that would be deleted; otherwise empty.
+        held: The sessions that were not deleted because a row of another table refers to them: each key with the name
+            of the foreign key. Always empty on a dry run, which does not try to delete.
     """
 
     sessions: int = 0
@@ -121,7 +174,13 @@ class ExpiryReport(Value):
 
 
 class Progress(Value):
-    """The progress of work on a table: `rows` of about `total`."""
+    """The progress of a long operation on one table.
+
+    Attributes:
+        table: The name of the table.
+        rows: The number of rows that are done.
+        total: The approximate number of rows in total.
+    """
 
     table: str
     rows: int
@@ -129,4 +188,4 @@ class Progress(Value):
 
 
 OnProgress = Callable[[Progress], None]
-"""Called after each step with the progress."""
+"""A function that is called with the progress after each step."""

@@ -1,4 +1,4 @@
-"""Full-text search in Python: parse a query, take the searchable text out of a message, cut a snippet."""
+"""Full-text search in Python: parse queries, extract the searchable text of messages, cut snippets."""
 
 import json
 import re
@@ -11,9 +11,9 @@ from typing import Any, Final
 _MAX_QUERY: Final = 2_000
 _MAX_TERMS: Final = 64
 _MAX_WORD: Final = 200
-_MAX_INDEXED: Final = 100_000  # characters of a message: as a tsvector, which holds 1 MB, they take at most 800 kB
-_SNIPPET: Final = 200
-_BEFORE: Final = 60
+_MAX_INDEXED: Final = 100_000  # characters of a message: at most 800 kB as a tsvector, whose limit is 1 MB
+_SNIPPET_LENGTH: Final = 200
+_CONTEXT_BEFORE: Final = 60
 
 _TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -24,7 +24,7 @@ Places = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Term:
-    """Words that follow each other; with `prefix` the last one may be longer."""
+    """Consecutive words. With `prefix`, the last word is only the beginning of a word."""
 
     words: str
     prefix: bool = False
@@ -39,9 +39,10 @@ class SearchQuery:
 
 
 def parse_query(query: str) -> SearchQuery:
-    """Parse a query: words, "a phrase", -word and prefix*. Only the beginning of a very long query counts.
+    """Parse a query of words, "a phrase", -word and prefix*.
 
-    A term without a letter or a digit is ignored. An unclosed quote ends with the query.
+    Only the first 2,000 characters and 64 terms of a query are used. A term without a letter or digit is ignored. A
+    quote that is not closed ends at the end of the query.
     """
     if not isinstance(query, str):
         raise TypeError(f"words is {type(query).__name__}: give a text")
@@ -61,19 +62,19 @@ def parse_query(query: str) -> SearchQuery:
 def searchable(
     role: str, name: str | None, tool_call_id: str | None, text: str | None, content: str | None, tool_calls: str | None
 ) -> tuple[str, str]:
-    """Return the searchable texts of a stored message: what it says, and the names and outputs of its tools."""
+    """Return the searchable texts of a stored message: its content, and the names and outputs of its tools."""
     value = _parsed(content) if text is None else text
-    said: list[Any] = []
+    content_texts: list[Any] = []
     tools: list[Any] = []
     if tool_call_id is not None or role in ("tool", "function"):
         tools += [name, *_strings(value)]
     else:
-        said += [value] if isinstance(value, str) else _strings(value, "text")
+        content_texts += [value] if isinstance(value, str) else _strings(value, "text")
     calls = _parsed(tool_calls)
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
             tools += [call.get("name"), *_strings(call.get("output"))]
-    first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (said, tools))
+    first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (content_texts, tools))
     return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
 
 
@@ -84,12 +85,12 @@ def _storable(text: str) -> str:
 def _parsed(stored: Any) -> Any:
     try:
         return None if stored is None else json.loads(stored)
-    except (ValueError, TypeError, RecursionError):  # a damaged row has no words
+    except (ValueError, TypeError, RecursionError):  # a damaged row has no searchable text
         return None
 
 
 def _strings(value: Any, only: str | None = None) -> Iterator[str]:
-    """Yield the strings in a JSON value, or only those under one key, in their order."""
+    """Yield the strings in a JSON value in their order, or only the strings under one key."""
     stack = [(None, value)]
     while stack:
         key, item = stack.pop()
@@ -105,24 +106,24 @@ def _strings(value: Any, only: str | None = None) -> Iterator[str]:
 
 
 def finder(query: SearchQuery) -> Callable[[str], Places]:
-    """Return a function that finds the wanted words in a text, without regard to case and accents."""
+    """Return a function that finds the wanted words in a text, ignoring case and accents."""
     whole: set[str] = set()
-    begun: list[str] = []
+    prefixes: list[str] = []
     for term in query.wanted:
         words = [_folded(word) for word in _WORD.findall(term.words)]
         if term.prefix and words:
-            begun.append(words.pop())
+            prefixes.append(words.pop())
         whole.update(words)
 
     def is_wanted(word: str) -> bool:
         folded = _folded(word)
-        return folded in whole or folded.startswith(tuple(begun))
+        return folded in whole or folded.startswith(tuple(prefixes))
 
     return lambda text: [match.span() for match in _WORD.finditer(text) if is_wanted(match[0])]
 
 
 def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
-    """Return a function that matches the texts of a message with a query, without regard to case and accents."""
+    """Return a function that matches the texts of a message with a query, ignoring case and accents."""
 
     def needle(term: Term) -> str:
         return f"{_spaced(term.words).rstrip()}{'' if term.prefix else ' '}"
@@ -131,8 +132,8 @@ def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
 
     def matches(texts: Sequence[str]) -> bool:
         spaced = [_spaced(text) for text in texts]
-        found = (any(each in text for text in spaced) for each in wanted)
-        return all(found) and not any(each in text for text in spaced for each in unwanted)
+        matching = (any(each in text for text in spaced) for each in wanted)
+        return all(matching) and not any(each in text for text in spaced for each in unwanted)
 
     return matches
 
@@ -148,21 +149,23 @@ def _folded(word: str) -> str:
 
 
 def snippet(text: str, places: Places) -> tuple[str, Places]:
-    """Cut out the part of a text that contains the most places, and return it with its places."""
-    if len(text) <= _SNIPPET:
+    """Return the part of a text with the most matches, and the positions of the matches in this part."""
+    if len(text) <= _SNIPPET_LENGTH:
         return text, places
-    first = max(0, _densest(places) - _BEFORE)
-    if first and (space := re.search(r"\s", text[first : first + _BEFORE])):
+    first = max(0, _densest(places) - _CONTEXT_BEFORE)
+    if first and (space := re.search(r"\s", text[first : first + _CONTEXT_BEFORE])):
         first += space.end()
-    last = min(len(text), first + _SNIPPET)
-    if last < len(text) and (space := re.search(r"\s\S*$", text[first:last])) and space.start() > _SNIPPET // 2:
+    last = min(len(text), first + _SNIPPET_LENGTH)
+    if last < len(text) and (space := re.search(r"\s\S*$", text[first:last])) and space.start() > _SNIPPET_LENGTH // 2:
         last = first + space.start()
     inside = [(max(at, first) - first, min(end, last) - first) for at, end in places if at < last and end > first]
     return text[first:last], inside
 
 
 def _densest(places: Places) -> int:
-    """Return the beginning of the place that is followed by the most others within a snippet; 0 without places."""
+    """Return the start of the match that is followed by the most other matches within a snippet; 0 without matches."""
     ends = [end for _, end in places]
-    following = [bisect(ends, begin + _SNIPPET - _BEFORE) - number for number, (begin, _) in enumerate(places)]
+    following = [
+        bisect(ends, begin + _SNIPPET_LENGTH - _CONTEXT_BEFORE) - number for number, (begin, _) in enumerate(places)
+    ]
     return places[following.index(max(following))][0] if places else 0

@@ -1,4 +1,4 @@
-"""A session with its messages. A separate module, since it imports `document`, which imports `model`."""
+"""A session with its messages. A separate module, because it imports `document`, which imports `model`."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,25 @@ from lango_store._values.model import Message, SessionInfo, Turn
 
 
 class Session(SessionInfo):
-    """A session with its messages, in the order of their `seq`."""
+    """A session with its messages.
+
+    Attributes:
+        messages: The messages in the order of their `seq`. The other attributes are those of `SessionInfo`.
+    """
 
     messages: list[Message] = Field(default_factory=list)
 
     def to_html(self, *, turns: Sequence[Turn] = ()) -> str:
-        """Return the session as an HTML document for people, in one text: no script, no request to anywhere.
+        """Return the session as an HTML document for people.
 
-        Each of the `turns`, such as `Conversation.turns()` returns, is shown before its messages.
+        The document is self-contained: it has no script and loads nothing. Stored text is escaped.
+
+        Args:
+            turns: The turns of the session, from `Conversation.turns()`. Each turn is shown before its messages.
+                Default: no turns are shown.
+
+        Returns:
+            The whole document as one text.
         """
         return "".join(document(self, self.messages, turns))
 

@@ -1,4 +1,4 @@
-"""The function that a caller gives to write a summary: plain or a coroutine function, called or awaited."""
+"""Call the summarizer of a compaction, which is a plain function or a coroutine function of the caller."""
 
 import asyncio
 import inspect
@@ -8,17 +8,17 @@ from lango_store._values.model import Message
 
 Summary = Message | Sequence[Message]
 Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
-"""Called with the messages of a window; returns the messages of the summary, or an awaitable of them."""
+"""A function that takes the messages of a window and returns one or more messages as their summary, or an awaitable."""
 
 
 def summarize(summarizer: Summarizer, window: list[Message]) -> Summary:
-    """Return the summary of a window; an awaitable runs in a new event loop."""
+    """Return the summary of a window. An awaitable is run in a new event loop."""
     summary = summarizer(window)
     return _run(summary) if inspect.isawaitable(summary) else summary
 
 
 async def summarize_async(summarizer: Summarizer, window: list[Message]) -> Summary:
-    """Return the summary of a window: a coroutine function is awaited here, any other function runs in a thread."""
+    """Return the summary of a window. A coroutine function is awaited; any other function runs in a thread."""
     if inspect.iscoroutinefunction(summarizer):
         summary: Summary = await summarizer(window)
         return summary
@@ -36,4 +36,4 @@ def _run(awaitable: Awaitable[Summary]) -> Summary:
         return asyncio.run(wait())
     if isinstance(awaitable, Coroutine):
         awaitable.close()
-    raise TypeError("an event loop runs in this thread: open the session with AsyncStore, and await its compact()")
+    raise TypeError("an event loop is running in this thread: open the session with AsyncStore and await compact()")

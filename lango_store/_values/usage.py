@@ -1,4 +1,4 @@
-"""The usage of turns, which is free JSON: summed, and as text for people."""
+"""Sum up the usage of turns, which is any JSON, and format it for people."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Sum usages field by field, nested ones too; of fields that are not numbers the last value is returned."""
+    """Add up usages field by field, including nested fields. For a field without numbers, return its last value."""
     summed: dict[str, Any] = {}
     for usage in usages:
         _add(summed, usage)
@@ -15,15 +15,15 @@ def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _add(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
     for name, value in usage.items():
-        there = summed.get(name)
+        existing = summed.get(name)
         if isinstance(value, dict):
-            if there is None:
-                there = summed[name] = {}
-            if isinstance(there, dict):
-                _add(there, value)
-        elif _is_number(value) and _is_number(there):
-            summed[name] = there + value
-        elif there is None or not (value is None or _is_number(there) or isinstance(there, dict)):
+            if existing is None:
+                existing = summed[name] = {}
+            if isinstance(existing, dict):
+                _add(existing, value)
+        elif _is_number(value) and _is_number(existing):
+            summed[name] = existing + value
+        elif existing is None or not (value is None or _is_number(existing) or isinstance(existing, dict)):
             summed[name] = value
 
 
@@ -32,7 +32,7 @@ def _is_number(value: object) -> bool:
 
 
 def describe(usage: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield each field as its name and value, nested ones by their path: `input_tokens 4,950`, `cost.usd 0.3`."""
+    """Yield each field as text: `input_tokens 4,950`, or for a nested field with its path `cost.usd 0.3`."""
     for name, value in usage.items():
         if isinstance(value, dict):
             yield from describe(value, f"{prefix}{name}.")

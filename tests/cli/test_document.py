@@ -153,7 +153,7 @@ def test_a_summary_is_told_from_what_was_said(store: Store) -> None:
     window = Read(conversation.get().to_html())
     assert [kind for kind, _ in window.articles] == ["summary", "user"]
     log = "".join(document(conversation.info(), conversation.all_messages(), conversation.turns()))
-    assert "in the place of what came up to 1" in log
+    assert "replaces messages up to 1" in log
     assert [kind for kind, _ in Read(log).articles] == ["user", "summary", "user"]
 
 

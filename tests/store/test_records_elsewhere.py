@@ -55,7 +55,7 @@ def test_a_record_answers_no_call() -> None:
 
 
 def test_a_record_is_in_no_form_of_openai() -> None:
-    with pytest.raises(ValueError, match="record is in no prompt"):
+    with pytest.raises(ValueError, match="record is never part of a prompt"):
         record().to_openai()
     assert window.as_prompt([record()]) == []
 
