@@ -24,7 +24,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "diff": ("README.md", "docs/frameworks/"),
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md", "docs/howto/fastapi.md"),
-    "sql": ("docs/production/postgresql.md", "docs/production/growing.md"),
+    "sql": ("docs/production/postgresql.md", "docs/production/growing.md", "docs/howto/usage.md"),
     "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
     "text": (
         "README.md",
@@ -32,6 +32,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
         "docs/frameworks/",
         "docs/why/design.md",
         "docs/howto/testing.md",
+        "docs/howto/usage.md",
         "docs/production/migrations.md",
         "docs/reference/formats.md",
     ),

@@ -22,6 +22,7 @@ PROGRAMS = {
     for place, program in blocks_by_place("python").items()
     if not place.startswith("docs/frameworks/")  # these run where the frameworks are
     and not program.startswith("# test_")  # these run with pytest
+    and "import pandas" not in program  # tests/frameworks/test_page_of_usage.py
 }
 SCRIPTS = {
     place: script
