@@ -1,6 +1,7 @@
-"""Purged sessions in a separate SQLite file, for people: tables, full-text search, readable by Datasette.
+"""Purged sessions in a separate SQLite file, with full-text search.
 
-`sessions` has a row for each life of a session: a key may be used again after its purge, and both lives stay here.
+The file has plain tables, which Datasette and the `sqlite3` shell can read. A key can be used again after a purge. The
+table `sessions` then has one row for each incarnation, that is, for each session that had the key.
 """
 
 import json
@@ -33,7 +34,7 @@ from lango_store.errors import (
     quoted,
 )
 
-_MOST_FOUND: Final = 1_000_000
+_MAX_HITS: Final = 1_000_000
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
@@ -43,26 +44,50 @@ _PARTS: Final = {
     "changes": (CHANGE, "seq", "change {seq}"),
     "session_values": (VALUE, "name", "value {name!r}"),
 }
-"""The tables of a session's rows: the store's table, the last column of the key, and what errors call a row."""
+"""By table of the archive: the table of the store, the last column of its key, and the name of a row in errors."""
 
 
 class Archive:
-    """An archive's file: `Archive(path)` opens it, or with `create=True` makes it; a context manager that closes it."""
+    """An archive file of purged sessions.
+
+    An archive is a context manager, which closes the file. Use one archive in one thread at a time.
+
+    Args:
+        path: The path of the file.
+        create: Create the file if it does not exist, readable by its owner only. Default: False.
+
+    Raises:
+        InvalidFile: The file does not exist, or is not an archive.
+        DatabaseUnavailable: The file cannot be opened or read.
+
+    Example:
+        ```python
+        from lango_store.archive import Archive
+
+        with Archive("cold.db") as archive:
+            for hit in archive.search("invoice"):
+                print(hit["key"], hit["text"])
+        ```
+    """
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        from sqlite_utils import Database  # here, as in `_our_errors`: its import is slow, and few commands need it
+        from sqlite_utils import (
+            Database,
+        )  # imported here and in `_our_errors`, because the import is slow and few commands need it
 
         if not create and not Path(path).exists():
             raise InvalidFile(path, "does not exist: check the path of the archive")
         with _our_errors(path):
             if create and not Path(path).exists():
-                with suppress(OSError):  # SQLite's own error says more
-                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # readable by its owner only
+                with suppress(OSError):  # SQLite's error is more specific
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # only the owner may read it
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._path = path
         try:
             with _our_errors(path):
-                self._connection.execute("PRAGMA synchronous = FULL")  # a purge relies on it
+                self._connection.execute(
+                    "PRAGMA synchronous = FULL"
+                )  # a purge deletes sessions once the archive is on disk
                 self._db = Database(self._connection, execute_plugins=False)
                 if create:
                     self._create_tables()
@@ -80,37 +105,45 @@ class Archive:
             columns = {"id": int, **_columns(SESSION), "incarnation": int, "archived_at": str}
             sessions.create(columns, pk="id", if_not_exists=True)
             sessions.create_index(["key", "incarnation"], unique=True, if_not_exists=True)
-            for name, (table, place, _) in _PARTS.items():
+            for name, (table, column, _) in _PARTS.items():
                 columns = {"session_id": int, **_columns(table)}
                 foreign_keys = [("session_id", "sessions", "id")]
                 self._db.table(name).create(
-                    columns, pk=("session_id", place), foreign_keys=foreign_keys, if_not_exists=True
+                    columns, pk=("session_id", column), foreign_keys=foreign_keys, if_not_exists=True
                 )
             if not self._db["messages_fts"].exists():
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")  # one that reads first cannot wait for another process to write
+        self._connection.execute("BEGIN IMMEDIATE")  # a transaction that reads first cannot wait for another writer
         with self._connection:
             yield
 
     def _parts(self) -> dict[str, tuple[sa.Table, str, str]]:
-        """Return those of `_PARTS` that the file has: one that an earlier release made may lack some."""
+        """Return the `_PARTS` whose table exists: files of earlier releases may lack some tables."""
         return {name: part for name, part in _PARTS.items() if self._db[name].exists()}
 
     @contextmanager
     def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
-        """Copy sessions of a store into the file, on disk when the context ends; an error in it undoes the copy."""
+        """Copy sessions of a store into the file; `expire(archive=...)` calls it.
+
+        When the block ends, the copy is on disk. If the block raises an error, the copy is undone.
+
+        Args:
+            connection: A connection to the store.
+            keys: The keys of the sessions.
+            now: The time to store as `archived_at`.
+        """
         with _our_errors(self._path), self._transaction():
             incarnations = transfer.incarnations(connection, keys)
             for row in transfer.sessions(connection, keys):
-                life = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
-                self._drop("key = ? AND incarnation = ?", [row["key"], life["incarnation"]])
-                number = self._insert("sessions", [_archived(SESSION, row) | life])
+                added = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
+                self._drop("key = ? AND incarnation = ?", [row["key"], added["incarnation"]])
+                session_id = self._insert("sessions", [_archived(SESSION, row) | added])
                 for name, (table, _, _) in _PARTS.items():
                     for rows in transfer.parts(connection, table, row["key"]):
-                        self._insert(name, [{"session_id": number, **_archived(table, each)} for each in rows])
+                        self._insert(name, [{"session_id": session_id, **_archived(table, each)} for each in rows])
             yield
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
@@ -129,14 +162,25 @@ class Archive:
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
     def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
-        """Return messages that hold all of these words, the best first: `key`, `seq`, `role`, `created_at`, `text`."""
+        """Find the messages that contain all words of a text, best match first.
+
+        Args:
+            text: One or more words.
+            limit: The maximum number of messages, 0 to 1,000,000. Default: 20.
+
+        Returns:
+            One dict for each message: `key`, `seq`, `role`, `created_at` and `text`.
+
+        Raises:
+            ValueError: `text` has no words, or `limit` is out of range.
+        """
         query = (
             "SELECT sessions.key, messages.seq, messages.role, messages.created_at, messages.text "
             "FROM messages_fts JOIN messages ON messages.rowid = messages_fts.rowid "
             "JOIN sessions ON sessions.id = messages.session_id WHERE messages_fts MATCH ? ORDER BY rank LIMIT ?"
         )
-        if not 0 <= limit <= _MOST_FOUND:
-            raise ValueError(f"limit={limit} is not between 0 and {_MOST_FOUND:,}")
+        if not 0 <= limit <= _MAX_HITS:
+            raise ValueError(f"limit={limit} is not between 0 and {_MAX_HITS:,}")
         words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
         if not words:
             raise ValueError("the text to search for has no words: give one or more")
@@ -146,7 +190,19 @@ class Archive:
     def count(
         self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None
     ) -> tuple[int, int]:
-        """Return how many sessions and messages `forget` would delete."""
+        """Count the sessions and messages that `forget` would delete.
+
+        Args:
+            user_id: Only sessions of this user.
+            agent_id: Only sessions of this agent.
+            key_prefix: Only sessions whose key starts with this prefix.
+
+        Returns:
+            The number of sessions, and the number of their messages.
+
+        Raises:
+            ValueError: No filter was passed.
+        """
         where, values = _filtered(user_id, agent_id, key_prefix)
         query = f"SELECT count(*), coalesce(sum(message_count), 0) FROM sessions WHERE {where}"
         with _our_errors(self._path):
@@ -154,60 +210,91 @@ class Archive:
         return sessions, messages
 
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
-        """Delete sessions so that the file keeps no trace of them, and return how many.
+        """Delete sessions, and remove every trace of them from the file.
 
-        At least one filter is needed, ValueError otherwise; several narrow it down.
+        A session is deleted if it matches all filters. The file is rewritten, which takes time in a large archive.
+
+        Args:
+            user_id: Only sessions of this user.
+            agent_id: Only sessions of this agent.
+            key_prefix: Only sessions whose key starts with this prefix.
+
+        Returns:
+            The number of deleted sessions.
+
+        Raises:
+            ValueError: No filter was passed; nothing was deleted.
         """
         where, values = _filtered(user_id, agent_id, key_prefix)
         with _our_errors(self._path):
             with self._transaction():
-                gone = self._drop(where, values)
+                deleted = self._drop(where, values)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
-        return gone
+        return deleted
 
     def redact(
         self, key: str, seq_or_id: int | str, *, reason: str | None = None, incarnation: int | None = None
     ) -> Message | None:
-        """Redact a message as `Store.redact_message` does, so that the file keeps no trace, and return it.
+        """Redact a message, as `Conversation.redact_message` does, and remove every trace of its content from the file.
 
-        It is looked for in the life of the session with this incarnation, or in the latest one that has such a message;
-        None if there is none.
+        Args:
+            key: The key of the session.
+            seq_or_id: The `seq` (an int) or the id (a str) of the message.
+            reason: A reason to store in the message. Default: None.
+            incarnation: The incarnation of the session. Default: the latest one that has such a message.
+
+        Returns:
+            The redacted message, or None if there is no such message.
         """
-        place = edits.checked_seq_or_id(seq_or_id)
+        checked = edits.checked_seq_or_id(seq_or_id)
         of_turn = "turns.session_id = messages.session_id AND turns.turn_no = messages.turn_no"
         query = (
             f"SELECT messages.*, EXISTS (SELECT 1 FROM turns WHERE {of_turn} AND kind = 'compaction') AS in_summary "
             "FROM messages JOIN sessions ON sessions.id = messages.session_id "
-            f"WHERE sessions.key = ? AND messages.{'id' if isinstance(place, str) else 'seq'} = ? "
+            f"WHERE sessions.key = ? AND messages.{'id' if isinstance(checked, str) else 'seq'} = ? "
             "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
         )
         with _our_errors(self._path):
             with self._transaction():
-                row = next(iter(self._db.query(query, [key, place, incarnation])), None)
+                row = next(iter(self._db.query(query, [key, checked, incarnation])), None)
                 if row is None:
                     return None
-                taken = edits.redacted(reason, in_summary=bool(row["in_summary"]))
-                left = taken | {"content": json_of_content(taken["text"], taken["content"]), "text": ""}
-                if row["role"] != _RECORD:  # whose tokens its session does not count
+                redacted = edits.redacted(reason, in_summary=bool(row["in_summary"]))
+                archived = redacted | {"content": json_of_content(redacted["text"], redacted["content"]), "text": ""}
+                if row["role"] != _RECORD:  # the session does not count the tokens of records
                     spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
                     self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
-                left["tokens"] = None if row["tokens"] is None else 0
-                self._db.table("messages").update((row["session_id"], row["seq"]), left)
+                archived["tokens"] = None if row["tokens"] is None else 0
+                self._db.table("messages").update((row["session_id"], row["seq"]), archived)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
-        row |= taken | {"tokens": left["tokens"]}
+        row |= redacted | {"tokens": archived["tokens"]}
         return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
 
     def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
-        """Put the latest life of a session back into a store, with this TTL in seconds; it stays in the archive too."""
+        """Copy the latest incarnation of a session back into a store; `Store.restore` calls it.
+
+        The session also stays in the archive.
+
+        Args:
+            connection: A connection to the store.
+            key: The key of the session.
+            now: The time to store as `updated_at`.
+            ttl: The TTL in seconds; None for a session that never expires.
+
+        Raises:
+            SessionNotFound: The archive has no session with this key.
+            SessionExists: The store has a session with this key.
+            InvalidFile: A row of the session is damaged; nothing was restored.
+        """
         with _our_errors(self._path):
-            found = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
-            if not found:
+            rows = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
+            if not rows:
                 raise SessionNotFound(
                     key, f"the archive {self._path} has no session {quoted(key)}: search it for words"
                 )
-            row = found[0]
+            row = rows[0]
             if transfer.exists(connection, key):
                 raise SessionExists(key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
@@ -217,8 +304,9 @@ class Archive:
             for name, (table, _, label) in self._parts().items():
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
-            life = encoder.corrections() | {"incarnation": row["incarnation"]}  # archived again, it replaces this one
-            transfer.set_counters(connection, key, life)
+            # With the same incarnation, a later purge replaces this row of the archive instead of adding another one.
+            counters = encoder.corrections() | {"incarnation": row["incarnation"]}
+            transfer.set_counters(connection, key, counters)
 
     def _restore_row(
         self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any], label: str
@@ -246,10 +334,10 @@ class Archive:
 
 def _filtered(user_id: str | None, agent_id: str | None, key_prefix: str | None) -> tuple[str, list[str]]:
     if user_id is None and agent_id is None and not key_prefix:
-        raise ValueError("no filter says whose sessions are meant: give user_id, agent_id or key_prefix")
+        raise ValueError("no filter was given: give user_id, agent_id or key_prefix")
     filters = {"user_id = ?": user_id, "agent_id = ?": agent_id, "instr(key, ?) = 1": key_prefix}
-    given = {condition: value for condition, value in filters.items() if value is not None}
-    return " AND ".join(given), list(given.values())
+    conditions = {condition: value for condition, value in filters.items() if value is not None}
+    return " AND ".join(conditions), list(conditions.values())
 
 
 @contextmanager
@@ -277,7 +365,7 @@ def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
 
 
 def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
-    """Return a row for the archive, without its session's key; `text` holds the words of a message."""
+    """Return a row for the archive, without the session key, and with the searchable `text` of a message."""
     archived = {
         name: encode_time_text(value) if isinstance(value, datetime) else value
         for name, value in row.items()
@@ -290,7 +378,7 @@ def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
 
 
 def _text(archived: dict[str, Any]) -> str:
-    """Return the words of a message: its content, and the arguments and outputs of its tool calls."""
+    """Return the searchable text of a message: its content, and the arguments and outputs of its tool calls."""
     words: list[str] = []
     for name in ("content", "tool_calls"):
         if archived[name] is not None:

@@ -1,4 +1,7 @@
-"""A read-only web application that shows a store: lists and conversations, under a path with a secret token."""
+"""A read-only web application that shows the sessions of a store, under a path with a secret token.
+
+`lango-store serve` runs it.
+"""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -50,24 +53,30 @@ _HEADERS: Final = {
 
 
 def new_token() -> str:
-    """Return a random token."""
+    """Return a random token for `application`, 32 characters that need no quoting in a URL."""
     return secrets.token_urlsafe(24)
 
 
 def application(
     store: Store, token: str, *, hosts: tuple[str, ...] = LOOPBACK, searching: Store | None = None
 ) -> Starlette:
-    """Return an ASGI application that shows a store under `/TOKEN/`.
+    """Create an ASGI application that shows the sessions of a store under the path `/TOKEN/`.
+
+    The application only reads, and needs no cookies or scripts. Anyone who knows the token can read all sessions.
 
     Args:
-        store: The store to read, preferably on a `read_only_engine`.
-        token: The secret in the path, at least 16 characters; ValueError otherwise.
-        hosts: The host names that it answers to, so that no other web page can reach it under a name that resolves to
-            this machine; `("*",)` is any.
-        searching: The store to search in, if `store` is read only: on SQLite a search first indexes pending changes.
+        store: The store to show, preferably on a `read_only_engine`.
+        token: The secret in the path, at least 16 characters.
+        hosts: The host names that the application answers to. This keeps web pages from reaching it under another
+            name that resolves to this machine. `("*",)` allows any name. Default: names of this machine.
+        searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
+            SQLite a search first indexes waiting changes.
+
+    Raises:
+        ValueError: The token has less than 16 characters.
     """
     if len(token) < 16:
-        raise ValueError("the token has less than 16 characters: give a longer one or none")
+        raise ValueError("the token has less than 16 characters: give a longer token")
     pages = _Pages(store, searching or store)
     guarded = Mount(
         "/{token}",
@@ -85,7 +94,7 @@ def application(
 
 
 class _TokenGuard:
-    """Middleware that answers 404 unless the path begins with the token, and protects every answer by headers."""
+    """Middleware that answers 404 unless the path begins with the token, and adds security headers to each response."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app
@@ -101,8 +110,8 @@ class _TokenGuard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        given = scope["path"].split("/")[1].encode("utf-8", "surrogateescape")
-        if secrets.compare_digest(given, self._token):
+        token = scope["path"].split("/")[1].encode("utf-8", "surrogateescape")
+        if secrets.compare_digest(token, self._token):
             await self._app(scope, receive, protect)
         else:
             await _page("Not found", "<h1>Not found</h1><p>Give the whole address, with its token.</p>", 404)(
@@ -111,45 +120,45 @@ class _TokenGuard:
 
 
 class _Pages:
-    """The pages. Starlette runs each in a thread, since it reads from the database."""
+    """The pages. Starlette runs them in threads, because they read from the database."""
 
     def __init__(self, store: Store, searching: Store) -> None:
         self._store = store
         self._searching = searching
 
     def search(self, request: Request) -> Response:
-        """List messages that contain some words, the best first."""
+        """List the messages that match a search, best match first."""
         query = request.query_params
         words = query.get("words", "")
         links = [_link(".", {}, "all sessions")]
         hits = ""
         if words.strip():
-            found = self._searching.search(words, limit=_HITS, offset=_seq(query, "offset") or 0)
-            hits = "".join(map(_hit, found.items)) or "<p>No message has these words.</p>"
-            if found.newest is not None:
-                hits += f"<p>Too many messages match: only the newest {found.newest:,} were searched.</p>"
-            if found.next:
-                links.append(_link("search", {"words": words, "offset": found.next}, "more"))
+            page = self._searching.search(words, limit=_HITS, offset=_seq(query, "offset") or 0)
+            hits = "".join(map(_hit, page.items)) or "<p>No message has these words.</p>"
+            if page.newest is not None:
+                hits += f"<p>Too many messages match: only the newest {page.newest:,} were searched.</p>"
+            if page.next:
+                links.append(_link("search", {"words": words, "offset": page.next}, "more"))
         return _page("Search", f"<h1>Search</h1>{_search_form(words)}{_nav(links)}{hits}")
 
     def sessions(self, request: Request) -> Response:
-        """List sessions, the last updated first."""
+        """List sessions, newest first."""
         query = request.query_params
         order: Order = "created" if query.get("order") == "created" else "updated"
         which: Filters = {name: query[name] for name in _FILTERS if query.get(name)}  # type: ignore[assignment]
-        found = self._store.list_sessions(order=order, limit=_SESSIONS, cursor=query.get("cursor") or None, **which)
+        page = self._store.list_sessions(order=order, limit=_SESSIONS, cursor=query.get("cursor") or None, **which)
         links = []
         if query.get("cursor"):
             links.append(_link(".", {**which, "order": order}, "newest"))
-        if found.next:
-            links.append(_link(".", {**which, "order": order, "cursor": found.next}, "older"))
-        rows = "".join(map(_row, found.items)) or '<tr><td colspan="6">No session.</td></tr>'
+        if page.next:
+            links.append(_link(".", {**which, "order": order, "cursor": page.next}, "older"))
+        rows = "".join(map(_row, page.items)) or '<tr><td colspan="6">No session.</td></tr>'
         columns = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
         table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
         return _page("Sessions", f"<h1>Sessions</h1>{_search_form('')}{_form(query, order)}{table}{_nav(links)}")
 
     def session(self, request: Request) -> Response:
-        """Show a part of a session's log, by default its end."""
+        """Show a part of the log of a session, by default the end."""
         query = request.query_params
         key = query.get("key", "")
         after, before = _seq(query, "after"), _seq(query, "before")
@@ -168,7 +177,7 @@ class _Pages:
             links.append(_link("session", {"key": key}, "last"))
         shown = "".join(render_log(info, messages, self._turns(key, messages))) or "<p>No message.</p>"
         usage = {}
-        if after is None and before is None:  # it reads all turns
+        if after is None and before is None:  # on the first page only, because it reads all turns
             with suppress(DamagedMessage):
                 usage = self._store.conversation(key).total_usage()
         header = render_header(info, usage)
@@ -191,7 +200,7 @@ def _failed(request: Request, error: Exception) -> Response:
             status = 404
         case DatabaseBusy() | DatabaseUnavailable() | SearchUnavailable():
             status = 503
-        case ValueError():  # a key, a cursor or a number that no page links to
+        case ValueError():  # an invalid key, cursor or number, which no page links to
             status = 400
         case _:
             status = 500
@@ -243,7 +252,7 @@ def _search_form(words: str) -> str:
 
 
 def _form(query: Mapping[str, str], order: str) -> str:
-    labels = {"agent_id": "agent", "user_id": "user", "key_prefix": "key begins with", "title": "title holds"}
+    labels = {"agent_id": "agent", "user_id": "user", "key_prefix": "key starts with", "title": "title contains"}
     fields = "".join(
         f'<label>{label}<input name="{name}" value="{escape_line(query.get(name))}"></label>'
         for name, label in labels.items()

@@ -1,8 +1,11 @@
-"""Fitting a conversation into a model's context: pure functions over lists of messages.
+"""Fit a conversation into the context of a model.
 
-Records among the messages are ignored: no function returns them, and they cost no tokens.
-An assistant message that calls tools and the results of its calls form an exchange, which is kept or removed as a
-whole, since providers refuse a result without its call.
+All functions take a list of messages in the order of their `seq`, such as `conversation.messages()`, and return a new
+list. They do not change the messages, and do not use a database.
+
+An assistant message that calls tools, together with the results of these calls, is an exchange. The functions keep or
+remove an exchange as a whole, because providers refuse a result without its call. Records are ignored: no function
+returns them, and they count no tokens.
 """
 
 from collections import defaultdict
@@ -15,17 +18,24 @@ from lango_store._values.model import Message, MessageRole, ToolCall, as_text
 from lango_store._values.value import copied
 
 Count = Callable[[Message], int]
+"""A function that returns the number of tokens of a message."""
 
 _LARGEST: Final = 10**12
 _UNFINISHED: Final = "The tool did not finish: its result is unknown."
-_KEPT: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
+_INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
 def answers(message: Message) -> list[str]:
-    """Return which calls a message answers, by their ids; a record answers none.
+    """Return the ids of the tool calls whose results are in a message.
 
-    A tool answers with `content` and `tool_call_id`, or with `tool_calls` that carry an `output`. An assistant message
-    whose calls carry their outputs answers them itself.
+    The result of a call is a tool message with its `tool_call_id`, or an entry of `tool_calls` that has an `output`.
+    The calls of an assistant message may have their outputs too.
+
+    Args:
+        message: Any message.
+
+    Returns:
+        The ids, each one once. Empty for a record, and for a message without results.
     """
     if message.role is MessageRole.RECORD:
         return []
@@ -36,28 +46,43 @@ def answers(message: Message) -> list[str]:
 
 
 def tokens_of(message: Message, count: Count | None = None) -> int:
-    """Return the tokens a message carries, else what `count` says of it; ValueError where there is neither."""
+    """Return the number of tokens of a message: its `tokens`, or else the result of `count`.
+
+    Args:
+        message: Any message.
+        count: A function that counts the tokens of a message without `tokens`. Default: None.
+
+    Raises:
+        ValueError: The message has no `tokens`, and `count` is None.
+    """
     if message.tokens is not None:
         return message.tokens
     if count is None:
         name = f"message {message.seq}" if message.seq else f"a message of role {message.role.value}"
         raise ValueError(
-            f"{name} has no token count: give the message `tokens`, or give a counter, here with count=… "
-            "or with Store(token_counter=…), which counts what is appended"
+            f"{name} has no token count: give the message `tokens`, pass count=…, "
+            "or open the store with Store(token_counter=…), which counts each appended message"
         )
     return count(message)
 
 
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
-    """Return the most recent messages, at most `max_messages`, that a provider accepts as a conversation.
+    """Return the most recent messages that a provider accepts as a conversation.
 
-    The longest suffix that parts no call from its results, has no tool result before its first assistant message, and
-    begins with a user's message if one is in it. A system message in front of that is not in it. ValueError for a
-    negative number.
+    The result is the longest suffix of `messages` that does not separate a call from its results, has no tool result
+    before its first assistant message, and starts with a user message if it contains one. A system message before this
+    suffix is not included: add it yourself.
+
+    Args:
+        messages: The messages in their order.
+        max_messages: The maximum number of messages in the result. Default: None, no limit.
+
+    Raises:
+        ValueError: `max_messages` is negative.
     """
     if max_messages is not None:
         _reject_negative("max_messages", max_messages)
-    messages = _said(messages)
+    messages = _without_records(messages)
     end = start = needed = len(messages)
     earliest = 0 if max_messages is None else max(0, end - max_messages)
     heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
@@ -74,8 +99,13 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
 
 
 def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
-    """Leave out tool results whose calls are neither among the messages nor, by their ids, among those `called`."""
-    messages = _said(messages)
+    """Return the messages without the tool results whose calls are missing.
+
+    Args:
+        messages: The messages in their order.
+        called: The ids of further calls that exist outside of `messages`; their results are kept. Default: none.
+    """
+    messages = _without_records(messages)
     answering = {position for members in _exchanges(messages, _is_result) for position in members}
     return [
         message
@@ -85,49 +115,97 @@ def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
-    """Return the longest suffix of at most `max_tokens`, wherever that cuts; `legal_suffix` makes it fit for a model.
+    """Return the longest suffix of the messages that has at most `max_tokens` tokens.
 
-    ValueError for a negative number, and for a message without tokens where there is no `count`.
+    The suffix may start anywhere, also between a call and its result. Pass it to `legal_suffix` before you send it to a
+    model.
+
+    Args:
+        messages: The messages in their order.
+        max_tokens: The maximum number of tokens of the result, 0 or more.
+        count: A function that counts the tokens of a message without `tokens`. Default: None.
+
+    Raises:
+        ValueError: `max_tokens` is negative, or a message has no `tokens` and `count` is None.
     """
     _reject_negative("max_tokens", max_tokens)
-    messages = _said(messages)
-    left = max_tokens
+    messages = _without_records(messages)
+    remaining = max_tokens
     for position in reversed(range(len(messages))):
-        left -= tokens_of(messages[position], count)
-        if left < 0:
+        remaining -= tokens_of(messages[position], count)
+        if remaining < 0:
             return list(messages[position + 1 :])
     return list(messages)
 
 
 def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None = None) -> list[tuple[int, int]]:
-    """Choose what to evict to free `need` tokens: ranges of positions, both ends included, in the list's order.
+    """Choose the messages to remove to free `need` tokens.
 
-    First whole turns before the last user message, oldest first: from a user's message to the last answer to it. Then,
-    after the last user message, assistant messages with the results of their calls, except the last of them. System and
-    developer messages stay, and so do results that had no call in the first place; ranges are split around them, and
-    around records. The plan may free less than needed, and is empty where nothing can go. ValueError for a negative
-    need, and for a message without tokens where there is no `count`.
+    The plan removes the oldest messages first, in two steps:
+
+    1. whole turns before the last user message: a user message and everything up to the last answer to it;
+    2. exchanges after the last user message, except the last one.
+
+    System and developer messages, and results whose call is missing, are never removed.
+
+    Args:
+        messages: The messages in their order.
+        need: The number of tokens to free, 0 or more.
+        count: A function that counts the tokens of a message without `tokens`. Default: None.
+
+    Returns:
+        Ranges of positions in `messages`, in order, each as its first and last position. Pass them to `evict`. The
+        ranges
+        may free less than `need`, if not enough can be removed.
+
+    Raises:
+        ValueError: `need` is negative, or a message has no `tokens` and `count` is None.
     """
     _reject_negative("need", need)
     return _plan(messages, need, _sizes(messages, count)) if need else []
 
 
 def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[Message]:
-    """Return the messages without those of a plan; all if a range is reversed, out of bounds or overlaps another."""
+    """Return the messages without those that a plan removes.
+
+    Args:
+        messages: The same messages that were passed to `plan_eviction`.
+        plan: The result of `plan_eviction`. If a range is reversed, out of bounds or overlaps another range, nothing is
+            removed.
+    """
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
     if any(not end < first <= last < len(messages) for end, (first, last) in zip(ends, ranges, strict=False)):
-        return _said(messages)
-    gone = {position for first, last in ranges for position in range(first, last + 1)}
-    return _said([message for position, message in enumerate(messages) if position not in gone])
+        return _without_records(messages)
+    removed = {position for first, last in ranges for position in range(first, last + 1)}
+    return _without_records([message for position, message in enumerate(messages) if position not in removed])
 
 
 def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None) -> list[Message]:
-    """Evict as much as `plan_eviction` has to for the rest to be at most `budget` tokens.
+    """Return the messages, shortened to at most `budget` tokens.
 
-    What is never evicted stays, even above the budget: system messages, the last user message and the last exchange,
-    questions without an answer. ValueError for a negative budget, and for a message without tokens where there is no
-    `count`.
+    The oldest turns are removed first, as in `plan_eviction`. System messages, the last user message, the last
+    exchange, and questions without an answer are never removed, so the result can exceed the budget.
+
+    Args:
+        messages: The messages in their order.
+        budget: The maximum number of tokens, 0 or more.
+        count: A function that counts the tokens of a message without `tokens`. Default: None.
+
+    Raises:
+        ValueError: `budget` is negative, or a message has no `tokens` and `count` is None.
+
+    Example:
+        ```python
+        from lango_store import Message, window
+
+        talk = [
+            Message.user("Hello", tokens=5),
+            Message.assistant("Hi!", tokens=3),
+            Message.user("And now?", tokens=4),
+        ]
+        assert [m.content for m in window.fit(talk, 6)] == ["And now?"]
+        ```
     """
     _reject_negative("budget", budget)
     sizes = _sizes(messages, count)
@@ -135,12 +213,16 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 
 
 def close_calls(messages: Sequence[Message]) -> list[Message]:
-    """Add a result to each tool call that has none, which says that the tool did not finish.
+    """Return the messages with a result for each tool call that has none.
 
-    A program that ended between a call and its result leaves such calls, and chat APIs refuse them. The added messages
-    follow the other results of the message that called, and are the same at every call.
+    If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
+    conversation. The added tool message says that the tool did not finish. It follows the other results of the same
+    assistant message. It is not stored, and is the same each time.
+
+    Args:
+        messages: The messages in their order.
     """
-    messages = _said(messages)
+    messages = _without_records(messages)
     open_calls: list[tuple[int, ToolCall]] = []
     ends: dict[int, int] = {}
     asker: int | None = None
@@ -165,9 +247,18 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def completion_budget(context: int, max_output: int | None = None) -> int:
-    """Return how many tokens of a context to reserve for the answer: a sixth of a small one, up to three tenths.
+    """Return the number of tokens of the model's context to reserve for the answer.
 
-    `max_output` is the most that the provider generates; None or 0 if that is unknown. The formula is Shepherd's.
+    The share grows with the context, from about one sixth of a small context to three tenths of a large one. The
+    formula is the one of Shepherd.
+
+    Args:
+        context: The size of the model's context in tokens, 0 to 10**12.
+        max_output: The maximum number of tokens that the provider generates; None (the default) or 0 if it is unknown.
+            The result is not greater.
+
+    Raises:
+        ValueError: `context` or `max_output` is out of range.
     """
     if not 0 <= context <= _LARGEST:
         raise ValueError(f"context={context}: give the size of the model's context in tokens, 0 to {_LARGEST:,}")
@@ -181,18 +272,25 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
 
 
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
-    """Write messages as a model is sent them: role, content, tool_calls, tool_call_id and name, and nothing else.
+    """Return the messages as dicts to send to a chat API.
 
-    Role and content are always there, the others where they say something. Each output of a tool becomes a message of
-    its own. In OpenAI's nested form contents stay unchanged, outputs are text, and calls keep the
-    fields that their provider added. In the flat form contents and outputs that are blocks of text only are that text,
-    and calls have id, name and arguments as stored. The dicts share nothing with the messages.
+    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. Each output
+    of a tool becomes a separate dict. Roles have their common names: `assistant` for `model`, `tool` for `function`.
 
-    Messages that a chat API refuses are not repaired: a content that is None, empty or neither text nor blocks, another
-    provider's blocks, a call without a result (see `close_calls`) or a result without a call (see `legal_suffix`), a
-    role it does not know (`developer`, a second `system`), a name with a space, half a surrogate pair.
+    Messages that a chat API refuses are not repaired: a content that is None, empty, or neither text nor blocks; blocks
+    of another provider; a call without a result (see `close_calls`) or a result without a call (see `legal_suffix`); a
+    role that the API does not know (`developer`, a second `system`); a name with a space; a lone surrogate.
+
+    Args:
+        messages: The messages in their order.
+        nested: True (the default) for OpenAI's nested tool calls: contents are unchanged, outputs are text, and calls
+            include the provider's `extra` fields. False for flat tool calls of `id`, `name` and `arguments` as stored:
+            contents and outputs that consist of text blocks only become text.
+
+    Returns:
+        New dicts, which share no list and no dict with the messages.
     """
-    return [copied(entry) for message in _said(messages) for entry in _entries(message, nested)]
+    return [copied(entry) for message in _without_records(messages) for entry in _entries(message, nested)]
 
 
 def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
@@ -226,7 +324,7 @@ def _flat(call: ToolCall) -> dict[str, Any]:
     return flat | {"arguments": call.arguments} if "arguments" in call.model_fields_set else flat
 
 
-def _said(messages: Sequence[Message]) -> list[Message]:
+def _without_records(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages if message.role is not MessageRole.RECORD]
 
 
@@ -236,12 +334,12 @@ def _sizes(messages: Sequence[Message], count: Count | None) -> list[int]:
 
 def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tuple[int, int]]:
     plan: list[tuple[int, int]] = []
-    places = [place for place, message in enumerate(messages) if message.role is not MessageRole.RECORD]
-    for positions in _evictable([messages[place] for place in places]):
+    originals = [position for position, message in enumerate(messages) if message.role is not MessageRole.RECORD]
+    for positions in _evictable([messages[position] for position in originals]):
         if need <= 0:
             break
-        chosen = [places[position] for position in positions]
-        need -= sum(sizes[place] for place in chosen)
+        chosen = [originals[position] for position in positions]
+        need -= sum(sizes[position] for position in chosen)
         plan += _ranges(chosen)
     return sorted(plan)
 
@@ -249,7 +347,7 @@ def _plan(messages: Sequence[Message], need: int, sizes: list[int]) -> list[tupl
 def _evictable(messages: Sequence[Message]) -> Iterator[list[int]]:
     users = [position for position, message in enumerate(messages) if message.role is MessageRole.USER]
     if users:
-        # A row of role `function` is not a result here: Shepherd's eviction treats it like other messages.
+        # A message with the role `function` is not a result here: Shepherd's eviction treats it like other messages.
         exchanges = _exchanges(messages, lambda message: message.role is MessageRole.TOOL)
         yield from _whole_turns(messages, users, exchanges)
         yield from _answered_calls(messages, users[-1], exchanges)
@@ -264,7 +362,7 @@ def _whole_turns(messages: Sequence[Message], users: list[int], exchanges: list[
             turn = {
                 position
                 for position in range(first, assistants[-1])
-                if messages[position].role not in _KEPT and messages[position].role is not MessageRole.TOOL
+                if messages[position].role not in _INSTRUCTIONS and messages[position].role is not MessageRole.TOOL
             }
             yield sorted(turn.union(*(exchange[position] for position in assistants)))
 
@@ -280,8 +378,9 @@ def _answered_calls(messages: Sequence[Message], user: int, exchanges: list[list
 def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]) -> list[list[int]]:
     """Group the positions of each assistant message and the results of its calls.
 
-    A result belongs to the assistant message that it follows (other results may be in between), unless both sides have
-    ids; by its ids it belongs to whoever asked for them last. A result of several messages' calls joins them.
+    A result with ids belongs to the last assistant messages that made calls with these ids, so that one result can join
+    the exchanges of several assistant messages. Otherwise a result belongs to the assistant message before it, even
+    with other results in between.
     """
     heads: dict[int, int] = {}
     asked: dict[str, int] = {}
@@ -332,7 +431,7 @@ def _answers_only(message: Message, called: Collection[str]) -> bool:
 
 
 def _result_ids(message: Message) -> list[str]:
-    """Return the id of each result that `as_prompt` writes for a tool's message, "" for one without."""
+    """Return the id of each result that `as_prompt` returns for a tool message, "" for a result without an id."""
     ids = [call.id for call in message.tool_calls if call.answered]
     return ids if ids and (message.tool_call_id or ids[0]) in ids else [message.tool_call_id or "", *ids]
 

@@ -1,8 +1,11 @@
-"""Migrations as functions: what `alembic upgrade` and `lango-store db upgrade` do, for programs to call.
+"""Migrations of the database schema as functions, like the commands `lango-store db` and `lango-store search`.
 
-The revisions are part of an installed package, or in `migrations` of a checkout. They have a separate version table,
-change our tables only, and run one upgrade at a time. Every function takes a URL, an engine or a connection; on a
-connection it works in the caller's transaction, also inside the caller's own Alembic run, and the caller commits.
+The migration revisions are part of the package. They use a separate version table and change only the tables of
+lango_store. Only one migration runs at a time.
+
+Every function takes a `database`: a URL, an engine or a connection. With a connection, the function joins your
+transaction and you commit. You can call it in a migration of your own Alembic environment. Every function raises
+`DatabaseUnavailable` if the database cannot be reached.
 """
 
 from __future__ import annotations
@@ -70,39 +73,48 @@ def upgrade(
     *,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> str | None:
-    """Upgrade the schema, in one transaction.
+    """Upgrade the schema to a migration revision, in one transaction.
 
-    Several upgrades at once are safe: they wait for each other. A schema that is newer than this release is left as it
-    is, so that an old process may restart after a deployment.
+    Several processes can upgrade the same database at the same time: one of them upgrades, the others wait and then
+    find nothing to do. A schema that is newer than this release is not changed, so that a process of the old release
+    can restart during a deployment.
 
     Args:
-        database: A URL, an engine or a connection. On a connection the upgrade joins your transaction, and you commit.
-        revision: The revision to upgrade to.
-        lock_timeout: Seconds to wait for a table in use on PostgreSQL, since writers wait for the upgrade.
+        database: A URL, an engine, or a connection whose transaction the upgrade joins.
+        revision: The revision to upgrade to. Default: the newest revision of this release.
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use, 0.001 to 2,147,483. Keep
+            it short, because writers wait behind the upgrade. Default: 5.
 
     Returns:
-        The revision of the database afterwards.
+        The revision of the database after the upgrade.
 
     Raises:
-        DatabaseBusy: A table or another migration kept this one waiting for too long; nothing was changed.
-        LangoStoreError: There is no such revision.
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
+        LangoStoreError: This release has no such revision; nothing was changed.
+
+    Example:
+        ```python
+        from lango_store import schema
+
+        schema.upgrade("sqlite:///agent.db")
+        ```
     """
     _reject_empty("revision", revision)
 
     def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
-        # Asked again under the lock: a newer release may have migrated while this one waited.
+        # Compare again under the lock: a newer release may have migrated while this one waited.
         return [] if revision == "head" and _is_current(at) else scripts._upgrade_revs(revision, at)
 
-    if revision == "head" and _is_current(found := current(database)):  # without waiting for another migration
-        return found
+    if revision == "head" and _is_current(revision_now := current(database)):  # avoids waiting for another migration
+        return revision_now
     return migrate(steps, database, lock_timeout)
 
 
-def _is_current(found: Any) -> bool:
-    """Return whether a revision, or the only one of a tuple, is this release's or newer."""
-    if isinstance(found, tuple):
-        (found,) = found or (None,)
-    return found is not None and found >= head()
+def _is_current(revision: Any) -> bool:
+    """Return True if a revision, or the only one in a tuple, is at least the newest one of this release."""
+    if isinstance(revision, tuple):
+        (revision,) = revision or (None,)
+    return revision is not None and revision >= head()
 
 
 def downgrade(
@@ -111,9 +123,22 @@ def downgrade(
     *,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> str | None:
-    """Downgrade the schema to a revision, in one transaction; "base" drops the tables, and then the search index.
+    """Downgrade the schema to a migration revision, in one transaction.
 
-    Arguments, result and errors are those of `upgrade`.
+    Data that the older schema has no place for is lost.
+
+    Args:
+        database: A URL, an engine, or a connection whose transaction the downgrade joins.
+        revision: The revision to downgrade to. "base" drops all tables of lango_store with their data, and then the
+            search index.
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use. Default: 5.
+
+    Returns:
+        The revision of the database after the downgrade; None after "base".
+
+    Raises:
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
+        LangoStoreError: This release has no such revision; nothing was changed.
     """
     _reject_empty("revision", revision)
     reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
@@ -123,50 +148,96 @@ def downgrade(
 
 
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Record that the schema is at a revision, without running anything."""
+    """Record that the schema is at a migration revision, without changing any other table.
+
+    Args:
+        database: A URL, an engine, or a connection whose transaction the call joins.
+        revision: The revision to record.
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use. Default: 5.
+
+    Returns:
+        The recorded revision; None for "base".
+
+    Raises:
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
+        LangoStoreError: This release has no such revision; nothing was changed.
+    """
     _reject_empty("revision", revision)
     return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
 def current(database: Database) -> str | None:
-    """Return the revision a database is at, None if it has none of the store's tables."""
+    """Return the migration revision of a database.
+
+    Args:
+        database: A URL, an engine or a connection.
+
+    Returns:
+        The revision, such as "0101"; None if the database has no tables of lango_store.
+    """
     with reading(database) as connection:
         return revisions.found(connection)
 
 
 def namespace(database: Database) -> str | None:
-    """Return which of PostgreSQL's schemas has, or would get, the tables: the search path's first. None on SQLite."""
+    """Return the PostgreSQL schema that has the tables, or that `upgrade` would create them in.
+
+    Args:
+        database: A URL, an engine or a connection.
+
+    Returns:
+        The first existing schema of the search path; None on SQLite.
+    """
     with reading(database) as connection:
         return dialect_of(connection).schema(connection)
 
 
 def releases(database: Database) -> dict[str, int]:
-    """Return the connections of this package to a database of PostgreSQL, by release; without this function's own.
+    """Count the open connections of lango_store to a PostgreSQL database, by release.
 
-    A connection is seen on the server that it is to, unless its URL or a pooler gives it another `application_name`.
+    Use it before a migration that old processes do not survive. Only connections to the same server are counted, and
+    only if neither their URL nor a connection pooler sets another `application_name`.
+
+    Args:
+        database: A URL, an engine or a connection.
+
+    Returns:
+        The number of connections for each release, without the connection of this call. Empty on SQLite.
     """
     with reading(database) as connection:
         return dialect_of(connection).connected_releases(connection)
 
 
 def features(database: Database) -> list[str]:
-    """Return the features that a database uses: a release that does not know one of them refuses the database."""
+    """Return the names of the features that a database uses.
+
+    A release that does not know one of them refuses the database with `UnknownFeature`.
+
+    Args:
+        database: A URL, an engine or a connection.
+    """
     with reading(database) as connection:
-        found = revisions.found(connection)
-        return [] if found is None or found <= BASELINE else revisions.features(connection)
+        revision = revisions.found(connection)
+        return [] if revision is None or revision <= BASELINE else revisions.features(connection)
 
 
 def check(database: Database) -> list[str]:
-    """Return the differences of a database from the schema of this release, a sentence each."""
+    """Compare the schema of a database with the schema that this release needs.
+
+    Args:
+        database: A URL, an engine or a connection.
+
+    Returns:
+        One sentence for each difference; an empty list if there are none.
+    """
     with reading(database) as connection:
-        found = revisions.found(connection)
-        if found != SCHEMA_REVISION:
+        revision = revisions.found(connection)
+        if revision != SCHEMA_REVISION:
             schema = dialect_of(connection).schema(connection)
             where = "the database" if schema is None else f"schema {schema!r} of the database"
-            state = "has none of our tables" if found is None else f"is at revision {found}"
-            remedy = (
-                "upgrade the package" if found is not None and found > SCHEMA_REVISION else "lango-store db upgrade"
-            )
+            state = "has none of our tables" if revision is None else f"is at revision {revision}"
+            is_newer = revision is not None and revision > SCHEMA_REVISION
+            remedy = "upgrade the package" if is_newer else "lango-store db upgrade"
             return [f"{where} {state}, this release needs {SCHEMA_REVISION}: {remedy}"]
         try:
             revisions.reject_unknown_features(connection)
@@ -177,9 +248,16 @@ def check(database: Database) -> list[str]:
 
 
 def sql(database: Database, revision: str = "head", *, start: str | None = None) -> str:
-    """Write the SQL that an upgrade would run, from revision `start` or else from where the database is.
+    """Return the SQL statements that an upgrade would run, without running them.
 
-    With `start` (such as "base") the database is not asked.
+    Args:
+        database: A URL, an engine or a connection.
+        revision: The revision to upgrade to. Default: the newest revision of this release.
+        start: The revision to start from, such as "base"; then the database is not read. Default: the revision of the
+            database.
+
+    Raises:
+        LangoStoreError: This release has no such revision.
     """
     _reject_empty("revision", revision)
     _reject_empty("start", start)
@@ -201,16 +279,30 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 
 
 def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
-    """Return False for our tables, to leave them out: `context.configure(..., include_name=schema.include_name)`."""
+    """Exclude the tables of lango_store from the autogenerate of your own Alembic environment.
+
+    Pass the function to Alembic: `context.configure(..., include_name=schema.include_name)`.
+
+    Args:
+        name: The name that Alembic found in the database.
+        type_: The type of the named object, such as "table".
+
+    Returns:
+        False for a table of lango_store, otherwise True.
+    """
     return type_ != "table" or name not in _TABLES
 
 
 def head() -> str:
-    """Return the newest revision that this release ships."""
-    found = script_directory().get_current_head()
-    if found is None:
-        raise LangoStoreError("this installation ships no revisions: install the package again")
-    return found
+    """Return the newest migration revision of this release.
+
+    Raises:
+        LangoStoreError: The installation is incomplete: it has no migration revisions.
+    """
+    revision = script_directory().get_current_head()
+    if revision is None:
+        raise LangoStoreError("this installation has no migration revisions: install the package again")
+    return revision
 
 
 def _reject_empty(name: str, revision: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Alembic's options for our tables and types, and the differences of a database from them."""
+"""Alembic's options for our tables and types, and the comparison of a database with them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TABLES: Final = Base.metadata.tables
 
 
 def is_ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
-    """Return whether a name that Alembic found is one of ours."""
+    """Return False for the tables of the host, which Alembic must ignore."""
     return type_ != "table" or name in _TABLES
 
 
 def render_item(kind: str, item: Any, context: AutogenContext) -> str | Literal[False]:
-    """Write plain SQLAlchemy types into a new revision, which may import nothing of the package."""
+    """Render plain SQLAlchemy types in a new revision, because revisions must not import the package."""
     plain = {JsonColumn: "postgresql.JSON()", TimeColumn: "sa.DateTime(timezone=True)", RoleColumn: "sa.Text()"}
     if item is TEXT:
         return "sa.Text()"
@@ -49,7 +49,7 @@ OPTIONS: Final[dict[str, Any]] = {
 
 
 def differences(connection: sa.Connection) -> Iterator[str]:
-    """Yield where the tables of a database differ from what this release needs, a sentence each."""
+    """Yield a sentence for each difference between the tables of a database and those that this release needs."""
     from alembic.autogenerate import produce_migrations, render_python_code
     from alembic.runtime.migration import MigrationContext
 
@@ -72,13 +72,16 @@ def _conditions(connection: sa.Connection) -> Iterator[str]:
     sql = {check["name"]: check["sqltext"] for check in chain(*checks)}
     for table in _TABLES.values():
         for index in table.indexes:
-            has, needed = stored.get(index.name), index.dialect_kwargs.get(where)
-            if index.name in stored and _bare(needed) != _bare(has):
-                yield f"index {index.name} is WHERE {has}, this release needs WHERE {needed}: recreate it"
+            actual, needed = stored.get(index.name), index.dialect_kwargs.get(where)
+            if index.name in stored and _normalized(needed) != _normalized(actual):
+                yield f"index {index.name} is WHERE {actual}, this release needs WHERE {needed}: recreate it"
         for each in table.constraints:
-            if isinstance(each, sa.CheckConstraint) and _bare(has := sql.get(str(each.name))) != _bare(each.sqltext):
-                yield f"constraint {each.name} is CHECK {has}, this release needs CHECK {each.sqltext}: recreate it"
+            if not isinstance(each, sa.CheckConstraint):
+                continue
+            actual = sql.get(str(each.name))
+            if _normalized(actual) != _normalized(each.sqltext):
+                yield f"constraint {each.name} is CHECK {actual}, this release needs CHECK {each.sqltext}: recreate it"
 
 
-def _bare(predicate: object) -> str:
+def _normalized(predicate: object) -> str:
     return re.sub(r"[\s()\"]", "", str(predicate)).lower()

@@ -1,7 +1,7 @@
-"""Distribute the tables over the nodes of a Citus cluster, or bring them back: an optional migration.
+"""Distribute the tables over the nodes of a Citus cluster, or move them back: an optional migration.
 
-Each is distributed by the first column of its primary key, so that a session, its turns, its messages and its values
-are rows of one node.
+Each table is distributed by the first column of its primary key. So a session, its turns, its messages and its values
+are rows on the same node.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migrat
 from lango_store.tables import FEATURE_TABLE, SCHEMA_REVISION, VERSION_TABLE, Base
 
 _REFERENCE_TABLES: Final = (VERSION_TABLE, FEATURE_TABLE)
-"""Tables that each node has whole: each is asked for the revision, and a worker has no local tables."""
+"""Tables that are copied to every node, because every node must answer which revision the schema has."""
 
 _COLUMNS: Final = {
     table.name: next(iter(table.primary_key.columns)).name
     for table in Base.metadata.sorted_tables
     if table.name not in _REFERENCE_TABLES
 }
-"""The distribution column of each other table; all of them are colocated with the first."""
+"""The distribution column of each other table. All of them are colocated with the first table."""
 
 _IS_OURS: Final = (
     "c.relname = ANY(:ours) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -35,7 +35,7 @@ _IS_OURS: Final = (
 
 
 class _Step(NamedTuple):
-    """A statement, and the table whose rows it moves, None if it moves none."""
+    """A statement, and the table whose rows it moves, or None."""
 
     sql: str
     table: str | None = None
@@ -48,10 +48,24 @@ def distribute(
     lock_timeout: float = LOCK_TIMEOUT,
     on_progress: OnProgress | None = None,
 ) -> list[str]:
-    """Spread the tables over the nodes of a Citus cluster by the session's key, and return the statements that did it.
+    """Distribute the tables over the nodes of a Citus cluster, by session key.
 
-    All statements are one transaction, and reads and writes wait until it ends. [] if there is nothing to do. With
-    `dry_run` nothing is run. LangoStoreError names the obstacles.
+    All statements run in one transaction. Reads and writes of all processes wait until it ends.
+
+    Args:
+        database: A URL of the coordinator, an engine, or a connection whose transaction the call joins.
+        dry_run: Only return the statements, without running them. Default: False.
+        lock_timeout: The number of seconds to wait for a table that is in use, 0.001 to 2,147,483. Default: 5.
+        on_progress: A function that is called before and after the rows of each table are moved. Default: None.
+
+    Returns:
+        The SQL statements, in order. Empty if the tables are already distributed.
+
+    Raises:
+        LangoStoreError: The tables cannot be distributed, for example because Citus is not installed, or because a
+            trigger or the search index exists; nothing was changed. The text lists the obstacles.
+        SchemaOutOfDate: The schema is not exactly the one of this release; nothing was changed.
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
     """
     return _run(database, _steps, dry_run, lock_timeout, on_progress)
 
@@ -63,9 +77,23 @@ def undistribute(
     lock_timeout: float = LOCK_TIMEOUT,
     on_progress: OnProgress | None = None,
 ) -> list[str]:
-    """Bring the tables back to the coordinator, with their foreign keys; return the statements that did it.
+    """Move distributed tables back to the coordinator of a Citus cluster.
 
-    Arguments are those of `distribute`.
+    All statements run in one transaction. Reads and writes of all processes wait until it ends.
+
+    Args:
+        database: A URL of the coordinator, an engine, or a connection whose transaction the call joins.
+        dry_run: Only return the statements, without running them. Default: False.
+        lock_timeout: The number of seconds to wait for a table that is in use, 0.001 to 2,147,483. Default: 5.
+        on_progress: A function that is called before and after the rows of each table are moved. Default: None.
+
+    Returns:
+        The SQL statements, in order. Empty if no table is distributed.
+
+    Raises:
+        LangoStoreError: The tables cannot be moved; nothing was changed. The text lists the obstacles.
+        SchemaOutOfDate: The schema is not exactly the one of this release; nothing was changed.
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
     """
     return _run(database, _steps_back, dry_run, lock_timeout, on_progress)
 
@@ -88,48 +116,49 @@ def _run(
             steps = list(steps_of(connection, schema))
             if not steps:
                 return []
-            # All of them at once, and the strongest: what grows later meets those who have read and then write.
+            # The strongest lock on all tables at once: locks that are raised later can deadlock with transactions that
+            # have read and then write.
             lock = f"LOCK TABLE {', '.join(f'{schema}.{table}' for table in _COLUMNS)} IN ACCESS EXCLUSIVE MODE"
             if not dry_run:
                 connection.exec_driver_sql(lock)
                 for step in steps:
-                    with _shown(connection, step.table, on_progress):
+                    with _reported(connection, step.table, on_progress):
                         connection.exec_driver_sql(step.sql)
                 detect_dialect(connection)
             return [lock, *(step.sql for step in steps)]
 
 
 def _steps(connection: sa.Connection, schema: str) -> Iterator[_Step]:
-    """Yield the remaining steps until the tables are distributed."""
+    """Yield the steps that are still needed to distribute the tables."""
     nodes = "SELECT true FROM pg_dist_node WHERE isactive AND shouldhaveshards AND noderole = 'primary' LIMIT 1"
     if not connection.exec_driver_sql(nodes).scalar():
         raise LangoStoreError(
             "no node of this cluster takes rows: SELECT citus_add_node('worker', 5432), then run this again"
         )
-    done = distributed_tables(connection)
-    missing = [table for table in _COLUMNS if table not in done]
+    distributed = distributed_tables(connection)
+    missing = [table for table in _COLUMNS if table not in distributed]
     first = next(iter(_COLUMNS))
     for table in missing:
-        beside = "none" if table == first else f"{schema}.{first}"
+        colocated_with = "none" if table == first else f"{schema}.{first}"
         call = f"create_distributed_table({_literal(f'{schema}.{table}')}, '{_COLUMNS[table]}', colocate_with => "
-        yield _Step(f"SELECT {call}{_literal(beside)})", table)
-    for table in reversed(missing):  # Citus copies the rows, and leaves hidden ones on the coordinator
+        yield _Step(f"SELECT {call}{_literal(colocated_with)})", table)
+    for table in reversed(missing):  # Citus copies the rows, and leaves the old ones hidden on the coordinator
         yield _Step(f"SELECT truncate_local_data_after_distributing_table({_literal(f'{schema}.{table}')})")
     for table in _REFERENCE_TABLES:
-        if table not in done:
+        if table not in distributed:
             yield _Step(f"SELECT create_reference_table({_literal(f'{schema}.{table}')})")
 
 
 def _steps_back(connection: sa.Connection, schema: str) -> Iterator[_Step]:
-    """Yield the remaining steps until no table is distributed."""
-    done = distributed_tables(connection)
+    """Yield the steps that are still needed to move all tables back."""
+    distributed = distributed_tables(connection)
     for table in Base.metadata.sorted_tables:
         parents = {key.referred_table.name for key in table.foreign_key_constraints}
-        if table.name in done & _COLUMNS.keys() and not parents & done:  # the others come with their parents
+        if table.name in distributed & _COLUMNS.keys() and not parents & distributed:  # others follow their parents
             call = f"undistribute_table({_literal(f'{schema}.{table.name}')}, cascade_via_foreign_keys => true)"
             yield _Step(f"SELECT {call}", table.name)
     for name in _REFERENCE_TABLES:
-        if name in done:
+        if name in distributed:
             yield _Step(f"SELECT undistribute_table({_literal(f'{schema}.{name}')})")
 
 
@@ -145,7 +174,7 @@ def _literal(text: str) -> str:
 
 
 @contextmanager
-def _shown(connection: sa.Connection, table: str | None, on_progress: OnProgress | None) -> Iterator[None]:
+def _reported(connection: sa.Connection, table: str | None, on_progress: OnProgress | None) -> Iterator[None]:
     if table is None or on_progress is None:
         yield
         return
@@ -156,14 +185,14 @@ def _shown(connection: sa.Connection, table: str | None, on_progress: OnProgress
 
 
 def _reject_revision(connection: sa.Connection) -> None:
-    found = revision.required(connection)
-    if found != SCHEMA_REVISION:
+    current = revision.required(connection)
+    if current != SCHEMA_REVISION:
         namespace = dialect_of(connection).schema(connection)
-        raise SchemaOutOfDate(found, SCHEMA_REVISION, namespace, remedy="upgrade the package")
+        raise SchemaOutOfDate(current, SCHEMA_REVISION, namespace, remedy="upgrade the package")
 
 
 def _reject_obstacles(connection: sa.Connection, dialect: PostgreSQL) -> None:
-    """Raise LangoStoreError if something is in the way of distributing the tables, or of bringing them back."""
+    """Raise LangoStoreError if the tables cannot be distributed or moved back."""
     if not dialect.has_citus(connection):
         raise LangoStoreError(
             "Citus is not in this database: on each server CREATE EXTENSION citus, then here "
@@ -184,8 +213,8 @@ def _reject_obstacles(connection: sa.Connection, dialect: PostgreSQL) -> None:
         raise LangoStoreError(
             "the search index does not work on a cluster: run `lango-store search disable`, then this again"
         )
-    if found := list(_obstacles(connection)):
-        raise LangoStoreError("; ".join(found))
+    if obstacles := list(_obstacles(connection)):
+        raise LangoStoreError("; ".join(obstacles))
 
 
 def _obstacles(connection: sa.Connection) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Run revisions on the database that a caller names: in one transaction that no other migration shares."""
+"""Run migration revisions in one transaction, one migration at a time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ if TYPE_CHECKING:  # importing Alembic takes longer than most commands
     from alembic.script import ScriptDirectory
 
 Database = str | sa.URL | sa.Engine | sa.Connection
+"""A database: a URL, an engine, or a connection whose transaction the functions of this package join."""
 
 Steps = Callable[["ScriptDirectory", Any], Iterable[Any]]
-"""Returns Alembic's steps, given the revisions of this release and those the database is at."""
+"""A function that returns Alembic's steps, from the revisions of this release and the current ones of the database."""
 
 LOCK_TIMEOUT: Final = 5.0
-"""Seconds to wait for a table in use on PostgreSQL."""
+"""The default number of seconds to wait for a table that is in use, on PostgreSQL."""
 
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.001, 2_147_483  # 0 would be without end, and PostgreSQL counts milliseconds
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = (
+    0.001,
+    2_147_483,
+)  # seconds: 0 would mean no timeout, and PostgreSQL counts milliseconds in 31 bits
 
 
 @contextmanager
 def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
-    """Open a database for a block, and raise the driver's errors in it as the store's own."""
+    """Open a database, and translate errors of the driver in the block to those of the store."""
     target = create_engine(database) if isinstance(database, str | sa.URL) else database
     try:
         with translated_errors(target.engine):
@@ -59,7 +63,7 @@ def connected(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(database: Database) -> Iterator[sa.Connection]:
-    """Open a connection that sees one moment; a connection of the caller's sees what its transaction does."""
+    """Open a connection with a snapshot, or yield the caller's connection, which sees what its transaction sees."""
     with (
         connected(database) as connection,
         nullcontext() if connection is database else dialect_of(connection).snapshot(connection),
@@ -69,7 +73,7 @@ def reading(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def known_revisions() -> Iterator[None]:
-    """Raise Alembic's error for a revision that does not exist as the store's own."""
+    """Translate Alembic's error for an unknown revision to the store's."""
     from alembic.util import CommandError
 
     try:
@@ -79,7 +83,7 @@ def known_revisions() -> Iterator[None]:
 
 
 def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
-    """Run steps on a database, and return its revision afterwards."""
+    """Run steps on a database, and return the revision after them."""
     with connected(database) as connection, known_revisions():
         return run_steps(connection, options_of(steps), lock_timeout, callers=connection is database)
 
@@ -87,7 +91,7 @@ def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None
 def run_steps(
     connection: sa.Connection, options: dict[str, Any], lock_timeout: float, *, callers: bool = False
 ) -> str | None:
-    """Run revisions in one transaction: the caller's, or one that is committed at the end."""
+    """Run revisions in the caller's transaction, or in a new transaction that is committed at the end."""
     with migration(connection, lock_timeout, callers=callers):
         from alembic.runtime.migration import MigrationContext
 
@@ -97,7 +101,7 @@ def run_steps(
 
 @contextmanager
 def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) -> Iterator[None]:
-    """Begin a transaction on our tables, or join the caller's, and keep other migrations out until it ends."""
+    """Begin a transaction, or join the caller's, and lock out other migrations until it ends."""
     if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
         raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")
     if callers:
@@ -113,7 +117,7 @@ def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) 
 
 
 def join(connection: sa.Connection) -> None:
-    """Join the transaction of the caller's connection, or begin one that the caller commits."""
+    """Join the transaction of the caller's connection, or begin a transaction that the caller commits."""
     if not connection.in_transaction():
         connection.begin()
     dialect_of(connection).join(connection)
@@ -126,9 +130,9 @@ def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
 
 
 def run_revisions(context: MigrationContext) -> None:
-    """Run revisions without `alembic.context` and `alembic.op`: those are global, and a host may be using them.
+    """Run revisions without the global `alembic.context` and `alembic.op`, which a host may be using.
 
-    The modules of the revisions were loaded for this run only, so each gets a separate `op`.
+    The modules of the revisions were loaded for this run only, so a separate `op` can be set in each of them.
     """
     from alembic.operations import Operations
 
@@ -140,7 +144,11 @@ def run_revisions(context: MigrationContext) -> None:
 
 
 def run_from_env(context: Any) -> None:
-    """Run what Alembic's own command line in a checkout was asked for: `migrations/env.py` calls this."""
+    """Run the command of Alembic's command line in a checkout of lango_store; `migrations/env.py` calls it.
+
+    Args:
+        context: Alembic's `context`.
+    """
     if context.is_offline_mode():
         raise LangoStoreError("`lango-store db sql` prints the SQL of an upgrade")
     url = (
@@ -149,14 +157,14 @@ def run_from_env(context: Any) -> None:
         or url_from_environment()
     )
     if not url:
-        raise LangoStoreError("no database was given: set LANGO_STORE_URL (or DATABASE_URL), or give `-x url=…`")
+        raise LangoStoreError("no database URL: set LANGO_STORE_URL (or DATABASE_URL), or pass `-x url=…`")
     with create_engine(url, poolclass=sa.NullPool).connect() as connection:
         context.configure(connection=connection, **OPTIONS)
         run_steps(connection, context.get_context().opts, LOCK_TIMEOUT)
 
 
 def script_directory() -> ScriptDirectory:
-    """Return the revisions that are shipped with this release."""
+    """Return the migration revisions of this release."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 

@@ -1,4 +1,7 @@
-"""Creating, filling, rebuilding and dropping the search index, which is in no revision: a store works without it."""
+"""Create, fill, rebuild and drop the search index.
+
+The index is optional, so it is not part of a migration revision.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,24 +18,51 @@ from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, 
 
 
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
-    """Create the search index, fill it while the store is in use, and return its status.
+    """Create the search index and fill it.
 
-    If the index is usable, only the changes in its queue are indexed, so another call continues one that was killed.
+    The store can be used while the index is filled. A call that was interrupted can be repeated and continues. If the
+    index exists and is usable, only the waiting changes are indexed.
 
     Args:
-        database: A URL, an engine, or a connection, whose transaction then holds all of it.
-        on_progress: Called after each batch.
+        database: A URL, an engine, or a connection. With a connection, everything is one transaction of yours.
+        on_progress: A function that is called after each batch. Default: None.
+
+    Returns:
+        The status of the index.
+
+    Raises:
+        SchemaOutOfDate: The database has no tables of lango_store, or older ones.
+        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
     """
-    return _build(database, on_progress, anew=False)
+    return _build(database, on_progress, recreate=False)
 
 
 def rebuild_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
-    """Drop the search index, however damaged it is, and enable it again."""
-    return _build(database, on_progress, anew=True)
+    """Drop the search index, even if it is damaged, and create and fill it again.
+
+    Args:
+        database: A URL, an engine, or a connection. With a connection, everything is one transaction of yours.
+        on_progress: A function that is called after each batch. Default: None.
+
+    Returns:
+        The status of the index.
+
+    Raises:
+        SchemaOutOfDate: The database has no tables of lango_store, or older ones.
+        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
+    """
+    return _build(database, on_progress, recreate=True)
 
 
 def disable_search(database: Database) -> bool:
-    """Drop the search index, however damaged it is; return whether there was one."""
+    """Drop the search index, even if it is damaged. No session or message is deleted.
+
+    Args:
+        database: A URL, an engine, or a connection whose transaction the call joins.
+
+    Returns:
+        True if there was an index.
+    """
     with connected(database) as connection, _transaction(connection, callers=connection is database):
         index = dialect_of(connection).search_index
         existed = index.exists(connection)
@@ -41,23 +71,27 @@ def disable_search(database: Database) -> bool:
 
 
 def search_status(database: Database) -> SearchStatus:
-    """Return the status of the search index."""
+    """Return the status of the search index.
+
+    Args:
+        database: A URL, an engine or a connection.
+    """
     with reading(database) as connection:
         return search.status(connection)
 
 
-def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) -> SearchStatus:
+def _build(database: Database, on_progress: OnProgress | None, *, recreate: bool) -> SearchStatus:
     with connected(database) as connection:
         callers = connection is database
         transaction = partial(_transaction, connection, callers=callers)
         index = dialect_of(connection).search_index
         with transaction():
             _check_possible(connection)
-            creates = anew or index.fault(connection) is not None
+            creates = recreate or index.fault(connection) is not None
             if creates:
                 index.drop(connection)
                 index.create_queue(connection)
-        with transaction():  # a second one: writers wait from the creation of the triggers until its commit
+        with transaction():  # a second one, because writers wait from the creation of the triggers until the commit
             if creates:
                 index.create_entries(connection)
                 index.fill_queue(connection)
@@ -73,12 +107,12 @@ def _build(database: Database, on_progress: OnProgress | None, *, anew: bool) ->
 
 
 def _check_possible(connection: sa.Connection) -> None:
-    """Raise if this database cannot have an index."""
+    """Raise an error if this database cannot have an index."""
     revision.required(connection)
     if dialect_of(connection).is_distributed(connection):
         raise LangoStoreError(
-            "these tables are distributed, and the search index follows writes by triggers, which Citus allows on no "
-            "such table: search in a copy on one server, or run `lango-store db undistribute` first"
+            "the tables are distributed, and the search index needs triggers, which Citus does not allow on "
+            "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )
 
 

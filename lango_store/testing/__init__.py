@@ -1,4 +1,7 @@
-"""A clock and messages for tests of programs that use a store; `lango_store.testing.fixtures` is a pytest plugin."""
+"""A clock and messages for tests of programs that use a store.
+
+`lango_store.testing.fixtures` is a pytest plugin with fixtures for stores.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,25 +12,58 @@ __all__ = ["Clock", "make_message", "make_messages"]
 
 
 class Clock:
-    """A clock that changes only when it is moved, for `Store(url, clock=Clock())`."""
+    """A clock that stands still until a test moves it, for `Store(url, clock=Clock())`.
+
+    Attributes:
+        time: The current time of the clock, in UTC. It starts at 2026-11-21 12:00:00.123456.
+
+    Example:
+        ```python
+        from datetime import timedelta
+
+        from lango_store import Store
+        from lango_store.testing import Clock
+
+        clock = Clock()
+        with Store("sqlite://", clock=clock) as store:
+            store.create("k", ttl=timedelta(hours=1))
+            clock.move(hours=2)
+            assert not store.exists("k")
+        ```
+    """
 
     def __init__(self) -> None:
         self.time = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
     def __call__(self) -> datetime:
-        """Return the current time of the clock, aware, in UTC."""
+        """Return the current time of the clock, in UTC."""
         return self.time
 
     def move(self, **by: float) -> None:
-        """Move the clock by a timedelta's arguments: `move(hours=2)`, `move(days=-1)`."""
+        """Move the clock forward, or back by a negative number.
+
+        Args:
+            **by: Arguments of `datetime.timedelta`: `move(hours=2)`, `move(days=-1)`.
+        """
         self.time += timedelta(**by)
 
 
 def make_message(content: Any = "hello", *, role: MessageRole | str = MessageRole.USER, **fields: Any) -> Message:
-    """Create a message of a user; keywords set any other field of `Message`."""
+    """Create a message with defaults for every field.
+
+    Args:
+        content: Any JSON. Default: "hello".
+        role: The role. Default: `user`.
+        **fields: Any other field of `Message`.
+    """
     return Message(role=MessageRole(role), content=content, **fields)
 
 
 def make_messages(number: int, **fields: Any) -> list[Message]:
-    """Create messages with the contents `message 0`, `message 1`, …; keywords as in `make_message`."""
+    """Create messages with the contents `message 0`, `message 1`, and so on.
+
+    Args:
+        number: The number of messages.
+        **fields: The same fields for each message, as in `make_message`.
+    """
     return [make_message(f"message {n}", **fields) for n in range(number)]

@@ -1,8 +1,11 @@
-"""Fixtures for pytest: `pytest_plugins = ["lango_store.testing.fixtures"]`.
+"""Fixtures for pytest. Activate them in `conftest.py`: `pytest_plugins = ["lango_store.testing.fixtures"]`.
 
-`lango_store` is a `Store` on an empty, migrated database, `make_lango_store` creates more of them with options of
-`Store`, and `lango_clock` is their clock. Each database is a temporary SQLite file. If LANGO_STORE_TEST_POSTGRES is the
-URL of a PostgreSQL server, each test also runs in a temporary schema there.
+- `lango_store` is a `Store` on an empty, migrated database.
+- `make_lango_store` creates further stores, each on a new database, and accepts the options of `Store`.
+- `lango_clock` is the clock of these stores.
+
+Each database is a temporary SQLite file. If the environment variable LANGO_STORE_TEST_POSTGRES contains the URL of a
+PostgreSQL server, each test also runs on PostgreSQL, in a temporary schema.
 """
 
 from __future__ import annotations
@@ -25,18 +28,18 @@ from lango_store.testing import Clock
 _POSTGRES: Final = os.environ.get("LANGO_STORE_TEST_POSTGRES")
 
 MakeLangoStore = Callable[..., Store]
-"""Creates a store on an empty database, with options of `Store`; `lango_clock` is the default clock."""
+"""A function that creates a store on an empty database. It takes the options of `Store`."""
 
 
 @pytest.fixture
 def lango_clock() -> Clock:
-    """Return a clock that changes only when it is moved."""
+    """Return the clock of the stores, which stands still until the test moves it."""
     return Clock()
 
 
 @pytest.fixture(params=["sqlite", *(["postgresql"] if _POSTGRES else [])])
 def make_lango_store(request: pytest.FixtureRequest, tmp_path: Path, lango_clock: Clock) -> Iterator[MakeLangoStore]:
-    """Return a function that creates stores, each on an empty database that is removed after the test."""
+    """Return a function that creates stores, each on an empty database, which is removed after the test."""
     with ExitStack() as after:
 
         def make(**options: Any) -> Store:
@@ -60,13 +63,13 @@ def lango_store(make_lango_store: MakeLangoStore) -> Store:
 
 
 class _Schema:
-    """A schema of a PostgreSQL database, dropped with its content at the end."""
+    """A temporary schema of a PostgreSQL database."""
 
     def __init__(self, server: str, name: str) -> None:
         self._engine = create_engine(server, pool_size=1)
         self._name = name
-        given = self._engine.url.query.get("options", ())
-        options = given if isinstance(given, str) else " ".join(given)
+        options = self._engine.url.query.get("options", ())
+        options = options if isinstance(options, str) else " ".join(options)
         self.url = self._engine.url.update_query_dict({"options": f"{options} -csearch_path={name}".strip()})
 
     def __enter__(self) -> _Schema:
