@@ -14,14 +14,18 @@ CLAUDE = "docs/frameworks/claude-agent-sdk.md"
 ADK = "docs/frameworks/google-adk.md"
 OPENAI = "docs/frameworks/openai-agents.md"
 PYDANTIC = "docs/frameworks/pydantic-ai.md"
+README = "README.md"
 
 STRICT = ("-W", "error", "-W", "ignore:SelectableGroups:DeprecationWarning")  # of an older OpenTelemetry
-STARTS = {CLAUDE: "from claude_agent_sdk import ClaudeAgentOptions; url = 'sqlite:///agent.db'"}
+STARTS = {
+    CLAUDE: "from claude_agent_sdk import ClaudeAgentOptions; url = 'sqlite:///agent.db'",
+    README: "from agents import SQLiteSession\nfrom lango_store.integrations.openai_agents import LangoSession",
+}
 
 pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
 
 
-@pytest.mark.parametrize("page", [CLAUDE, ADK, OPENAI, PYDANTIC])
+@pytest.mark.parametrize("page", [README, CLAUDE, ADK, OPENAI, PYDANTIC])
 def test_replacement_on_page_runs(page: str, tmp_path: Path) -> None:
     run_replacement(page, tmp_path, STARTS.get(page, ""))
 
