@@ -21,6 +21,7 @@ _OPTIONS = (
     "--disable-sync",
     "--disable-quic",
     "--no-first-run",
+    "--allow-file-access-from-files",  # a page may read the frames that it opens
     "--window-size=1280,900",
     "--virtual-time-budget=20000",
     "--dump-dom",
@@ -38,26 +39,34 @@ def browser() -> str:
     return program
 
 
+def open_page(url: str, profile: Path, *, dark: bool = False) -> str:
+    """Open a page, and return the text that its script wrote between BEGIN and END."""
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    command = [browser(), *_OPTIONS, scheme, f"--user-data-dir={profile}", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    result = re.search(r"<pre>BEGIN(.*?)END</pre>", done.stdout, re.DOTALL)
+    assert result, done.stderr
+    return html.unescape(result[1])
+
+
+def script_element(script: str) -> str:
+    """Return a script element that writes the result of a script between BEGIN and END."""
+    return (
+        "<script>addEventListener('load', async () => { const output = document.createElement('pre');"
+        f"output.textContent = 'BEGIN' + (await (async () => {{ {script} }})()) + 'END';"
+        "document.body.appendChild(output) })</script>"
+    )
+
+
 @pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
     """Open a document in the browser, run a script in it, and return the script's result as text."""
 
-    def run_script(document: str, script: str, *, dark: bool = False) -> str:
+    def run_script(document: str, script: str, *, dark: bool = False, folder: Path = tmp_path) -> str:
         # Without the policy of the page, the script of the test may run.
         document = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", document)
-        probe = (
-            "<script>addEventListener('load', async () => { const output = document.createElement('pre');"
-            f"output.textContent = 'BEGIN' + (await (async () => {{ {script} }})()) + 'END';"
-            "document.body.appendChild(output) })</script>"
-        )
-        page = tmp_path / "page.html"
-        page.write_text(document.replace("</body>", f"{probe}</body>"), encoding="utf-8")
-        scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
-        command = [browser(), *_OPTIONS, scheme, profile, page.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-        result = re.search(r"<pre>BEGIN(.*?)END</pre>", done.stdout, re.DOTALL)
-        assert result, done.stderr
-        return html.unescape(result[1])
+        page = folder / "page.html"
+        page.write_text(document.replace("</body>", f"{script_element(script)}</body>"), encoding="utf-8")
+        return open_page(page.as_uri(), tmp_path / "profile", dark=dark)
 
     return run_script
